@@ -1,0 +1,65 @@
+# Set-up, checks and tests. Needs Python 3.11+ and make, nothing else; everything is put into folders that git ignores.
+#   make demo    a tour of a small server            make test    everything that CI runs
+#   make check   format, lint, types, imports        make bench   cost per request, beside peers (PYTHON=… picks the CPython)
+#   make fuzz    a longer byte-mutation run          make rows    acceptance rows that no test names yet
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PEERS  := .peers
+PIP    := -m pip install --quiet --disable-pip-version-check
+JOBS   ?= auto
+
+.PHONY: demo test check bench fuzz rows docs clean
+.DELETE_ON_ERROR:
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python $(PIP) --editable '.[speed,dev]'
+	touch $@
+
+# Each peer lives in an environment of its own, so that its dependencies never meet ours.
+$(PEERS)/%/.ready: tests/interop/peers/%.txt
+	$(PYTHON) -m venv --clear $(PEERS)/$*
+	$(PEERS)/$*/bin/python $(PIP) --requirement $<
+	touch $@
+
+$(PEERS)/node/.ready: tests/interop/peers/package.json $(VENV)/.ready
+	mkdir -p $(PEERS)/node
+	cp tests/interop/peers/package.json $(PEERS)/node/
+	cd $(PEERS)/node && PATH="$(CURDIR)/$(BIN):$$PATH" npm install --silent --no-audit --no-fund --no-package-lock
+	touch $@
+
+.cache/schemas/.ready: tools/official_schemas.mjs $(PEERS)/node/.ready
+	mkdir -p .cache/schemas
+	$(BIN)/node tools/official_schemas.mjs $(PEERS)/node .cache/schemas
+	touch $@
+
+demo: $(VENV)/.ready
+	$(BIN)/python examples/tour.py
+
+test: check $(PEERS)/mcp/.ready .cache/schemas/.ready
+	rm -rf .cache/coverage && mkdir -p .cache/coverage
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report= tests
+	$(BIN)/python tools/coverage_gates.py
+
+check: $(VENV)/.ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
+	$(BIN)/python tools/generated.py --check
+
+docs: $(VENV)/.ready
+	$(BIN)/python tools/generated.py
+
+bench: $(VENV)/.ready
+	$(BIN)/python bench/run.py --python "$(PYTHON)"
+
+fuzz: $(VENV)/.ready
+	$(BIN)/python -m tests.fuzz.run
+
+rows:
+	@$(PYTHON) tools/rows.py
+
+clean:
+	rm -rf $(VENV) $(PEERS) .cache .pytest_cache .ruff_cache .hypothesis

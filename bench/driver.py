@@ -1,0 +1,170 @@
+"""Puts questions to an MCP server over pipes and tells what the answers cost it.
+
+The figure is the CPU time of the server process, threads included. The driver only has to stay out of its way:
+requests are encoded before the clock starts, answers are merely counted while it runs, and every one of them is
+checked after it has stopped.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+REVISION = "2025-11-25"
+SILENCE_MS = 30_000  # the dearest answer, `mcp` listing 1,000 tools on a busy machine, takes a fraction of a second
+
+
+class BenchError(Exception):
+    """The server did something that no figure may be printed for."""
+
+
+class WrongAnswer(BenchError):
+    """An answer was missing, doubled, an error, or not the right one."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A kind of request: what the request with a given id asks, and which result answers it."""
+
+    method: str
+    params: Callable[[int], Mapping[str, Any]]
+    answered_by: Callable[[int, Any], bool]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one batch of requests cost the server, per request."""
+
+    cpu_us: float
+    answer_bytes: float
+
+
+INITIALIZE = Question(
+    "initialize",
+    lambda _: {
+        "protocolVersion": REVISION,
+        "capabilities": {},
+        "clientInfo": {"name": "bench", "version": "0"},
+    },
+    lambda _, result: "serverInfo" in result and result["protocolVersion"] <= REVISION,  # theirs to choose
+)
+
+
+def cpu_ns(pid: int) -> int:
+    """The CPU time, user and system, that a process has used in all its threads since it started."""
+    if sys.platform == "linux":
+        return time.clock_gettime_ns((~pid << 3) | 2)  # clock_getcpuclockid(3), which Python does not wrap
+    clock = subprocess.run(["ps", "-o", "time=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout
+    seconds = 0.0  # from [hours:]minutes:seconds.hundredths, so figures are coarse here
+    for part in clock.split(":"):
+        seconds = seconds * 60 + float(part)
+    return int(seconds * 1e9)
+
+
+def check_answers(received: bytes, ids: Iterable[int], answered_by: Callable[[int, Any], bool]) -> None:
+    """Raises WrongAnswer unless `received` answers each id exactly once, without an error, and rightly."""
+    waiting = set(ids)
+    for line in received.removesuffix(b"\n").split(b"\n"):
+        try:
+            answer = json.loads(line)
+            waiting.remove(answer["id"])
+            right = answered_by(answer["id"], answer["result"])
+        except (ValueError, LookupError, TypeError):
+            right = False
+        if not right:
+            raise WrongAnswer(f"wrong, unasked or second answer: {line[:300].decode(errors='replace')}")
+    if waiting:
+        raise WrongAnswer(f"no answer to {len(waiting)} requests")
+
+
+class ServerProcess:
+    """A server under test, spoken to over its stdin and stdout. Leaving it, as a context manager, kills the server."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in __exit__
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0, env=env
+        )
+        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._stdin, False)
+        self._to_read, self._to_read_or_write = select.poll(), select.poll()
+        self._to_read.register(self._stdout, select.POLLIN)
+        self._to_read_or_write.register(self._stdout, select.POLLIN)
+        self._to_read_or_write.register(self._stdin, select.POLLOUT)
+        self._buffer = bytearray(1 << 20)  # kept: a fresh one per read would cost the CPU we share with the server
+        self._next_id = 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            stream.close()
+
+    def handshake(self) -> Sample:
+        """Opens the conversation. The sample is all that the server spent from its spawn to its first answer."""
+        sample = self._measure(INITIALIZE, 1, 1, since=0)
+        os.write(self._stdin, b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        return sample
+
+    def ask(self, question: Question, count: int, window: int) -> Sample:
+        """Asks `count` times with up to `window` requests in flight, and checks every answer."""
+        return self._measure(question, count, window, since=cpu_ns(self._process.pid))
+
+    def _measure(self, question: Question, count: int, window: int, since: int) -> Sample:
+        ids = range(self._next_id, self._next_id + count)
+        self._next_id += count
+        frames = [_frame(id_, question.method, question.params(id_)) for id_ in ids]
+        try:
+            received = self._exchange(frames, window)
+        except (EOFError, OSError, TimeoutError) as error:
+            raise BenchError(f"{error or 'the server hung up'}\n{self._last_words()}") from error
+        spent = cpu_ns(self._process.pid) - since
+        check_answers(received, ids, question.answered_by)
+        return Sample(spent / count / 1000, len(received) / count)
+
+    def _exchange(self, frames: Sequence[bytes], window: int) -> bytes:
+        """Sends the frames, never more than `window` ahead of the answers, and returns the bytes of the answers."""
+        received = bytearray()
+        outgoing = memoryview(b"")
+        sent = answered = 0
+        while answered < len(frames):
+            if not outgoing:
+                ready = min(answered + window, len(frames))
+                outgoing = memoryview(b"".join(frames[sent:ready]))
+                sent = ready
+            if outgoing:
+                outgoing = outgoing[self._write(outgoing) :]
+            events = (self._to_read_or_write if outgoing else self._to_read).poll(SILENCE_MS)
+            if not events:
+                raise TimeoutError(f"no answer for {SILENCE_MS // 1000} s, {len(frames) - answered} are missing")
+            if any(fd == self._stdout for fd, _ in events):
+                size = os.readv(self._stdout, [self._buffer])
+                if not size:
+                    raise EOFError
+                received += memoryview(self._buffer)[:size]
+                answered += self._buffer.count(b"\n", 0, size)
+        return bytes(received)
+
+    def _write(self, data: memoryview) -> int:
+        try:
+            return os.write(self._stdin, data)
+        except BlockingIOError:
+            return 0
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")[-2000:]
+
+
+def _frame(id_: int, method: str, params: Mapping[str, Any]) -> bytes:
+    message = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"

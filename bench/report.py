@@ -1,0 +1,94 @@
+"""Figures as text that is as readable in a log as on a terminal, and as JSON."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from driver import Sample
+from workloads import Bar, Row
+
+
+@dataclass
+class Figures:
+    """What one row found: the samples of each target, and why others have none."""
+
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def best(self, target: str, per: str = "request") -> float:
+        """The cheapest sample: what the work costs when nothing else gets in its way."""
+        return min(s.cpu_us / (s.answer_bytes if per == "byte" else 1) for s in self.samples[target])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a row's figures clear one of its bars."""
+
+    bar: Bar
+    ratio: float | None  # None: one of the two figures is missing
+
+    @property
+    def word(self) -> str:
+        if self.ratio is None:
+            return "not measured"
+        return "PASS" if self.bar.cleared(self.ratio) else "FAIL"
+
+
+def judge(row: Row, figures: Figures) -> list[Verdict]:
+    """One verdict per bar of the row."""
+    return [Verdict(bar, _ratio(bar, figures)) for bar in row.bars]
+
+
+def _ratio(bar: Bar, figures: Figures) -> float | None:
+    if bar.ours not in figures.samples or bar.peer not in figures.samples:
+        return None
+    return bar.ratio(figures.best(bar.ours, bar.per), figures.best(bar.peer, bar.per))
+
+
+def lines(row: Row, figures: Figures) -> Iterator[str]:
+    """One row: a line per target, then a line per bar."""
+    by_size = any(bar.per == "byte" for bar in row.bars)
+    yield f"{row.name:<44}{'best µs':>12}{'median µs':>12}{'x ours':>9}{'bytes':>11}{'ns/byte' if by_size else '':>9}"
+    for target, samples in sorted(figures.samples.items(), key=lambda item: row.targets.index(item[0])):
+        best = figures.best(target)
+        times = f"{best / figures.best('trunkline'):.2f}" if "trunkline" in figures.samples else ""
+        middle = median(sample.cpu_us for sample in samples)
+        per_byte = f"{figures.best(target, 'byte') * 1000:.2f}" if by_size else ""
+        size = samples[0].answer_bytes
+        yield f"  {target:<42}{best:>12,.1f}{middle:>12,.1f}{times:>9}{size:>11,.0f}{per_byte:>9}"
+    for target, reason in figures.missing.items():
+        yield f"  {target:<42}{'not measured':>12}  {_last_line(reason)}"
+    for verdict in judge(row, figures):
+        found = "" if verdict.ratio is None else f": {verdict.ratio:.2f}"
+        yield f"  {verdict.word:<13}{'gate' if verdict.bar.gate else '':<6}{verdict.bar}{found}"
+
+
+def write_json(path: Path, python: str, table: Sequence[tuple[Row, Figures]]) -> None:
+    """The whole table, every sample included."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = {row.name: _as_json(row, figures) for row, figures in table}
+    path.write_text(json.dumps({"python": python, "unit": "CPU µs per request", "rows": rows}, indent=1) + "\n")
+
+
+def _as_json(row: Row, figures: Figures) -> Mapping[str, object]:
+    return {
+        "targets": {
+            target: {
+                "best": figures.best(target),
+                "samples": [sample.cpu_us for sample in samples],
+                "answer_bytes": samples[0].answer_bytes,
+            }
+            for target, samples in figures.samples.items()
+        },
+        "missing": figures.missing,
+        "bars": [
+            {"bar": str(verdict.bar), "gate": verdict.bar.gate, "ratio": verdict.ratio, "verdict": verdict.word}
+            for verdict in judge(row, figures)
+        ],
+    }
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2][:120]

@@ -1,0 +1,163 @@
+"""What is measured, on whom, and which bars the figures have to clear. A new measurement is a new row in ROWS."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from driver import Question
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server to measure: its script and the environment it runs in."""
+
+    script: str
+    environment: str
+    tools: int | None = None  # instead of the row's number
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A ratio of two figures of one row that has to be reached; one that is a gate fails the run."""
+
+    kind: Literal["cheaper", "at most"]  # how many times cheaper than the peer, or how many times as dear
+    times: float
+    peer: str
+    ours: str = "trunkline"
+    per: Literal["request", "byte"] = "request"
+    gate: bool = False
+
+    def ratio(self, ours: float, theirs: float) -> float:
+        """The figure that is compared with `times`."""
+        return theirs / ours if self.kind == "cheaper" else ours / theirs
+
+    def cleared(self, ratio: float) -> bool:
+        return ratio >= self.times if self.kind == "cheaper" else ratio <= self.times
+
+    def __str__(self) -> str:
+        subject = "" if self.ours == "trunkline" else f"{self.ours}: "
+        unit = " per byte" if self.per == "byte" else ""
+        wanted = (
+            f"{self.times:g} times cheaper{unit} than" if self.kind == "cheaper" else f"at most {self.times:g} times"
+        )
+        return f"{subject}{wanted} {self.peer}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One workload: `count` requests in a batch, `window` of them in flight."""
+
+    name: str
+    question: Question | None  # None: what the server spends from its spawn to its first answer
+    targets: tuple[str, ...]
+    bars: tuple[Bar, ...] = ()
+    count: int = 1000
+    window: int = 1
+    tools: int = 0  # at least so many; a server has its own few anyway
+
+
+TARGETS = {
+    "trunkline": Target("server.py", "trunkline"),
+    "trunkline, few tools": Target("server.py", "trunkline", tools=0),
+    "trunkline, no extras": Target("server.py", "trunkline-plain"),
+    "bare": Target("peers/bare.py", "bare"),
+    "turbomcp": Target("peers/turbomcp_server.py", "turbomcp"),
+    "mcp": Target("peers/mcp_server.py", "mcp"),
+    "mcp low-level": Target("peers/mcp_lowlevel.py", "mcp"),
+}
+
+
+def _call(tool: str, filler: str = "") -> Question:
+    """A call of an echo tool; every text is another, so that answers cannot be mixed up unnoticed."""
+
+    def answered_by(n: int, result: Any) -> bool:
+        text = f"hello {n}{filler}"
+        structured = result.get("structuredContent", {"result": text})  # turbomcp and the low-level API give none
+        return result["content"][0]["text"] == text and structured == {"result": text} and not result.get("isError")
+
+    return Question("tools/call", lambda n: {"name": tool, "arguments": {"text": f"hello {n}{filler}"}}, answered_by)
+
+
+ECHO = _call("echo")
+ECHO_SYNC = _call("echo_sync")
+ECHO_1MB = _call("echo", " 0123456789abcde" * (1 << 16))
+READ_STATIC = Question(
+    "resources/read",
+    lambda _: {"uri": "bench://static"},
+    lambda _, result: result["contents"][0]["text"] == "static body",
+)
+READ_ITEM = Question(
+    "resources/read",
+    lambda n: {"uri": f"bench://item/{n}"},
+    lambda n, result: result["contents"][0]["text"] == f"item {n}",
+)
+GREET = Question(
+    "prompts/get",
+    lambda n: {"name": "greet", "arguments": {"who": f"caller {n}"}},
+    lambda n, result: result["messages"][0]["content"]["text"] == f"Hello, caller {n}!",
+)
+LIST_1000 = Question(
+    "tools/list",
+    lambda _: {},
+    lambda _, result: len({tool["name"] for tool in result["tools"]}) == 1000 and not result.get("nextCursor"),
+)
+
+ROWS = (
+    Row(
+        "async echo, one at a time",
+        ECHO,
+        ("trunkline", "bare", "turbomcp", "mcp", "mcp low-level"),
+        (Bar("cheaper", 30, "mcp", gate=True), Bar("at most", 1.2, "turbomcp", gate=True)),
+    ),
+    Row(
+        "async echo, 64 in flight",
+        ECHO,
+        ("trunkline", "bare", "turbomcp", "mcp", "mcp low-level"),
+        (Bar("cheaper", 80, "mcp", gate=True), Bar("cheaper", 1.4, "turbomcp", gate=True)),
+        window=64,
+    ),
+    Row(
+        "def echo, one at a time",
+        ECHO_SYNC,
+        ("trunkline", "turbomcp", "mcp"),
+        (Bar("cheaper", 10, "mcp", gate=True),),
+    ),
+    Row(
+        "def echo, 64 in flight",
+        ECHO_SYNC,
+        ("trunkline", "turbomcp", "mcp"),
+        (Bar("cheaper", 40, "mcp", gate=True),),
+        window=64,
+    ),
+    Row("resource read", READ_STATIC, ("trunkline", "mcp"), (Bar("cheaper", 30, "mcp"),)),
+    Row("template read", READ_ITEM, ("trunkline", "mcp"), (Bar("cheaper", 30, "mcp"),)),
+    Row("prompt", GREET, ("trunkline", "mcp"), (Bar("cheaper", 30, "mcp"),)),
+    Row(
+        "list of 1,000 tools",
+        LIST_1000,
+        ("trunkline", "turbomcp", "mcp"),
+        (Bar("cheaper", 10, "turbomcp", per="byte"), Bar("cheaper", 30, "mcp")),
+        count=20,
+        tools=1000,
+    ),
+    Row(
+        "async echo among 1,000 tools, 64 in flight",
+        ECHO,
+        ("trunkline", "trunkline, few tools"),
+        (Bar("at most", 1.1, "trunkline, few tools"),),  # the same cost, but for noise
+        window=64,
+        tools=1000,
+    ),
+    Row(
+        "1 MB echo",
+        ECHO_1MB,
+        ("trunkline", "trunkline, no extras", "mcp", "mcp low-level"),
+        (Bar("cheaper", 2, "mcp low-level"), Bar("cheaper", 1.5, "mcp low-level", ours="trunkline, no extras")),
+        count=20,
+    ),
+    Row(
+        "spawn to first answer",
+        None,
+        ("trunkline", "bare", "turbomcp", "mcp"),
+        (Bar("cheaper", 5, "mcp"), Bar("at most", 1.5, "bare")),
+    ),
+)

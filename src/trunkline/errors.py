@@ -1,0 +1,415 @@
+"""Every exception of Trunkline, one tree. Split first by whose fault it is.
+
+    TrunklineError
+    ├── ProtocolError            the peer got it wrong, and is told: has a code and a kind
+    │   ├── ParseError               -32700
+    │   ├── InvalidRequest           -32600
+    │   │   ├── WrongPhase               not now: not initialized, initialized already, closed
+    │   │   ├── MessageTooLarge
+    │   │   └── RequestIdConflict
+    │   ├── MethodNotFound           -32601
+    │   │   └── CapabilityNotSupported
+    │   ├── InvalidParams            -32602
+    │   │   ├── ToolNotFound, PromptNotFound, CompletionNotFound
+    │   │   ├── InvalidArguments         values that break the schema of a tool or prompt
+    │   │   ├── InvalidCursor, InvalidPageSize, PageSizeTooLarge
+    │   │   └── InvalidUri, ResourceAccessDenied
+    │   ├── ResourceNotFound         -32002 up to 2025-11-25, -32602 after it
+    │   ├── UrlElicitationRequired   -32042, in 2025-11-25 only
+    │   ├── InternalError            -32603: our own fault, said without details
+    │   │   └── RequestTimeout
+    │   └── Refusal                  1001 and up: understood, and declined
+    ├── ToolError                a tool failed and wants the model to read why
+    ├── PeerError                the peer told us: its code, message and data
+    ├── MisuseError              our caller got it wrong
+    │   ├── RegistrationError, DuplicateEntry, NotRegistered
+    │   ├── TemplateError
+    │   └── ConfigError
+    ├── TransportError           the line broke
+    │   └── ConnectionClosed
+    ├── StoreError               what we keep could not be kept or read
+    └── SupervisionError         what we run could not be kept running
+
+`code` is the default wire code; the tables in `trunkline.protocol` say where a revision wants another.
+`kind` is a stable name, the same in every revision; it travels as `data.kind`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+__all__ = [
+    "CapabilityNotSupported",
+    "CompletionNotFound",
+    "ConfigError",
+    "ConnectionClosed",
+    "DuplicateEntry",
+    "InternalError",
+    "InvalidArguments",
+    "InvalidCursor",
+    "InvalidPageSize",
+    "InvalidParams",
+    "InvalidRequest",
+    "InvalidUri",
+    "MessageTooLarge",
+    "MethodNotFound",
+    "MisuseError",
+    "NotRegistered",
+    "PageSizeTooLarge",
+    "ParseError",
+    "PeerError",
+    "PromptNotFound",
+    "ProtocolError",
+    "Refusal",
+    "RegistrationError",
+    "RequestIdConflict",
+    "RequestTimeout",
+    "ResourceAccessDenied",
+    "ResourceNotFound",
+    "StoreError",
+    "SupervisionError",
+    "TemplateError",
+    "ToolError",
+    "ToolNotFound",
+    "TransportError",
+    "TrunklineError",
+    "UrlElicitationRequired",
+    "WrongPhase",
+]
+
+
+class TrunklineError(Exception):
+    """Anything that Trunkline raises on purpose."""
+
+
+# --- the peer got it wrong ---------------------------------------------------------------------
+
+
+class ProtocolError(TrunklineError):
+    """A fault that the peer is told about, as a JSON-RPC error."""
+
+    code: ClassVar[int] = -32603
+    kind: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str, *, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.data: dict[str, Any] = {"kind": self.kind, **(data or {})}
+
+
+class ParseError(ProtocolError):
+    """The bytes are not JSON."""
+
+    code = -32700
+    kind = "parse_error"
+
+
+class InvalidRequest(ProtocolError):
+    """JSON, but not a message that may stand here."""
+
+    code = -32600
+    kind = "invalid_request"
+
+
+class WrongPhase(InvalidRequest):
+    """A message that is not allowed at this point of the conversation."""
+
+    kind = "not_initialized"
+
+    def __init__(self, what: str, phase: str, *, kind: str | None = None) -> None:
+        super().__init__(f"{what} is not allowed while the session is {phase}", data={"phase": phase})
+        if kind is not None:
+            self.data["kind"] = kind
+
+
+class MessageTooLarge(InvalidRequest):
+    """A message over the limit of its transport."""
+
+    kind = "message_size_exceeds_maximum"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"message is larger than the limit of {limit} bytes",
+            data={"maxSize": limit, "unit": "bytes", "maxSizeReadable": _readable(limit)},
+        )
+
+
+class RequestIdConflict(InvalidRequest):
+    """A request id whose earlier request is still being worked on."""
+
+    kind = "request_id_conflict"
+
+    def __init__(self, request_id: int | str) -> None:
+        super().__init__(f"request id {request_id!r} is already in use", data={"id": request_id})
+
+
+class MethodNotFound(ProtocolError):
+    """No such method, in this direction, at this revision."""
+
+    code = -32601
+    kind = "method_not_found"
+
+    def __init__(self, method: str, *, message: str | None = None, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message or f"method {method!r} does not exist here", data={"method": method, **(data or {})})
+
+
+class CapabilityNotSupported(MethodNotFound):
+    """A method whose capability was not agreed upon."""
+
+    kind = "capability_not_supported"
+
+    def __init__(self, method: str, capability: str) -> None:
+        super().__init__(
+            method,
+            message=f"method {method!r} needs the capability {capability!r}, which was not negotiated",
+            data={"capability": capability},
+        )
+
+
+class InvalidParams(ProtocolError):
+    """Params that do not fit their method."""
+
+    code = -32602
+    kind = "invalid_params"
+
+    def __init__(
+        self, message: str, *, errors: Sequence[Mapping[str, Any]] = (), data: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message, data={**({"errors": list(errors)} if errors else {}), **(data or {})})
+
+
+class ToolNotFound(InvalidParams):
+    """A call of a tool that is not there."""
+
+    kind = "tool_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no tool named {name!r}", data={"toolId": name})
+
+
+class PromptNotFound(InvalidParams):
+    """A prompt that is not there."""
+
+    kind = "prompt_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no prompt named {name!r}", data={"name": name})
+
+
+class CompletionNotFound(InvalidParams):
+    """A completion reference to something that is not there."""
+
+    kind = "completion_not_found"
+
+    def __init__(self, reference: str) -> None:
+        super().__init__(f"there is nothing to complete at {reference!r}", data={"ref": reference})
+
+
+class InvalidArguments(InvalidParams):
+    """Argument values that break the schema of their tool or prompt."""
+
+    kind = "invalid_tool_arguments"
+
+
+class InvalidCursor(InvalidParams):
+    """A cursor that this server did not hand out."""
+
+    kind = "invalid_cursor"
+
+    def __init__(self) -> None:
+        super().__init__("the cursor is not one that this server gave; start again without a cursor")
+
+
+class InvalidPageSize(InvalidParams):
+    """A `limit` that is not a positive whole number."""
+
+    kind = "invalid_page_size"
+
+    def __init__(self, limit: object) -> None:
+        super().__init__(f"limit must be a whole number of 1 or more, not {limit!r}")
+
+
+class PageSizeTooLarge(InvalidParams):
+    """A `limit` above the largest page."""
+
+    kind = "page_size_too_large"
+
+    def __init__(self, limit: int, maximum: int) -> None:
+        super().__init__(f"limit {limit} is above the largest page of {maximum}", data={"maximum": maximum})
+
+
+class InvalidUri(InvalidParams):
+    """A text that is no absolute URI, or too long a one."""
+
+    kind = "invalid_uri"
+
+    def __init__(self, uri: str, why: str, *, kind: str = "invalid_uri") -> None:
+        super().__init__(f"not a usable URI: {why}", data={"uri": uri[:200], "kind": kind})
+
+
+class ResourceAccessDenied(InvalidParams):
+    """A URI that reaches out of what its resource covers."""
+
+    kind = "resource_access_denied"
+
+    def __init__(self, uri: str) -> None:
+        super().__init__("that URI reaches outside of what is offered", data={"uri": uri[:200]})
+
+
+class ResourceNotFound(ProtocolError):
+    """A resource that is not there."""
+
+    code = -32002
+    kind = "resource_not_found"
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"there is no resource at {uri!r}", data={"uri": uri})
+
+
+class UrlElicitationRequired(ProtocolError):
+    """Raised by a handler that cannot go on until the user has visited the given URLs."""
+
+    code = -32042
+    kind = "url_elicitation_required"
+
+    def __init__(self, elicitations: Sequence[Mapping[str, Any]], message: str | None = None) -> None:
+        super().__init__(
+            message or "the user must complete a step in a browser first",
+            data={"elicitations": [dict(e) for e in elicitations]},
+        )
+
+
+class InternalError(ProtocolError):
+    """Our own fault. The peer gets a sentence and an id; the operator finds the rest under that id."""
+
+    code = -32603
+    kind = "internal_error"
+
+
+class RequestTimeout(InternalError):
+    """A request that was not done when its time was up."""
+
+    kind = "request_timeout"
+
+    def __init__(self, method: str, elapsed: float) -> None:
+        super().__init__(f"{method} was not done after {elapsed:g} s", data={"method": method, "elapsed": elapsed})
+        self.method = method
+        self.elapsed = elapsed
+
+
+class Refusal(ProtocolError):
+    """Understood, and declined: a positive code that is legal in every revision."""
+
+    kind = "refused"
+
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        *,
+        name: str = "custom_refusal_reason",
+        hint: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        details: dict[str, Any] = {"kind": name, "name": name}
+        if hint is not None:
+            details["hint"] = hint
+        if retry_after is not None:
+            details["retryAfterMs"] = round(retry_after * 1000)
+        super().__init__(message, data=details)
+        self.refusal_code = code
+
+
+# --- a tool failed -----------------------------------------------------------------------------
+
+
+class ToolError(TrunklineError):
+    """Raise this in a tool to tell the model what went wrong: its text is passed on as it stands."""
+
+
+# --- the peer told us --------------------------------------------------------------------------
+
+
+class PeerError(TrunklineError):
+    """The peer answered one of our requests with an error."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(f"{message} ({code})")
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+# --- our caller got it wrong -------------------------------------------------------------------
+
+
+class MisuseError(TrunklineError):
+    """A mistake in the program that uses Trunkline."""
+
+
+class RegistrationError(MisuseError, ValueError):
+    """A tool, resource, prompt or completion that cannot be offered, and why."""
+
+    def __init__(self, message: str, *, kind: str = "registration_error") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class DuplicateEntry(RegistrationError):
+    """A second entry under a name that is taken."""
+
+    def __init__(self, what: str, key: str) -> None:
+        super().__init__(
+            f"{what} {key!r} is registered already; remove it first, or construct the server with "
+            f"on_duplicate='replace' or 'warn'",
+            kind=f"{what}_already_exists",
+        )
+
+
+class NotRegistered(MisuseError, KeyError):
+    """A change to an entry that is not there."""
+
+    def __init__(self, what: str, key: str) -> None:
+        super().__init__(f"{what} {key!r} is not registered")
+
+    def __str__(self) -> str:  # KeyError would show the repr of the sentence
+        return str(self.args[0])
+
+
+class TemplateError(RegistrationError):
+    """A URI template that cannot be parsed, or could not be matched without guessing."""
+
+    def __init__(self, template: str, why: str, *, kind: str = "invalid_uri_template") -> None:
+        super().__init__(f"URI template {template!r}: {why}", kind=kind)
+
+
+class ConfigError(MisuseError, ValueError):
+    """A setting outside of what it may be."""
+
+
+# --- the line broke ----------------------------------------------------------------------------
+
+
+class TransportError(TrunklineError):
+    """The line to the peer failed."""
+
+
+class ConnectionClosed(TransportError):
+    """The line to the peer is closed."""
+
+
+# --- what we keep and run ----------------------------------------------------------------------
+
+
+class StoreError(TrunklineError):
+    """What should be kept could not be kept or read."""
+
+
+class SupervisionError(TrunklineError):
+    """What should run could not be kept running."""
+
+
+def _readable(size: int) -> str:
+    for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:g} {unit}"
+    return f"{size} bytes"

@@ -1,0 +1,128 @@
+"""What happened, as frozen records, and who is told.
+
+Shells and assembly report facts; logs, metrics and traces are observers, which nothing below imports. Where
+nobody listens, a fact is not even made: reporters look first (`if observers:`).
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from msgspec import Struct
+
+__all__ = [
+    "CallEnded",
+    "CallStarted",
+    "Closed",
+    "Connected",
+    "Dropped",
+    "Fact",
+    "HandlerFailed",
+    "Observer",
+    "Observers",
+    "PhaseChanged",
+    "Received",
+    "SubscriptionStep",
+]
+
+
+class Fact(Struct, frozen=True, kw_only=True):
+    """Something that happened, on which connection, and when (seconds on the connection's clock)."""
+
+    connection: int
+    at: float
+
+
+class Connected(Fact, frozen=True, kw_only=True):
+    """A peer is on the line."""
+
+    transport: str
+    peer: str
+
+
+class Received(Fact, frozen=True, kw_only=True):
+    """Messages arrived in one read."""
+
+    count: int
+
+
+class PhaseChanged(Fact, frozen=True, kw_only=True):
+    """A conversation moved from one phase to another."""
+
+    before: str
+    after: str
+
+
+class CallStarted(Fact, frozen=True, kw_only=True):
+    """A request passed its checks and is being worked on."""
+
+    request: int | str
+    method: str
+
+
+class CallEnded(Fact, frozen=True, kw_only=True):
+    """A request was answered, refused, cancelled or given up."""
+
+    request: int | str
+    method: str
+    outcome: str  # "ok", "error", "failed" (a tool's), "cancelled", "timeout", "closed"
+    code: int | None
+    seconds: float
+
+
+class HandlerFailed(Fact, frozen=True, kw_only=True):
+    """User code or our own raised something that the peer must not see; `reference` is what the peer sees."""
+
+    request: int | str | None
+    method: str
+    reference: str
+    error: BaseException
+
+
+class Dropped(Fact, frozen=True, kw_only=True):
+    """A message, or part of our own work, that went nowhere, and why."""
+
+    why: str
+    kind: str
+
+
+class SubscriptionStep(Fact, frozen=True, kw_only=True):
+    """A step on the way to a confirmed subscription."""
+
+    step: str  # RegisterSubscription, SetupWatcher, ConfirmSubscription
+    uri: str
+
+
+class Closed(Fact, frozen=True, kw_only=True):
+    """A connection ended."""
+
+    reason: str
+
+
+class Observer(Protocol):
+    """Told what happened. Whatever it raises is swallowed: watching never harms what is watched.
+
+    One that has an attribute `failures_only` which is true hears of `HandlerFailed` alone, and costs a call nothing.
+    """
+
+    def on(self, fact: Fact) -> None: ...
+
+
+class Observers:
+    """Those who are told. False when nobody listens to everything, so that a reporter can save itself the fact."""
+
+    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+        self._observers = tuple(observers)
+        self._all = any(not getattr(observer, "failures_only", False) for observer in self._observers)
+        self.failures = 0  # of observers, counted and otherwise ignored
+
+    def __bool__(self) -> bool:
+        return self._all
+
+    def on(self, fact: Fact) -> None:
+        """Passes a fact on."""
+        for observer in self._observers:
+            if isinstance(fact, HandlerFailed) or not getattr(observer, "failures_only", False):
+                try:
+                    observer.on(fact)
+                except Exception:  # noqa: BLE001 - an observer's fault is its own
+                    self.failures += 1

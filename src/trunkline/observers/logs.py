@@ -1,0 +1,27 @@
+"""Facts into the standard library's logging, under the name `trunkline`."""
+
+import logging
+from typing import Final
+
+from trunkline.facts import Dropped, Fact, HandlerFailed
+
+__all__ = ["LogObserver"]
+
+_log: Final = logging.getLogger("trunkline")
+
+
+class LogObserver:
+    """Logs failures of handlers with their traceback; and everything else, if level debug is on when it is made."""
+
+    def __init__(self) -> None:
+        self.failures_only = not _log.isEnabledFor(logging.DEBUG)
+
+    def on(self, fact: Fact) -> None:
+        """Logs a fact."""
+        if isinstance(fact, HandlerFailed):
+            told = "%s failed (request %r, reference %s)"
+            _log.error(told, fact.method, fact.request, fact.reference, exc_info=fact.error)
+        elif isinstance(fact, Dropped):
+            _log.debug("dropped: %s (%s)", fact.why, fact.kind)
+        else:
+            _log.debug("%s", fact)

@@ -1,0 +1,94 @@
+"""What each side declares, what was agreed upon, and what a method needs.
+
+Capabilities are open objects: members that nobody here knows are kept and ignored. A path such as
+`resources.subscribe` names a member; it is on when it is there and neither false nor null.
+
+A server answers `initialize` with what it offers itself. Clients do not declare server features, so what they
+leave unsaid takes nothing away; only what a client turns off in so many words is left out.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import Struct
+
+from trunkline.errors import InvalidParams
+from trunkline.protocol.revisions import Revision
+from trunkline.protocol.types import ClientCapabilities, ServerCapabilities
+
+__all__ = ["Capabilities", "Negotiated", "agree", "declared", "without_newer"]
+
+Capabilities = Mapping[str, Any]
+
+_SINCE: Final = {
+    "completions": Revision.V2025_03_26,
+    "elicitation": Revision.V2025_06_18,
+    "tasks": Revision.V2025_11_25,
+    "extensions": Revision.V2026_07_28,
+}
+
+
+class Negotiated(Struct, frozen=True):
+    """What was agreed upon in the handshake."""
+
+    server: Capabilities
+    client: Capabilities  # as declared, with everything we do not know
+    experimental: frozenset[str] = frozenset()  # the names that both sides declared
+
+    @property
+    def of_server(self) -> ServerCapabilities:
+        """The server's side, typed."""
+        return msgspec.convert(self.server, ServerCapabilities)
+
+    @property
+    def of_client(self) -> ClientCapabilities:
+        """The client's side, typed."""
+        return msgspec.convert(self.client, ClientCapabilities)
+
+
+def declared(capabilities: Capabilities, path: str) -> bool:
+    """Whether a capability is on. `elicitation` without a mode means forms (elicitation, "Capabilities")."""
+    value: Any = capabilities
+    for name in path.split("."):
+        if not isinstance(value, Mapping):
+            return False
+        value = cast("Capabilities", value).get(name)
+        if value is None or value is False:
+            return False
+    return True
+
+
+def agree(offered: Capabilities, theirs: Capabilities, revision: Revision) -> Negotiated:
+    """What a server that offers this and a client that declares that have in common.
+
+    Raises `InvalidParams` for a declaration that is not one.
+    """
+    try:
+        msgspec.convert({k: v for k, v in theirs.items() if v is not False}, ClientCapabilities)
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"client capabilities are malformed: {error}") from None
+    mine = {
+        name: _minus_refused(value, theirs.get(name))
+        for name, value in without_newer(offered, revision).items()
+        if theirs.get(name) is not False
+    }
+    return Negotiated(mine, theirs, _experimental(offered) & _experimental(theirs))
+
+
+def without_newer(capabilities: Capabilities, revision: Revision) -> dict[str, Any]:
+    """Capabilities without those that a revision does not have."""
+    return {name: value for name, value in capabilities.items() if _SINCE.get(name, revision) <= revision}
+
+
+def _minus_refused(offered: Any, theirs: Any) -> Any:
+    """An offered feature without the flags that the client turns off."""
+    if not isinstance(offered, dict) or not isinstance(theirs, Mapping):
+        return cast("Any", offered)
+    wanted = cast("Capabilities", theirs)
+    return {flag: on for flag, on in cast("dict[str, Any]", offered).items() if wanted.get(flag) is not False}
+
+
+def _experimental(capabilities: Capabilities) -> frozenset[str]:
+    names = capabilities.get("experimental")
+    return frozenset(cast("Capabilities", names)) if isinstance(names, Mapping) else frozenset()

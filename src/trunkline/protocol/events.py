@@ -1,0 +1,78 @@
+"""What a `Session` reports of a message that it was given: one event for one message."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from trunkline.protocol.inflight import Awaited, Running
+from trunkline.protocol.methods import Method
+from trunkline.protocol.types import ProgressParams
+from trunkline.wire.messages import ErrorObject, ErrorResponse
+
+__all__ = [
+    "Answered",
+    "CallReceived",
+    "Cancelled",
+    "Event",
+    "Ignored",
+    "NoticeReceived",
+    "Opened",
+    "ProgressHeard",
+    "Refused",
+]
+
+
+class CallReceived(Struct):
+    """A request that may be worked on."""
+
+    call: Running
+    params: Any  # Raw, or UNSET
+
+
+class NoticeReceived(Struct):
+    """A notification for whoever handles its method."""
+
+    method: Method
+    params: Any  # Raw, or UNSET
+
+
+class Opened(Struct):
+    """The handshake is complete."""
+
+
+class Answered(Struct):
+    """A request of ours was answered: with a result (Raw) or with an error."""
+
+    request: Awaited
+    result: Any = None
+    error: ErrorObject | None = None
+
+
+class Cancelled(Struct):
+    """The peer no longer wants the answer to a request of its own."""
+
+    call: Running
+    reason: str | None
+
+
+class ProgressHeard(Struct):
+    """The peer reports progress of a request of ours."""
+
+    request: Awaited
+    progress: ProgressParams
+
+
+class Refused(Struct):
+    """A message that is answered with an error and goes no further."""
+
+    reply: ErrorResponse
+
+
+class Ignored(Struct):
+    """A message that goes nowhere and is not answered, and why."""
+
+    why: str
+    kind: str
+
+
+Event = CallReceived | NoticeReceived | Opened | Answered | Cancelled | ProgressHeard | Refused | Ignored

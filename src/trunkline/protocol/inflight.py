@@ -1,0 +1,121 @@
+"""Requests under way: those that we work on and those that we wait for, and when their time is up.
+
+Deadlines are kept in one heap per conversation. A deadline that moves is not looked for in the heap: when its
+old entry comes up, it is put back. So starting, renewing and ending a request cost next to nothing, and whoever
+owns the clock needs one timer only, set to `next_due`.
+"""
+
+import heapq
+from itertools import count
+from typing import Any
+
+from msgspec import Struct
+
+from trunkline.protocol.meta import ProgressToken
+from trunkline.protocol.methods import Method
+from trunkline.wire.messages import RequestId
+
+__all__ = ["Awaited", "Running", "Timetable", "Tracked"]
+
+
+class Tracked(Struct, kw_only=True):
+    """A request under way. Times are seconds on the clock of its conversation."""
+
+    id: RequestId
+    method: Method
+    started: float
+    allowed: float | None = None  # seconds from the last sign of life; None: no deadline
+    longest: float | None = None  # seconds in all, whatever signs of life there are
+    deadline: float | None = None
+    held: int = 0  # how many things suspend the deadline; a person being asked, for one
+    done: bool = False
+
+    def limit(self, now: float, allowed: float | None, longest: float | None) -> None:
+        """Gives the request so much time from now on."""
+        self.allowed = allowed
+        self.longest = longest
+        self.renew(now)
+
+    def renew(self, now: float) -> None:
+        """A sign of life: the time starts again, but never goes past the longest."""
+        latest = None if self.longest is None else self.started + self.longest
+        if self.allowed is None or self.held:
+            self.deadline = latest
+        else:
+            self.deadline = now + self.allowed if latest is None else min(now + self.allowed, latest)
+
+    def hold(self, now: float) -> None:
+        """Suspends the deadline, not the longest time."""
+        self.held += 1
+        self.renew(now)
+
+    def release(self, now: float) -> None:
+        """Ends one `hold`; with the last of them the time starts again."""
+        self.held -= 1
+        self.renew(now)
+
+
+class Running(Tracked, kw_only=True):
+    """A request of the peer's that we work on."""
+
+    token: ProgressToken | None = None
+    progress: float | None = None  # reported last
+    cancelled: bool = False  # by the peer: nothing more may be sent about it
+    work: Any = None  # what the driver needs to stop it
+    origin: Any = None  # what came with the request, and where its answer goes
+
+    def advance(self, progress: float, now: float) -> bool:
+        """Notes a report of progress; False if it may not be sent: it must grow, and end with the request."""
+        if self.done or (self.progress is not None and progress <= self.progress):
+            return False
+        self.progress = progress
+        self.renew(now)
+        return True
+
+
+class Awaited(Tracked, kw_only=True):
+    """A request of ours that the peer works on."""
+
+    waiter: Any = None  # who is told of the answer
+    on_progress: Any = None
+    progress: float | None = None  # heard last
+
+    def heard(self, progress: float, now: float) -> bool:
+        """Notes progress that the peer reports; False if it does not grow."""
+        if self.progress is not None and progress <= self.progress:
+            return False
+        self.progress = progress
+        self.renew(now)
+        return True
+
+
+class Timetable:
+    """Deadlines, the nearest first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Tracked]] = []
+        self._order = count()
+
+    def watch(self, request: Tracked) -> None:
+        """Keeps an eye on the deadline of a request, if it has one."""
+        if request.deadline is not None:
+            heapq.heappush(self._heap, (request.deadline, next(self._order), request))
+
+    def next_due(self) -> float | None:
+        """When to look again; None while there is nothing to wait for."""
+        while self._heap and self._heap[0][2].done:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now: float) -> list[Tracked]:
+        """The requests whose time is up."""
+        late: list[Tracked] = []
+        while self._heap and self._heap[0][0] <= now:
+            _, _, request = heapq.heappop(self._heap)
+            if request.done or request.deadline is None:
+                continue
+            if request.deadline > now:
+                self.watch(request)
+            else:
+                late.append(request)
+        return late

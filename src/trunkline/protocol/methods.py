@@ -1,0 +1,163 @@
+"""METHODS: one row per method and notification of the specification.
+
+Who receives it, what it carries and gives back, which capability it needs, how long it may take, and between
+which revisions it exists. Guards, matrices, documents and dispatch are all read off this table.
+"""
+
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import Any, Final
+
+from msgspec import Struct
+
+from trunkline.config import Settings
+from trunkline.protocol import types as t
+from trunkline.protocol.lifecycle import Signal
+from trunkline.protocol.revisions import Revision
+
+__all__ = ["ALIASES", "METHODS", "Method", "Side", "Wait", "find", "known"]
+
+
+class Side(Enum):
+    """Who is on the line."""
+
+    SERVER = auto()
+    CLIENT = auto()
+    EITHER = auto()
+
+    @property
+    def other(self) -> "Side":
+        """The opposite side."""
+        return {Side.SERVER: Side.CLIENT, Side.CLIENT: Side.SERVER}.get(self, Side.EITHER)
+
+
+class Wait(Enum):
+    """How long an answer may take."""
+
+    QUICK = auto()  # no user code runs
+    WORK = auto()  # user code runs
+    PERSON = auto()  # somebody is being asked
+    ENDLESS = auto()  # the answer comes when something else is done
+
+    def seconds(self, settings: Settings) -> float | None:
+        """The time that these settings allow."""
+        return {
+            Wait.QUICK: settings.quick_timeout,
+            Wait.WORK: settings.work_timeout,
+            Wait.PERSON: settings.person_timeout,
+            Wait.ENDLESS: None,
+        }[self]
+
+
+class Method(Struct, frozen=True):
+    """A row: everything the specification says about one method that a program can use."""
+
+    name: str
+    to: Side
+    params: type[Any]
+    result: type[Any] | None = None  # None: a notification
+    needs: str | None = None  # capability: the receiver's for a request, the sender's for a notification
+    wait: Wait = Wait.WORK
+    fails_as_result: bool = False  # a failure of user code is a result that says so, not an error
+    since: Revision = Revision.V2024_11_05
+    until: Revision | None = None
+
+    @property
+    def request(self) -> bool:
+        """Whether it is answered."""
+        return self.result is not None
+
+    @property
+    def received(self) -> Signal:
+        """What receiving it means to the lifecycle."""
+        return _SIGNALS.get(self.name, (Signal.RECV_CALL, Signal.SEND_CALL))[0]
+
+    @property
+    def sent(self) -> Signal:
+        """What sending it means to the lifecycle."""
+        return _SIGNALS.get(self.name, (Signal.RECV_CALL, Signal.SEND_CALL))[1]
+
+    def exists(self, revision: Revision) -> bool:
+        """Whether that revision has it."""
+        return self.since <= revision and (self.until is None or revision <= self.until)
+
+    def reaches(self, side: Side) -> bool:
+        """Whether that side may receive it."""
+        return self.to in {side, Side.EITHER}
+
+
+_SIGNALS: Final = {
+    "initialize": (Signal.RECV_INITIALIZE, Signal.SEND_INITIALIZE),
+    "notifications/initialized": (Signal.RECV_INITIALIZED, Signal.SEND_INITIALIZED),
+    "ping": (Signal.RECV_PING, Signal.SEND_PING),
+}
+
+SERVER, CLIENT, EITHER = Side.SERVER, Side.CLIENT, Side.EITHER
+V2025_06_18, V2025_11_25 = Revision.V2025_06_18, Revision.V2025_11_25
+_LAST: Final = V2025_11_25  # of the handshake era
+
+METHODS: Final = (
+    Method("initialize", SERVER, t.InitializeParams, t.InitializeResult, wait=Wait.QUICK, until=_LAST),
+    Method("notifications/initialized", SERVER, t.Empty, until=_LAST),
+    Method("ping", EITHER, t.Empty, t.Empty, wait=Wait.QUICK, until=_LAST),
+    Method("notifications/cancelled", EITHER, t.CancelledParams),
+    Method("notifications/progress", EITHER, t.ProgressParams),
+    # tools
+    Method("tools/list", SERVER, t.PaginatedParams, t.ListToolsResult, "tools", Wait.QUICK),
+    Method("tools/call", SERVER, t.CallToolParams, t.CallToolResult, "tools", fails_as_result=True),
+    Method("notifications/tools/list_changed", CLIENT, t.Empty, needs="tools.listChanged"),
+    # resources
+    Method("resources/list", SERVER, t.PaginatedParams, t.ListResourcesResult, "resources", Wait.QUICK),
+    Method("resources/templates/list", SERVER, t.PaginatedParams, t.ListResourceTemplatesResult, "resources",
+           Wait.QUICK),
+    Method("resources/read", SERVER, t.ReadResourceParams, t.ReadResourceResult, "resources"),
+    Method("resources/subscribe", SERVER, t.SubscribeParams, t.Empty, "resources.subscribe", until=_LAST),
+    Method("resources/unsubscribe", SERVER, t.UnsubscribeParams, t.Empty, "resources.subscribe", until=_LAST),
+    Method("notifications/resources/list_changed", CLIENT, t.Empty, needs="resources.listChanged"),
+    Method("notifications/resources/updated", CLIENT, t.ResourceUpdatedParams, needs="resources.subscribe"),
+    # prompts
+    Method("prompts/list", SERVER, t.PaginatedParams, t.ListPromptsResult, "prompts", Wait.QUICK),
+    Method("prompts/get", SERVER, t.GetPromptParams, t.GetPromptResult, "prompts"),
+    Method("notifications/prompts/list_changed", CLIENT, t.Empty, needs="prompts.listChanged"),
+    # completion and logging
+    Method("completion/complete", SERVER, t.CompleteParams, t.CompleteResult, "completions"),
+    Method("logging/setLevel", SERVER, t.SetLevelParams, t.Empty, "logging", Wait.QUICK, until=_LAST),
+    Method("notifications/message", CLIENT, t.LoggingMessageParams, needs="logging"),
+    # what a server asks of a client
+    Method("sampling/createMessage", CLIENT, t.CreateMessageParams, t.CreateMessageResult, "sampling", until=_LAST),
+    Method("roots/list", CLIENT, t.Empty, t.ListRootsResult, "roots", Wait.QUICK, until=_LAST),
+    Method("notifications/roots/list_changed", SERVER, t.Empty, needs="roots.listChanged", until=_LAST),
+    Method(
+        "elicitation/create", CLIENT, t.ElicitParams, t.ElicitResult, "elicitation", Wait.PERSON,
+        since=V2025_06_18, until=_LAST,
+    ),
+    Method(
+        "notifications/elicitation/complete", CLIENT, t.ElicitationCompleteParams,
+        since=V2025_11_25, until=_LAST,
+    ),
+    # tasks, as 2025-11-25 has them
+    Method("tasks/get", EITHER, t.GetTaskParams, t.GetTaskResult, "tasks", Wait.QUICK, since=V2025_11_25, until=_LAST),
+    Method("tasks/result", EITHER, t.GetTaskPayloadParams, t.GetTaskPayloadResult, "tasks", Wait.ENDLESS,
+           since=V2025_11_25, until=_LAST),
+    Method("tasks/list", EITHER, t.PaginatedParams, t.ListTasksResult, "tasks.list", Wait.QUICK,
+           since=V2025_11_25, until=_LAST),
+    Method("tasks/cancel", EITHER, t.CancelTaskParams, t.CancelTaskResult, "tasks.cancel", Wait.QUICK,
+           since=V2025_11_25, until=_LAST),
+    Method("notifications/tasks/status", EITHER, t.TaskStatusParams, needs="tasks", since=V2025_11_25, until=_LAST),
+)  # fmt: skip
+
+_PREFIX: Final = "notifications/"
+ALIASES: Final = {row.name.removeprefix(_PREFIX): row.name for row in METHODS if row.name.startswith(_PREFIX)}
+"""Bare notification names, as some peers send them. They are accepted and never sent."""
+
+_BY_NAME: Final = {row.name: row for row in METHODS}
+
+
+def find(name: str) -> Method | None:
+    """The row of a method, whatever the revision."""
+    return _BY_NAME.get(name)
+
+
+def known(revision: Revision, receiver: Side) -> Iterator[Method]:
+    """The rows that a revision has and that this side may receive."""
+    return (row for row in METHODS if row.exists(revision) and row.reaches(receiver))

@@ -1,0 +1,232 @@
+"""Values, cut down to what a revision can say.
+
+Handlers build the newest shape of everything. Before it is sent, `project` takes away what the peer's revision does
+not know: members outside of their window go back to their defaults, and so are left out. A few shapes are said in an
+older way instead: content of a later kind, sampling with several blocks, choices in forms.
+
+What has to be done for a type at a revision is worked out once, and a value that needs nothing comes back as it is.
+Whole methods, and modes that the peer must have declared, are refused before anything gets here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeVar, cast, get_args
+from uuid import NAMESPACE_OID, uuid5
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
+
+from trunkline.protocol import types as t
+from trunkline.protocol.revisions import Revision
+
+__all__ = ["REPHRASED", "WINDOWS", "Window", "project"]
+
+T = TypeVar("T")
+
+
+class Window(NamedTuple):
+    """The first and the last revision that know a member."""
+
+    since: Revision = Revision.V2024_11_05
+    until: Revision = Revision.V2026_07_28
+
+    def covers(self, revision: Revision) -> bool:
+        """Whether that revision knows it."""
+        return self.since <= revision <= self.until
+
+
+FROM_2025_03 = Window(Revision.V2025_03_26)
+FROM_2025_06 = Window(Revision.V2025_06_18)
+FROM_2025_11 = Window(Revision.V2025_11_25)
+FROM_2026_07 = Window(Revision.V2026_07_28)
+ONLY_2025_11 = Window(Revision.V2025_11_25, Revision.V2025_11_25)
+UNTIL_2025_11 = Window(until=Revision.V2025_11_25)
+
+WINDOWS: Final[Mapping[type[Struct], Mapping[str, Window]]] = {
+    # a row holds for derived types too, unless they have their own
+    t.Item: {"meta": FROM_2025_06},
+    t.TaskAugmentedParams: {"task": ONLY_2025_11},
+    # content
+    t.Annotations: {"last_modified": FROM_2025_06},
+    t.ResourceLink: {"icons": FROM_2025_11},
+    # lifecycle
+    t.Implementation: {
+        "title": FROM_2025_06,
+        "description": FROM_2025_11,
+        "website_url": FROM_2025_11,
+        "icons": FROM_2025_11,
+    },
+    t.ClientCapabilities: {"elicitation": FROM_2025_06, "tasks": ONLY_2025_11, "extensions": FROM_2026_07},
+    t.RootsCapability: {"list_changed": UNTIL_2025_11},
+    t.SamplingCapability: {"context": FROM_2025_11, "tools": FROM_2025_11},
+    t.ElicitationCapability: {"form": FROM_2025_11, "url": FROM_2025_11},
+    t.ServerCapabilities: {"completions": FROM_2025_03, "tasks": ONLY_2025_11, "extensions": FROM_2026_07},
+    t.ProgressParams: {"message": FROM_2025_03},
+    # what a server offers
+    t.Tool: {
+        "title": FROM_2025_06,
+        "output_schema": FROM_2025_06,
+        "annotations": FROM_2025_03,
+        "execution": ONLY_2025_11,
+        "icons": FROM_2025_11,
+    },
+    t.CallToolResult: {"structured_content": FROM_2025_06},
+    t.Resource: {"title": FROM_2025_06, "icons": FROM_2025_11},
+    t.ResourceTemplate: {"title": FROM_2025_06, "icons": FROM_2025_11},
+    t.Prompt: {"title": FROM_2025_06, "icons": FROM_2025_11},
+    t.PromptArgument: {"title": FROM_2025_06},
+    t.Reference: {"title": FROM_2025_06},
+    t.CompleteParams: {"context": FROM_2025_06},
+    # what a server asks of a client; from 2026-07-28 on it travels inside of a result, without metadata
+    t.ListRootsResult: {"meta": UNTIL_2025_11},
+    t.SamplingMessage: {"meta": FROM_2025_11},
+    t.CreateMessageParams: {"meta": UNTIL_2025_11, "tools": FROM_2025_11, "tool_choice": FROM_2025_11},
+    t.ElicitParams: {
+        "meta": UNTIL_2025_11,
+        "mode": FROM_2025_11,
+        "url": FROM_2025_11,
+        "elicitation_id": ONLY_2025_11,
+    },
+    t.ElicitResult: {"meta": UNTIL_2025_11},
+    t.RequestedSchema: {"schema": FROM_2025_11},
+    t.StringSchema: {"pattern": ONLY_2025_11, "one_of": FROM_2025_11, "default": FROM_2025_11},
+    t.NumberSchema: {"default": FROM_2025_11},
+}
+
+
+def _audio_as_resource(audio: t.AudioContent, _: Revision) -> t.EmbeddedResource:
+    uri = uuid5(NAMESPACE_OID, audio.data).urn  # the same sound has the same name
+    return t.EmbeddedResource(t.ResourceContents(uri, audio.mime_type, blob=audio.data), audio.annotations)
+
+
+def _link_as_text(link: t.ResourceLink, _: Revision) -> t.TextContent:
+    return t.TextContent(f"{link.title or link.name}: {link.uri}", link.annotations)
+
+
+def _block_per_message(params: t.CreateMessageParams, revision: Revision) -> t.CreateMessageParams:
+    return replace(
+        params,
+        messages=[
+            t.SamplingMessage(message.role, block)
+            for message in params.messages
+            for block in _plain_blocks(message.content, revision)
+        ],
+    )
+
+
+def _blocks_as_one(result: t.CreateMessageResult, revision: Revision) -> t.CreateMessageResult:
+    blocks = _plain_blocks(result.content, revision)
+    one = blocks[0] if len(blocks) == 1 else t.TextContent("\n\n".join(_as_text(block).text for block in blocks))
+    return replace(result, content=one)
+
+
+def _plain_blocks(content: t.SamplingBlock | list[t.SamplingBlock], revision: Revision) -> list[t.SamplingBlock]:
+    """What a message holds, in the kinds that sampling had before there were tools."""
+    audio = () if revision < Revision.V2025_03_26 else (t.AudioContent,)
+    known = (t.TextContent, t.ImageContent, *audio)
+    blocks = content if isinstance(content, list) else [content]
+    return [block if isinstance(block, known) else _as_text(block) for block in blocks]
+
+
+def _as_text(block: t.SamplingBlock) -> t.TextContent:
+    return block if isinstance(block, t.TextContent) else t.TextContent(f"[{block.__struct_config__.tag} left out]")
+
+
+def _without_multi_select(form: t.RequestedSchema, _: Revision) -> t.RequestedSchema:
+    kept = {name: field for name, field in form.properties.items() if not isinstance(field, t.MultiSelectEnumSchema)}
+    required = form.required and [name for name in form.required if name in kept]
+    return replace(form, properties=kept, required=required)
+
+
+def _options_as_names(field: t.StringSchema, _: Revision) -> t.StringSchema:
+    if field.one_of is None:
+        return field
+    consts, titles = [option.const for option in field.one_of], [option.title for option in field.one_of]
+    return replace(field, enum=consts, enum_names=titles)
+
+
+def _without_lists(result: t.ElicitResult, _: Revision) -> t.ElicitResult:
+    content = result.content and {name: value for name, value in result.content.items() if not isinstance(value, list)}
+    return replace(result, content=content)
+
+
+_Rephrase = Callable[[Any, Revision], Struct]
+
+REPHRASED: Final[Mapping[type[Struct], tuple[Revision, _Rephrase]]] = {
+    # shape: (the first revision that has it, how it is said before)
+    t.AudioContent: (Revision.V2025_03_26, _audio_as_resource),
+    t.ResourceLink: (Revision.V2025_06_18, _link_as_text),
+    t.CreateMessageParams: (Revision.V2025_11_25, _block_per_message),
+    t.CreateMessageResult: (Revision.V2025_11_25, _blocks_as_one),
+    t.RequestedSchema: (Revision.V2025_11_25, _without_multi_select),
+    t.StringSchema: (Revision.V2025_11_25, _options_as_names),
+    t.ElicitResult: (Revision.V2025_11_25, _without_lists),
+}
+
+
+def project(value: T, revision: Revision) -> T:
+    """The value as that revision can say it: the same object if nothing is in the way, otherwise a copy."""
+    plan = _plan(type(value), revision)
+    return value if plan is None else plan.follow(value, revision)
+
+
+class _Plan(NamedTuple):
+    """What has to be done with values of one type at one revision."""
+
+    rephrase: _Rephrase | None
+    gone: Mapping[str, Any]  # members outside of their window, with their defaults
+    inner: tuple[str, ...]  # members that hold something with a plan of its own
+
+    def follow(self, value: Any, revision: Revision) -> Any:
+        if self.rephrase is not None:
+            said = self.rephrase(value, revision)
+            if type(said) is not type(value):
+                return project(said, revision)
+            value = value if said == value else said
+        changes = {name: default for name, default in self.gone.items() if getattr(value, name) is not default}
+        for name in self.inner:
+            old = getattr(value, name)
+            new = _project_inside(old, revision)
+            if new is not old:
+                changes[name] = new
+        return replace(value, **changes) if changes else value
+
+
+def _project_inside(held: Any, revision: Revision) -> Any:
+    """What a member holds, projected: one value, or each value of a collection."""
+    if isinstance(held, list):
+        said: Any = [project(item, revision) for item in cast("list[Any]", held)]
+    elif isinstance(held, dict):
+        said = {name: project(item, revision) for name, item in cast("dict[str, Any]", held).items()}
+    else:
+        return project(held, revision)
+    return cast("Any", held) if said == held else said
+
+
+@cache
+def _plan(cls: type, revision: Revision) -> _Plan | None:
+    """The plan for a type; None if every value of it can be said as it is."""
+    if not issubclass(cls, Struct):
+        return None
+    since, rephrase = REPHRASED.get(cls, (revision, None))
+    windows = {name: window for base in reversed(cls.__mro__) for name, window in WINDOWS.get(base, {}).items()}
+    gone = {
+        field.name: field.default
+        for field in fields(cls)
+        if field.name in windows and not windows[field.name].covers(revision)
+    }
+    inner = tuple(
+        field.name
+        for field in fields(cls)
+        if field.name not in gone and any(_plan(part, revision) for part in _structs_in(field.type))
+    )
+    plan = _Plan(rephrase if revision < since else None, gone, inner)
+    return plan if any(plan) else None
+
+
+def _structs_in(annotation: Any) -> Iterator[type[Struct]]:
+    """The types of the specification that an annotation mentions."""
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _structs_in(part)

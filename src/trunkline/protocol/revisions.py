@@ -1,0 +1,48 @@
+"""The revisions of the specification: their order, their era, and how two sides settle on one."""
+
+from collections.abc import Iterable
+from enum import Enum, auto
+from functools import total_ordering
+from typing import Final
+
+__all__ = ["HANDSHAKE", "NEWEST", "Era", "Revision", "negotiate"]
+
+
+class Era(Enum):
+    """How a conversation is set up."""
+
+    HANDSHAKE = auto()  # initialize, then a session
+    MODERN = auto()  # every request carries its own envelope
+
+
+@total_ordering
+class Revision(Enum):
+    """A published revision; the value is its name on the wire. Later ones are greater."""
+
+    V2024_11_05 = "2024-11-05"
+    V2025_03_26 = "2025-03-26"
+    V2025_06_18 = "2025-06-18"
+    V2025_11_25 = "2025-11-25"
+    V2026_07_28 = "2026-07-28"
+
+    def __lt__(self, other: "Revision") -> bool:
+        return self.value < other.value  # ISO dates sort as text
+
+    @property
+    def era(self) -> Era:
+        """The era that this revision belongs to."""
+        return Era.MODERN if self >= Revision.V2026_07_28 else Era.HANDSHAKE
+
+
+HANDSHAKE: Final = tuple(revision for revision in Revision if revision.era is Era.HANDSHAKE)
+NEWEST: Final = HANDSHAKE[-1]  # what a handshake can settle on at best
+
+
+def negotiate(requested: str, supported: Iterable[Revision] = HANDSHAKE) -> Revision:
+    """The revision to answer `initialize` with: the requested one, or else the newest that we have.
+
+    lifecycle, "Version Negotiation": an unknown version is answered with another, never with an error.
+    A revision without handshake cannot be agreed upon in one.
+    """
+    offered = [revision for revision in supported if revision.era is Era.HANDSHAKE]
+    return next((revision for revision in offered if revision.value == requested), max(offered))

@@ -1,0 +1,401 @@
+"""Session: one conversation, seen from one side of it, without any I/O.
+
+`receive` takes a message and gives an event. `call`, `notify`, `reply` and `fail` give messages to be sent. What
+the peer got wrong is a value (`Refused`, `Ignored`); what our own side got wrong is raised. Time comes in as `now`.
+
+Both sides use it: `side` says which one we are.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import count
+from typing import Any, Final
+
+from msgspec import UNSET, Raw
+
+from trunkline.config import Settings
+from trunkline.errors import (
+    CapabilityNotSupported,
+    InvalidParams,
+    InvalidRequest,
+    MessageTooLarge,
+    MethodNotFound,
+    ParseError,
+    ProtocolError,
+    Refusal,
+    RequestIdConflict,
+    WrongPhase,
+)
+from trunkline.protocol import lifecycle
+from trunkline.protocol.capabilities import Capabilities, Negotiated, agree, declared, without_newer
+from trunkline.protocol.codes import error_object
+from trunkline.protocol.events import (
+    Answered,
+    CallReceived,
+    Cancelled,
+    Event,
+    Ignored,
+    NoticeReceived,
+    Opened,
+    ProgressHeard,
+    Refused,
+)
+from trunkline.protocol.inflight import Awaited, Running, Timetable, Tracked
+from trunkline.protocol.lifecycle import Phase, Signal
+from trunkline.protocol.methods import ALIASES, Method, Side, find, known
+from trunkline.protocol.projection import project
+from trunkline.protocol.revisions import HANDSHAKE, NEWEST, Revision, negotiate
+from trunkline.protocol.types import CancelledParams, Implementation, InitializeParams, InitializeResult, ProgressParams
+from trunkline.wire.codec import DecodeError, decoder
+from trunkline.wire.messages import (
+    ErrorObject,
+    ErrorResponse,
+    Malformed,
+    Message,
+    Notification,
+    Request,
+    RequestId,
+    Response,
+)
+
+__all__ = ["Session"]
+
+_PARSE_ERROR: Final = -32700
+_INVALID_PARAMS: Final = -32602
+_read_cancelled: Final = decoder(CancelledParams)
+_read_progress: Final = decoder(ProgressParams)
+
+
+class Session:
+    """One conversation of the handshake era."""
+
+    def __init__(
+        self,
+        side: Side,
+        *,
+        info: Implementation,
+        capabilities: Capabilities | None = None,
+        instructions: str | None = None,
+        revisions: Iterable[Revision] = HANDSHAKE,
+        settings: Settings | None = None,
+    ) -> None:
+        self.side = side
+        self.info = info
+        self.instructions = instructions
+        self.revisions = tuple(revisions)
+        self.settings = settings or Settings()
+        self.phase = Phase.NEW
+        self.failure: str | None = None  # why the phase is FAILED
+        self.revision: Revision | None = None  # agreed upon in the handshake
+        self.peer: Implementation | None = None
+        self.negotiated: Negotiated | None = None
+        self.offered: Capabilities = capabilities or {}  # what our side declares
+        self.timetable = Timetable()
+        self._running: dict[RequestId, Running] = {}
+        self._awaited: dict[RequestId, Awaited] = {}
+        self._ids = count(1)
+        self._open: dict[str, Method] = {}  # what the peer may send now
+
+    # --- facts ---------------------------------------------------------------------------------
+
+    @property
+    def spoken(self) -> Revision:
+        """The revision to speak: the one agreed upon, or the newest until then."""
+        return self.revision or NEWEST
+
+    @property
+    def in_flight(self) -> Mapping[RequestId, Running]:
+        """The peer's requests that we work on."""
+        return self._running
+
+    @property
+    def pending(self) -> Mapping[RequestId, Awaited]:
+        """Our requests that are not answered yet."""
+        return self._awaited
+
+    def allows(self, signal: Signal) -> bool:
+        """Whether a signal is legal now."""
+        return lifecycle.allows(self.phase, signal)
+
+    def has(self, side: Side, capability: str) -> bool:
+        """Whether that side has a capability that both may rely on."""
+        if self.negotiated is None:
+            return False
+        return declared(self.negotiated.server if side is Side.SERVER else self.negotiated.client, capability)
+
+    # --- phases --------------------------------------------------------------------------------
+
+    def step(self, signal: Signal) -> None:
+        """Moves to the next phase; raises `WrongPhase` where the table has none."""
+        self.phase = lifecycle.step(self.phase, signal)
+        self._open = {row.name: row for row in known(self.spoken, self.side) if self._may_come(row)}
+
+    def fail_handshake(self, why: str) -> None:
+        """Gives the handshake up."""
+        self.failure = why
+        self.step(Signal.FAIL)
+
+    def _may_come(self, row: Method) -> bool:
+        if not self.allows(row.received):
+            return False
+        if row.needs is None:
+            return True
+        return self.has(self.side if row.request else self.side.other, row.needs)
+
+    def initialize(self, params: InitializeParams) -> InitializeResult:
+        """Takes a client's `initialize`: settles revision and capabilities, and gives the answer."""
+        revision = negotiate(params.protocol_version, self.revisions)
+        self.negotiated = agree(self.offered, params.capabilities, revision)
+        self.revision = revision
+        self.peer = params.client_info
+        self.step(Signal.RECV_INITIALIZE)
+        return InitializeResult(
+            protocol_version=revision.value,
+            capabilities=dict(self.negotiated.server),
+            server_info=self.info,
+            instructions=self.instructions,
+        )
+
+    def initialized(self, result: InitializeResult) -> Notification:
+        """Takes a server's answer to our `initialize`; the notification that completes the handshake."""
+        revision = next((r for r in self.revisions if r.value == result.protocol_version), None)
+        if revision is None:
+            self.fail_handshake(f"the server speaks revision {result.protocol_version!r}, which we do not")
+            raise InvalidRequest(self.failure or "")
+        self.revision = revision
+        self.peer = result.server_info
+        self.negotiated = Negotiated(result.capabilities, without_newer(self.offered, revision))
+        self.step(Signal.SEND_INITIALIZED)
+        return Notification("notifications/initialized")
+
+    # --- receiving -----------------------------------------------------------------------------
+
+    def receive(self, message: Message | Malformed, now: float) -> Event:
+        """What a message means."""
+        match message:
+            case Request(id=ident, method=name, params=params):
+                row = self._open.get(name)
+                if row is None or not row.request or ident in self._running:
+                    return self._refuse_call(message, row)
+                call = Running(id=ident, method=row, started=now)
+                self._running[ident] = call
+                return CallReceived(call, params)
+            case Notification():
+                return self._receive_notice(message, now)
+            case Response(id=ident, result=result):
+                return self._receive_answer(ident, result, None)
+            case ErrorResponse(id=ident, error=error):
+                return self._receive_answer(ident, None, error)
+            case Malformed():
+                return self._receive_malformed(message)
+
+    def _refuse_call(self, message: Request, row: Method | None) -> Refused:
+        return Refused(self._error(message.id, self._why_not(message, row)))
+
+    def _why_not(self, message: Request, row: Method | None) -> ProtocolError:
+        """Phase first, then the method, then its capability (the order of the founding documents)."""
+        name, phase = message.method, self.phase.name.lower()
+        if row is not None and row.request:
+            return RequestIdConflict(message.id)
+        known_row = find(name)
+        signal = known_row.received if known_row else Signal.RECV_CALL
+        if not self.allows(signal):
+            if signal is Signal.RECV_INITIALIZE:
+                return WrongPhase(name, phase, kind="already_initialized")
+            if self.phase in {Phase.PAUSED, Phase.DRAINING}:
+                return Refusal(
+                    1008, f"{name} is not taken while the session is {phase}", name="temporarily_unavailable"
+                )
+            return WrongPhase(name, phase)
+        if known_row is None or not (
+            known_row.request and known_row.exists(self.spoken) and known_row.reaches(self.side)
+        ):
+            return MethodNotFound(name)
+        return CapabilityNotSupported(name, known_row.needs or "")
+
+    def _receive_notice(self, message: Notification, now: float) -> Event:
+        name = ALIASES.get(message.method, message.method)
+        row = self._open.get(name)
+        if row is None or row.request:
+            return Ignored(
+                f"notification {message.method!r} in phase {self.phase.name.lower()}", "unknown_notification"
+            )
+        try:
+            match name:
+                case "notifications/initialized":
+                    opened = self.phase is not Phase.READY
+                    self.step(Signal.RECV_INITIALIZED)
+                    return Opened() if opened else Ignored("initialized was said before", "duplicate_notification")
+                case "notifications/cancelled":
+                    return self._receive_cancelled(_read_cancelled(_object(message.params)))
+                case "notifications/progress":
+                    return self._receive_progress(_read_progress(_object(message.params)), now)
+                case _:
+                    return NoticeReceived(row, message.params)
+        except DecodeError as error:
+            return Ignored(f"params of {name}: {error}", "invalid_params")
+
+    def _receive_cancelled(self, params: CancelledParams) -> Event:
+        call = None if params.request_id is None else self._running.get(params.request_id)
+        if call is None or call.method.name == "initialize":  # lifecycle: initialize is never cancelled
+            return Ignored("cancelled a request that is not under way", "unknown_request")
+        del self._running[call.id]
+        call.done = call.cancelled = True
+        return Cancelled(call, params.reason)
+
+    def _receive_progress(self, params: ProgressParams, now: float) -> Event:
+        request = self._awaited.get(params.progress_token)  # our tokens are our request ids
+        if request is None:
+            return Ignored("progress under a token that is not in use", "invalid_progress_token")
+        if not request.heard(params.progress, now):
+            return Ignored("progress that does not grow", "progress_value_invalid")
+        return ProgressHeard(request, params)
+
+    def _receive_answer(self, ident: Any, result: Any, error: ErrorObject | None) -> Event:
+        request = self._awaited.pop(ident, None) if isinstance(ident, int | str) else None
+        if request is None:
+            return Ignored("an answer to nothing that we wait for", "unexpected_reply")
+        request.done = True
+        return Answered(request, result, error)
+
+    def _receive_malformed(self, fault: Malformed) -> Event:
+        if fault.is_reply or (fault.lacks_method and fault.id is not None and fault.id in self._awaited):
+            return Ignored(f"unreadable answer: {fault.why}", "invalid_request")
+        return Refused(self.complaint(fault))
+
+    def complaint(self, fault: Malformed) -> ErrorResponse:
+        """The answer to something that could not be read."""
+        if fault.limit is not None:
+            error: ProtocolError = MessageTooLarge(fault.limit)
+        elif fault.code == _PARSE_ERROR:
+            error = ParseError(fault.why)
+        elif fault.code == _INVALID_PARAMS:
+            error = InvalidParams(fault.why)
+        else:
+            error = InvalidRequest(fault.why)
+        # An unreadable id is left out from 2025-11-25 on and null before (base protocol, "Responses").
+        nameless = UNSET if self.spoken >= Revision.V2025_11_25 else None
+        return self._error(nameless if fault.id is None else fault.id, error)
+
+    # --- sending -------------------------------------------------------------------------------
+
+    def reply(self, call: Running, result: Any) -> Response | None:
+        """The answer to a request of the peer's, whose id is free again; None if nothing may be sent any more.
+
+        `result` is projected to the revision spoken, unless it is `Raw`, which goes out as it stands.
+        """
+        if not self._finish(call):
+            return None
+        return Response(call.id, result if isinstance(result, Raw) else project(result, self.spoken))
+
+    def fail(self, call: Running, error: ProtocolError) -> ErrorResponse | None:
+        """The error that answers a request of the peer's; None if nothing may be sent any more."""
+        return self._error(call.id, error) if self._finish(call) else None
+
+    def abandon(self, call: Running) -> None:
+        """Forgets a request without answering it."""
+        self._finish(call)
+
+    def _finish(self, call: Running) -> bool:
+        if call.done:
+            return False
+        call.done = True
+        del self._running[call.id]
+        return True
+
+    def _error(self, ident: Any, error: ProtocolError) -> ErrorResponse:
+        return ErrorResponse(ident, self.error_object(error))
+
+    def error_object(self, error: ProtocolError) -> ErrorObject:
+        """An error as this conversation says it."""
+        return error_object(error, self.spoken)
+
+    def call(
+        self,
+        name: str,
+        params: Any,
+        now: float,
+        *,
+        timeout: float | None = None,
+        needs: str | None = None,
+        on_progress: Any = None,
+        waiter: Any = None,
+    ) -> tuple[Awaited, Request]:
+        """A request of ours and its entry among those we wait for. Raises before anything is sent if it may not be.
+
+        `timeout` replaces the time that the method has by default; `needs` asks for more than its capability.
+        """
+        row = self._sendable(name, needs)
+        ident = next(self._ids)
+        allowed = row.wait.seconds(self.settings) if timeout is None else timeout
+        awaited = Awaited(id=ident, method=row, started=now, waiter=waiter, on_progress=on_progress)
+        awaited.limit(now, allowed, self.settings.longest_call)
+        self._awaited[ident] = awaited
+        self.timetable.watch(awaited)
+        if row.sent is Signal.SEND_INITIALIZE:
+            self.step(Signal.SEND_INITIALIZE)
+        return awaited, Request(ident, name, project(params, self.spoken))
+
+    def notify(self, name: str, params: Any = UNSET) -> Notification:
+        """A notification of ours. Raises if it may not be sent."""
+        self._sendable(name, None)
+        return Notification(name, params if params is UNSET else project(params, self.spoken))
+
+    def cancel(self, request: Awaited, reason: str | None = None) -> Notification | None:
+        """Gives a request of ours up and says so; None if there is nothing to say any more."""
+        if request.done:
+            return None
+        request.done = True
+        del self._awaited[request.id]
+        if request.method.name == "initialize":
+            return None  # cancellation: initialize must not be cancelled
+        return Notification("notifications/cancelled", CancelledParams(request_id=request.id, reason=reason))
+
+    def result_type(self, name: str) -> type[Any]:
+        """What a request of that method is answered with."""
+        row = find(name)
+        if row is None or row.result is None:
+            raise MethodNotFound(name)
+        return row.result
+
+    def may_send(self, name: str) -> bool:
+        """Whether a notification or request of ours would be legal now."""
+        try:
+            self._sendable(name, None)
+        except ProtocolError:
+            return False
+        return True
+
+    def _sendable(self, name: str, needs: str | None) -> Method:
+        row = find(name)
+        if row is None or not row.exists(self.spoken) or not row.reaches(self.side.other):
+            raise MethodNotFound(name)
+        # Logging may start before `initialized`; other notifications and requests wait (lifecycle, "Initialization").
+        early = not row.request and self.phase in {Phase.INITIALIZING, Phase.PAUSED, Phase.DRAINING}
+        if not (early or self.allows(row.sent)):
+            raise WrongPhase(name, self.phase.name.lower())
+        owner = self.side.other if row.request else self.side
+        for capability in (row.needs, needs):
+            if capability is not None and not self.has(owner, capability):
+                raise CapabilityNotSupported(name, capability)
+        return row
+
+    # --- endings -------------------------------------------------------------------------------
+
+    def expired(self, now: float) -> list[Tracked]:
+        """The requests, of either side, whose time is up. They stay under way until they are ended."""
+        return self.timetable.due(now)
+
+    def close(self) -> tuple[list[Running], list[Awaited]]:
+        """Ends the conversation; gives what was still under way, now done."""
+        running, awaited = list(self._running.values()), list(self._awaited.values())
+        for request in (*running, *awaited):
+            request.done = True
+        self._running.clear()
+        self._awaited.clear()
+        if self.phase is not Phase.CLOSED:
+            self.step(Signal.CLOSE)
+        return running, awaited
+
+
+def _object(params: Any) -> Any:
+    return b"{}" if params is UNSET else params

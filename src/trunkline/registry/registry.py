@@ -1,0 +1,154 @@
+"""Registry: what is offered, under unique keys, in a stable order, page by page.
+
+An entry is frozen; a change is a replacement, which is also the moment to tell. Entries keep the order in which
+they were added, and each has a number that is never given again: a cursor names the last number of a page, so a
+walk sees every entry once, whatever is added or removed meanwhile.
+"""
+
+import warnings
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+from trunkline.config import OnDuplicate
+from trunkline.errors import DuplicateEntry, InvalidPageSize, NotRegistered, PageSizeTooLarge
+from trunkline.registry.cursors import Cursors
+
+__all__ = ["Entry", "Page", "Registry"]
+
+
+class Entry(Protocol):
+    """Anything that can be registered."""
+
+    @property
+    def key(self) -> str: ...
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class _Slot(Struct):
+    number: int
+    entry: Any
+    enabled: bool = True
+
+
+class Page(Struct, Generic[E], frozen=True):
+    """Some entries in order, and where the next page begins."""
+
+    entries: list[E]
+    next_cursor: str | None
+
+
+class Registry(Generic[E]):
+    """The entries of one kind."""
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        cursors: Cursors | None = None,
+        page_size: int = 1000,
+        max_page_size: int = 1000,
+        on_duplicate: OnDuplicate = "error",
+        on_change: Callable[[str], None] = lambda _kind: None,
+    ) -> None:
+        self.kind = kind
+        self.version = 0  # grows with every change, so that what was made of the entries can be kept until then
+        self._slots: dict[str, _Slot] = {}
+        self._numbers = 0
+        self._cursors = cursors or Cursors()
+        self._page_size = page_size
+        self._max_page_size = max_page_size
+        self._on_duplicate = on_duplicate
+        self._on_change = on_change
+        self._visible: tuple[int, list[_Slot]] = (-1, [])  # the version it was made at, and the enabled slots
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._slots
+
+    def __iter__(self) -> Iterator[E]:
+        """The enabled entries, in order."""
+        return (slot.entry for slot in self._listed())
+
+    # --- looking up ----------------------------------------------------------------------------
+
+    def get(self, key: str) -> E | None:
+        """The entry under a key, enabled or not."""
+        slot = self._slots.get(key)
+        return None if slot is None else slot.entry
+
+    def enabled(self, key: str) -> bool:
+        """Whether the entry under a key is there and enabled."""
+        slot = self._slots.get(key)
+        return slot is not None and slot.enabled
+
+    def page(self, cursor: str | None = None, limit: object = None) -> Page[E]:
+        """The entries after a cursor, or the first ones; raises for a cursor or limit that cannot be."""
+        size = self._page_size if limit is None else self._checked(limit)
+        after = 0 if cursor is None else self._cursors.open(self.kind, cursor)
+        slots = self._listed()
+        start = bisect_right(slots, after, key=lambda slot: slot.number)
+        taken = slots[start : start + size]
+        more = start + size < len(slots)
+        next_cursor = self._cursors.seal(self.kind, taken[-1].number) if more else None
+        return Page([slot.entry for slot in taken], next_cursor)
+
+    def _checked(self, limit: object) -> int:
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise InvalidPageSize(limit)
+        if limit > self._max_page_size:
+            raise PageSizeTooLarge(limit, self._max_page_size)
+        return limit
+
+    def _listed(self) -> list[_Slot]:
+        version, slots = self._visible
+        if version != self.version:
+            slots = [slot for slot in self._slots.values() if slot.enabled]
+            self._visible = (self.version, slots)
+        return slots
+
+    # --- changing ------------------------------------------------------------------------------
+
+    def add(self, entry: E) -> None:
+        """Takes an entry in. One with the same key is refused or replaced, as the registry was told."""
+        if (slot := self._slots.get(entry.key)) is None:
+            self._numbers += 1
+            self._slots[entry.key] = _Slot(self._numbers, entry)
+        else:
+            if self._on_duplicate == "error":
+                raise DuplicateEntry(self.kind, entry.key)
+            if self._on_duplicate == "warn":
+                warnings.warn(f"{self.kind} {entry.key!r} was registered before and is replaced", stacklevel=3)
+            self._slots[entry.key] = _Slot(slot.number, entry)
+        self._changed()
+
+    def remove(self, key: str) -> None:
+        """Takes an entry out."""
+        if self._slots.pop(key, None) is None:
+            raise NotRegistered(self.kind, key)
+        self._changed()
+
+    def enable(self, key: str) -> None:
+        """Offers an entry again."""
+        self._switch(key, on=True)
+
+    def disable(self, key: str) -> None:
+        """Keeps an entry, but neither lists nor runs it."""
+        self._switch(key, on=False)
+
+    def _switch(self, key: str, *, on: bool) -> None:
+        if (slot := self._slots.get(key)) is None:
+            raise NotRegistered(self.kind, key)
+        if slot.enabled is not on:
+            slot.enabled = on
+            self._changed()
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._on_change(self.kind)

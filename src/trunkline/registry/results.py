@@ -1,0 +1,236 @@
+"""What handlers return, as the specification's content.
+
+A value becomes content in one way, whatever it came from: text stays text, content blocks stay as they are,
+everything else is JSON. Where a tool declares what it returns, the value also goes out as structured content.
+"""
+
+import binascii
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import is_dataclass
+from typing import Annotated, Any, Final, cast, get_args, get_origin, is_typeddict
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from trunkline.config import Settings
+from trunkline.errors import InternalError, RegistrationError
+from trunkline.protocol.types import (
+    AudioContent,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceContents,
+    ResourceLink,
+    TextContent,
+)
+from trunkline.registry import schema
+from trunkline.wire import codec
+
+__all__ = ["BadResult", "Output", "as_block", "check_mime", "resource_contents", "tool_output"]
+
+_BLOCKS: Final = (TextContent, ImageContent, AudioContent, EmbeddedResource, ResourceLink)
+_MIME: Final = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(\s*;.*)?")
+
+
+class BadResult(InternalError):
+    """A handler returned what it may not; told to the operator, never to the peer."""
+
+    kind = "invalid_content"
+
+    def __init__(self, why: str, *, kind: str = "invalid_content") -> None:
+        super().__init__(why, data={"kind": kind})
+
+
+class Output(msgspec.Struct, frozen=True):
+    """How the values of one tool become results."""
+
+    returns: Any  # the type that the tool declares, or UNSET
+    wraps: bool  # in the handshake era the value travels as {"result": value}, since only objects may
+    convert: Callable[[Any], CallToolResult]
+
+    def schema(self) -> dict[str, Any] | None:
+        """The schema of the value itself; made when it is asked for."""
+        return None if self.returns is UNSET else schema.of_type(self.returns)
+
+    def wrapped_schema(self) -> dict[str, Any] | None:
+        """The schema of what travels in the handshake era."""
+        own = self.schema()
+        if own is None or not self.wraps:
+            return own
+        definitions = own.pop("$defs", None)
+        outer: dict[str, Any] = {"type": "object", "properties": {"result": own}, "required": ["result"]}
+        return outer if definitions is None else {**outer, "$defs": definitions}
+
+
+# --- tools -----------------------------------------------------------------------------------------
+
+
+def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool = True) -> Output:
+    """How a tool with this return annotation answers. Raises for a type that has no JSON."""
+    if not structured or _says_nothing(returns):
+        return Output(UNSET, False, lambda value: _unstructured(value, settings))
+    try:
+        checked = _checker(returns)
+    except TypeError as error:
+        why = f"{name}: what it returns cannot be described: {error}; annotate another type, or use structured=False"
+        raise RegistrationError(why, kind="tool_schema_invalid") from None
+    wraps = not _is_object(returns)
+    return Output(returns, wraps, _structured(checked, settings, wraps=wraps))
+
+
+def _is_object(returns: Any) -> bool:
+    """Whether every value of a type is a JSON object."""
+    if get_origin(returns) is Annotated:
+        return _is_object(get_args(returns)[0])
+    kind: Any = get_origin(returns) or returns
+    if not inspect.isclass(kind):
+        return False
+    if issubclass(kind, msgspec.Struct):
+        return not kind.__struct_config__.array_like
+    return issubclass(kind, dict) or is_dataclass(kind) or is_typeddict(kind)
+
+
+def _says_nothing(returns: Any) -> bool:
+    """Whether an annotation promises no value of its own: none, nothing, anything, or content as it stands."""
+    if returns in (UNSET, None, type(None), Any, object, CallToolResult):
+        return True
+    inner = [arg for arg in get_args(returns) if arg is not type(None)]
+    if get_origin(returns) in (list, tuple, Sequence, Iterable) and inner:
+        return all(arg is Ellipsis or _is_content(arg) for arg in inner) and _is_content(inner[0])
+    return _is_content(returns)
+
+
+def _is_content(annotation: Any) -> bool:
+    if annotation in _BLOCKS or annotation == ContentBlock:
+        return True
+    options = get_args(annotation)
+    return bool(options) and get_origin(annotation) is not dict and all(option in _BLOCKS for option in options)
+
+
+def _checker(returns: Any) -> Callable[[Any], Any]:
+    """Gives the value back if it is what was promised; raises `msgspec.ValidationError` if not."""
+    if returns is str or returns is bool or returns is int:
+        return lambda value: value if type(value) is returns else msgspec.convert(value, returns)
+    msgspec.json.Decoder(returns)  # refuses types that msgspec cannot read
+    return lambda value: msgspec.convert(value, returns)
+
+
+def _structured(checked: Callable[[Any], Any], settings: Settings, *, wraps: bool) -> Callable[[Any], CallToolResult]:
+    def convert(value: Any) -> CallToolResult:
+        if isinstance(value, CallToolResult):
+            return value
+        try:
+            value = checked(value)
+        except msgspec.ValidationError as error:
+            raise BadResult(f"the value is not what the tool declares: {error}") from None
+        if type(value) is str:
+            _check_text(value, settings)
+            return CallToolResult([TextContent(value)], {"result": value} if wraps else value)
+        encoded = codec.to_json(value)  # once, for the reader and for the program
+        body = Raw(encoded)
+        return CallToolResult([TextContent(encoded.decode())], {"result": body} if wraps else body)
+
+    return convert
+
+
+def _unstructured(value: Any, settings: Settings) -> CallToolResult:
+    if isinstance(value, CallToolResult):
+        return value
+    if value is None:
+        return CallToolResult([])
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[Any]", value)
+        if any(isinstance(item, _BLOCKS) for item in items):
+            return CallToolResult([as_block(item, settings) for item in items])
+    return CallToolResult([as_block(value, settings)])
+
+
+# --- content ---------------------------------------------------------------------------------------
+
+
+def as_block(value: Any, settings: Settings) -> ContentBlock:
+    """Any value as one block of content."""
+    if isinstance(value, str):
+        _check_text(value, settings)
+        return TextContent(value)
+    if isinstance(value, _BLOCKS):
+        _check_block(value, settings)
+        return value
+    try:
+        return TextContent(codec.to_json(value).decode())
+    except (TypeError, ValueError) as error:
+        raise BadResult(f"{type(value).__name__} has no JSON: {error}") from None
+
+
+def resource_contents(value: Any, uri: str, mime_type: str | None, settings: Settings) -> list[ResourceContents]:
+    """Any value as the contents of a resource."""
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[Any]", value)
+        if items and all(isinstance(item, ResourceContents) for item in items):
+            return [_checked_contents(item, settings) for item in items]
+    if isinstance(value, ResourceContents):
+        return [_checked_contents(value, settings)]
+    if isinstance(value, bytes | bytearray):
+        blob = binascii.b2a_base64(value, newline=False).decode()
+        _check_size(len(value), settings.max_binary, "binary_data_too_large")
+        return [ResourceContents(uri, mime_type or "application/octet-stream", blob=blob)]
+    if isinstance(value, str):
+        _check_text(value, settings)
+        return [ResourceContents(uri, mime_type or "text/plain", text=value)]
+    try:
+        text = codec.to_json(cast("Any", value)).decode()
+    except (TypeError, ValueError) as error:
+        raise BadResult(f"{type(value).__name__} has no JSON: {error}") from None
+    return [ResourceContents(uri, mime_type or "application/json", text=text)]
+
+
+def check_mime(mime_type: str | None) -> str | None:
+    """A MIME type that is one; raises `RegistrationError` for what is not."""
+    if mime_type is not None and not _MIME.fullmatch(mime_type):
+        raise RegistrationError(f"{mime_type!r} is not a MIME type, such as text/markdown", kind="invalid_mime_type")
+    return mime_type
+
+
+def _check_block(block: ContentBlock, settings: Settings) -> None:
+    match block:
+        case TextContent(text=text):
+            _check_text(text, settings)
+        case ImageContent(data=data, mime_type=mime_type) | AudioContent(data=data, mime_type=mime_type):
+            _check_base64(data, settings)
+            if not _MIME.fullmatch(mime_type):
+                raise BadResult(f"{mime_type!r} is not a MIME type", kind="invalid_mime_type")
+        case EmbeddedResource(resource=contents):
+            _checked_contents(contents, settings)
+        case ResourceLink():
+            pass
+
+
+def _checked_contents(contents: ResourceContents, settings: Settings) -> ResourceContents:
+    if (contents.text is None) == (contents.blob is None):
+        raise BadResult("the contents of a resource are either text or a blob")
+    if contents.text is not None:
+        _check_text(contents.text, settings)
+    if contents.blob is not None:
+        _check_base64(contents.blob, settings)
+    return contents
+
+
+def _check_text(text: str, settings: Settings) -> None:
+    if settings.max_text is not None:
+        _check_size(len(text), settings.max_text, "text_too_long")
+
+
+def _check_base64(data: str, settings: Settings) -> None:
+    try:
+        size = len(binascii.a2b_base64(data.encode(), strict_mode=True))
+    except (binascii.Error, ValueError):
+        raise BadResult("binary content must be base64", kind="invalid_encoding") from None
+    _check_size(size, settings.max_binary, "binary_data_too_large")
+
+
+def _check_size(size: int, limit: int | None, kind: str) -> None:
+    if limit is not None and size > limit:
+        raise BadResult(f"content of size {size} is above the limit of {limit}", kind=kind)

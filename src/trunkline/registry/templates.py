@@ -1,0 +1,384 @@
+"""URI templates (RFC 6570) that can be read in both directions.
+
+The RFC defines only how values become a URI. A server needs the way back as well, and the way
+back exists only if no two sets of values become the same URI. So a template is accepted only when
+it obeys three rules, each of which makes one kind of guess unnecessary:
+
+1. *After an expression.* What follows an expression begins with a character that the expression
+   can never hold un-encoded, or nothing follows. Hence `{a}/{b}` and `{a}{?b}`, but not `{a}{b}`,
+   `{a}b` or `{/a}/b`; and `{+a}` and `{#a}`, which may hold anything, come last.
+2. *Between the items of an expression.* The separator is encoded inside an item. Hence `{a,b}`,
+   `{/a*}` and `{?a,b}`, but not `{.a,b}` or `{+a*}`, where dots and commas stay as they are.
+3. *Within an expression.* One variable at most is exploded (`*`), and where the URI does not name
+   it, it is the last one. Prefixes (`{a:3}`) lose text and are refused, as is a name used twice.
+
+By rule 1 each expression is one unbroken run of characters that ends where the next part begins.
+The whole template is therefore a regular expression of literals and runs `([...]*+)`. Every run is
+possessive, so the matcher never steps back, and its time is linear in the URI; so is the time to
+split the runs into items and to decode them.
+
+*The domain* holds the values for which `match(expand(values)) == values` is promised; `covers` tells it.
+A plain variable holds a string; an exploded one holds a list or a dict, not empty, of strings.
+
+- `{+a}`, `{#a}`: a string in which no `%` begins a triplet. The RFC copies triplets, so "%41"
+  would come back as "A".
+- `{a,b}`, `{+a}`: the first variable is there, as its absence would look like an empty string. In
+  these and in `{/a,b}`, none is missing before one that is there.
+- `{;a*}`, `{?a*}`, `{&a*}`: a key of a dict is no variable of the expression, and holds no reserved
+  character and no triplet, since the RFC copies these in keys as it does in literals.
+
+*Matching accepts more than expansion makes*, since people write URIs by hand: a variable may hold
+un-encoded any character of a URI but `/`, `?`, `#` (in a query: but `#`) and those that end it.
+Where the path ends, as nothing or only a query or a fragment follows, `{a}` may span `/` too. Pairs
+may come in any order and may be missing; one that is unknown or repeated is no match, unless an
+exploded variable takes it. Literals are compared as they are, in their encoded form.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final, NamedTuple, TypeAlias
+from urllib.parse import quote, unquote
+
+from trunkline.errors import TemplateError
+
+__all__ = ["Matched", "UriTemplate", "Value", "escapes", "expand"]
+
+Value: TypeAlias = str | Sequence[str] | Mapping[str, str]
+Matched: TypeAlias = dict[str, str | list[str] | dict[str, str]]
+
+_UNRESERVED: Final = "-._~abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+_ENCODED: Final = _UNRESERVED + "%"  # all that is left of a value when what is reserved is encoded
+_URI: Final = _ENCODED + ":/?#[]@!$&'()*+,;="
+
+_PART: Final = re.compile(r"\{([^{}]*+)\}|[^{}]++|[{}]")
+_VARIABLE: Final = re.compile(r"((?:\w|%[\dA-Fa-f]{2})(?:\.?(?:\w|%[\dA-Fa-f]{2}))*+)(\*|:\d++)?", re.ASCII)
+_TRIPLET: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+_STRAY_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_NOT_LITERAL: Final = re.compile(rf"{_STRAY_PERCENT.pattern}|[^{re.escape(_URI)}]+")
+_ESCAPE: Final = re.compile(r"\x00|(?:\A|[/\\])\.\.(?:[/\\]|\Z)|\A(?:[/\\]|[A-Za-z]:)")
+
+
+class UriTemplate:
+    """An RFC 6570 template that can be expanded and matched back."""
+
+    __slots__ = ("_expressions", "_fullmatch", "_parts", "template", "variables")
+
+    def __init__(self, template: str) -> None:
+        """Compile `template`, or raise a `TemplateError` that says what is wrong and how to mend it."""
+        self.template = template
+        self._parts = _parse(template)
+        self._expressions = [part for part in self._parts if isinstance(part, _Expression)]
+        self.variables = tuple(name for expression in self._expressions for name in expression.names)
+        for name in self.variables:
+            if self.variables.count(name) > 1:
+                raise TemplateError(template, f"the variable {name!r} stands in it twice; give each its own name")
+        self._fullmatch = _compile(template, self._parts).fullmatch
+
+    def __repr__(self) -> str:
+        return f"UriTemplate({self.template!r})"
+
+    def expand(self, values: Mapping[str, Value]) -> str:
+        """The URI that RFC 6570 makes of `values`; a variable without a value is left out."""
+        return _fill(self.template, self._parts, values)
+
+    def match(self, uri: str) -> Matched | None:
+        """The values that `uri` carries, decoded once, or None if it is no URI of this template.
+
+        Characters that no URI may hold, broken triplets, and bytes that are not UTF-8 match
+        nothing. What does match was still written by a stranger: see `escapes`.
+        """
+        found = self._fullmatch(uri)
+        if found is None:
+            return None
+        values: Matched = {}
+        try:
+            for expression, text in zip(self._expressions, found.groups(), strict=True):
+                expression.read(text, values)
+        except ValueError:
+            return None
+        return values
+
+    def covers(self, values: Mapping[str, Value]) -> bool:
+        """Whether `values` are in the template's domain: `match` gives back what `expand` is given."""
+        return values.keys() <= set(self.variables) and all(part.covers(values) for part in self._expressions)
+
+
+def expand(template: str, values: Mapping[str, Value]) -> str:
+    """Expand any well-formed template without prefixes, also one that could not be matched back."""
+    return _fill(template, _parse(template), values)
+
+
+def escapes(values: Matched) -> bool:
+    """Whether a matched value, used as a path, could leave the folder that it is joined to.
+
+    It could by a segment `..` between slashes or backslashes, by being absolute or beginning with
+    a drive letter, and by a NUL, where some libraries stop reading. A list is judged item by item
+    and joined by slashes; a dict by its keys and values. Values have been decoded once: a value
+    `%2e%2e` was `%252e%252e` in the URI, and is an odd name but no way out.
+    """
+    texts: list[str] = []
+    for value in values.values():
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, list):
+            texts += [*value, "/".join(value)]
+        else:
+            texts += [*value.keys(), *value.values()]
+    return any(map(_ESCAPE.search, texts))
+
+
+class _Operator(NamedTuple):
+    """A row of the table in RFC 6570, appendix A, with one column more, for matching."""
+
+    first: str
+    separator: str
+    named: bool
+    if_empty: str
+    reserved: bool  # values keep reserved characters, and triplets
+    stops: str  # ends the text of the expression in a URI, whatever follows in the template
+
+
+_SIMPLE: Final = _Operator("", ",", False, "", False, "/?#")
+_OPERATORS: Final[Mapping[str, _Operator]] = {
+    "+": _Operator("", ",", False, "", True, ""),
+    "#": _Operator("#", ",", False, "", True, ""),
+    ".": _Operator(".", ".", False, "", False, "/?#"),
+    "/": _Operator("/", "/", False, "", False, "?#"),
+    ";": _Operator(";", ";", True, "", False, "/?#"),
+    "?": _Operator("?", "&", True, "=", False, "#"),
+    "&": _Operator("&", "&", True, "=", False, "#"),
+}
+_FUTURE_OPERATORS: Final = frozenset("=,!@|")  # RFC 6570, 2.2: kept for extensions
+
+
+class _Expression:
+    """One `{...}` of a template: its text in a URI, in both directions."""
+
+    __slots__ = ("divided", "exploded", "holds", "names", "operator", "source")
+
+    def __init__(self, source: str, operator: _Operator, names: Sequence[str], exploded: AbstractSet[str]) -> None:
+        self.source = source
+        self.operator = operator
+        self.names = names
+        self.exploded = exploded
+        many = len(names) > 1 or bool(exploded)
+        # A lone `{a}` or `{.a}` is parted from nothing: its separator is plain text. A lone `{/a}`
+        # is one segment all the same, and a lone `{?a}` one pair.
+        self.divided = many or operator.named or operator.separator == "/"
+        # Every character that its expansion may hold un-encoded.
+        self.holds = _URI if operator.reserved else _ENCODED + operator.first
+        if many:
+            self.holds += operator.separator
+        if operator.named or exploded:
+            self.holds += "="
+
+    def check(self, template: str) -> None:
+        """Refuse what breaks rule 2 or 3."""
+        separator = self.operator.separator
+        if self.divided and separator in (_URI if self.operator.reserved else _ENCODED):
+            why = f"as each may hold {separator!r} itself; use one variable without '*', or the operator '/'"
+        elif len(self.exploded) > 1 or not (self.operator.named or self.exploded <= {self.names[-1]}):
+            why = "as nothing shows where those of '*' end; let it stand at one variable only, and put that last"
+        else:
+            return
+        raise TemplateError(template, f"the items of {self.source!r} cannot be told apart, {why}")
+
+    def expand(self, values: Mapping[str, Value]) -> str:
+        items = [item for name in self.names for item in self._items(name, values.get(name))]
+        return self.operator.first + self.operator.separator.join(items) if items else ""
+
+    def _items(self, name: str, value: Value | None) -> list[str]:
+        """What one variable adds (RFC 6570, 3.2.1): nothing if undefined, many items if exploded."""
+        encode = _encode_literal if self.operator.reserved else _encode
+        exploded = name in self.exploded
+        if value is None:
+            return []
+        if isinstance(value, str):
+            texts = [encode(value)]
+        elif not isinstance(value, Mapping):
+            texts = [encode(text) for text in value]
+        elif not exploded:
+            texts = [encode(text) for pair in value.items() for text in pair]
+        elif self.operator.named:  # only here are keys encoded as literals are
+            return [self._item(_encode_literal(key), encode(text)) for key, text in value.items()]
+        else:
+            texts = [f"{encode(key)}={encode(text)}" for key, text in value.items()]
+        if texts and not exploded:
+            texts = [",".join(texts)]
+        return [self._item(name, text) for text in texts]
+
+    def _item(self, name: str, text: str) -> str:
+        if not self.operator.named:
+            return text
+        return f"{name}={text}" if text else name + self.operator.if_empty
+
+    def read(self, text: str, values: Matched) -> None:
+        """Add what `text` carries to `values`; a ValueError says that it is no text of this expression."""
+        operator = self.operator
+        if operator.first:
+            if not text:
+                return  # every variable is undefined
+            if text[0] != operator.first:
+                raise ValueError(text)
+            text = text[1:]
+        if not self.divided:
+            values[self.names[0]] = _decode(text)
+        elif operator.named:
+            self._read_pairs(text.split(operator.separator), values)
+        else:
+            self._read_items(text.split(operator.separator), values)
+
+    def _read_items(self, items: Sequence[str], values: Matched) -> None:
+        if len(items) > len(self.names) and not self.exploded:
+            raise ValueError(items)
+        for index, (name, item) in enumerate(zip(self.names, items, strict=False)):
+            values[name] = _decode_members(items[index:]) if name in self.exploded else _decode(item)
+
+    def _read_pairs(self, items: Iterable[str], values: Matched) -> None:
+        given: dict[str, list[str]] = {}
+        for item in items:
+            key, _, text = item.partition("=")
+            given.setdefault(key, []).append(text)
+        for name in self.names:
+            if name in given:
+                texts = [_decode(text) for text in given.pop(name)]
+                if name in self.exploded:
+                    values[name] = texts
+                else:
+                    (values[name],) = texts  # a repeated name is a ValueError
+        if given:
+            (name,) = self.exploded  # an unknown name is a ValueError if no variable takes the rest
+            if name in values:
+                raise ValueError(name)  # a list and a dict at once
+            values[name] = _decode_pairs([(key, *texts) for key, texts in given.items()])
+
+    def covers(self, values: Mapping[str, Value]) -> bool:
+        present = [name in values for name in self.names]
+        if not self.operator.named:
+            if present != sorted(present, reverse=True):
+                return False  # the later would be taken for the missing one
+            if not self.operator.first and not present[0]:
+                return False
+        return all(self._covers(name, values[name]) for name in self.names if name in values)
+
+    def _covers(self, name: str, value: Value) -> bool:
+        if isinstance(value, str):
+            return name not in self.exploded and not (self.operator.reserved and _TRIPLET.search(value))
+        if not value or name not in self.exploded:
+            return False
+        if isinstance(value, dict) and self.operator.named:
+            return all(key not in self.names and _encode_literal(key) == _encode(key) for key in value)
+        return isinstance(value, list | dict)
+
+
+def _parse(template: str) -> list[str | _Expression]:
+    """The literals of a template, encoded, and its expressions, in order."""
+    try:
+        template.encode()
+    except UnicodeEncodeError:
+        raise TemplateError(template, "it holds a lone surrogate, which no URI can carry; remove it") from None
+    parts: list[str | _Expression] = []
+    for found in _PART.finditer(template):
+        text = found[0]
+        if found[1] is not None:
+            parts.append(_parse_expression(template, text, found[1]))
+        elif text in "{}":
+            raise TemplateError(
+                template, f"the {text!r} at {found.start()} has no partner; balance it, or write %7B or %7D for a brace"
+            )
+        else:
+            parts.append(_encode_literal(text))
+    return parts
+
+
+def _parse_expression(template: str, source: str, body: str) -> _Expression:
+    if body[:1] in _FUTURE_OPERATORS:
+        why = f"RFC 6570 keeps the operator {body[0]!r} of {source!r} for the future; use none, or one of + # . / ; ? &"
+        raise TemplateError(template, why)
+    operator = _OPERATORS.get(body[:1])
+    names: list[str] = []
+    exploded: set[str] = set()
+    for specification in (body[1:] if operator else body).split(","):
+        found = _VARIABLE.fullmatch(specification)
+        if found is None:
+            why = f"{specification!r} in {source!r} is no variable name; use letters, digits, '_' and inner dots"
+            raise TemplateError(template, why)
+        name, modifier = found.groups()
+        if modifier == "*":
+            exploded.add(name)
+        elif modifier:
+            why = f"{specification!r} keeps only the beginning of a value, so the rest is lost; write {name!r} instead"
+            raise TemplateError(template, why)
+        names.append(name)
+    return _Expression(source, operator or _SIMPLE, names, exploded)
+
+
+def _compile(template: str, parts: Sequence[str | _Expression]) -> re.Pattern[str]:
+    """The pattern with one group for each expression; refuses what breaks one of the three rules."""
+    pattern = ""
+    follows: dict[str, str] = {}  # the characters that may come next, each with the part it begins
+    for part in reversed(parts):
+        if isinstance(part, str):
+            pattern = re.escape(part) + pattern
+            follows = {part[0]: part}
+            continue
+        part.check(template)
+        for character, other in follows.items():
+            if character in part.holds:
+                raise TemplateError(template, _confusion(part, other, character))
+        stops = {*part.operator.stops, *follows}
+        if part.operator is _SIMPLE and follows.keys() <= {"?", "#"}:
+            stops.discard("/")
+        run = re.escape("".join(character for character in _URI if character not in stops))
+        pattern = f"([{run}]*+){pattern}"
+        follows |= dict.fromkeys(part.operator.first or part.holds, part.source)  # as it may be empty
+    return re.compile(pattern)
+
+
+def _confusion(part: _Expression, other: str, character: str) -> str:
+    between = next((mark for mark in "/:" if mark not in part.holds), None)
+    mend = f"put a character such as {between!r} between them" if between else f"put {part.source!r} last"
+    if between and other.startswith("{"):
+        mend += ", or join them in one expression"
+    return f"{part.source!r} and {other!r} cannot be told apart, as the first may hold {character!r} itself; {mend}"
+
+
+def _fill(template: str, parts: Iterable[str | _Expression], values: Mapping[str, Value]) -> str:
+    try:
+        return "".join(part if isinstance(part, str) else part.expand(values) for part in parts)
+    except (TypeError, UnicodeEncodeError) as fault:
+        why = f"it cannot be expanded ({fault}); give strings that UTF-8 can encode, or lists or dicts of such"
+        raise TemplateError(template, why, kind="template_render_failed") from fault
+
+
+def _encode(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _encode_literal(text: str) -> str:
+    """Encode only what may not stand in a URI; triplets are kept."""
+    return _NOT_LITERAL.sub(lambda found: quote(found[0]), text)
+
+
+def _decode(text: str) -> str:
+    if "%" not in text:
+        return text
+    if _STRAY_PERCENT.search(text):
+        raise ValueError(text)
+    return unquote(text, errors="strict")
+
+
+def _decode_members(items: Sequence[str]) -> list[str] | dict[str, str]:
+    """The items of an exploded variable: a dict if they are pairs, as `=` is encoded in a list."""
+    if any("=" in item for item in items):
+        return _decode_pairs([item.split("=", 1) for item in items])
+    return [_decode(item) for item in items]
+
+
+def _decode_pairs(pairs: Collection[Sequence[str]]) -> dict[str, str]:
+    """A ValueError says that one is no pair, or that a key is repeated."""
+    decoded = {_decode(key): _decode(text) for key, text in pairs}
+    if len(decoded) < len(pairs):
+        raise ValueError(pairs)
+    return decoded

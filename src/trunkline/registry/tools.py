@@ -1,0 +1,146 @@
+"""A tool: what peers are told about it, and what runs when they call it. Made once, when it is added."""
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from trunkline.config import Settings
+from trunkline.errors import InvalidArguments, RegistrationError
+from trunkline.protocol.types import Icon, Tool, ToolAnnotations
+from trunkline.registry.handlers import Handler
+from trunkline.registry.results import Output, tool_output
+from trunkline.registry.schema import Fault, Validator
+from trunkline.wire import codec
+
+__all__ = ["ToolEntry", "make_tool"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_MSGSPEC_FAULT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
+_as_object: Final = codec.decoder(dict[str, Any])
+
+
+class ToolEntry(Struct, frozen=True, dict=True):
+    """One tool."""
+
+    name: str
+    handler: Handler
+    output: Output
+    description: str | None = None
+    title: str | None = None
+    annotations: ToolAnnotations | None = None
+    icons: list[Icon] | None = None
+    meta: dict[str, Any] | None = None
+    timeout: float | None = None  # seconds; None: that of the server
+    given_schema: Mapping[str, Any] | None = None  # written by hand
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+        return self.name
+
+    @cached_property
+    def definition(self) -> Tool:
+        """What peers of the handshake era are told; made when it is first listed."""
+        return Tool(
+            name=self.name,
+            input_schema=dict(self.given_schema) if self.given_schema is not None else self.handler.input_schema(),
+            description=self.description,
+            title=self.title,
+            output_schema=self.output.wrapped_schema(),
+            annotations=self.annotations,
+            icons=self.icons,
+            meta=self.meta,
+        )
+
+    @cached_property
+    def decode(self) -> Callable[[Any], Any]:
+        """Reads JSON into the arguments of a call. This is the validation: it raises `InvalidArguments`."""
+        return self._checked(self.handler.decode) if self.given_schema is None else self._checked(self._by_schema)
+
+    @cached_property
+    def _validator(self) -> Validator:
+        return Validator(self.definition.input_schema, f"tool {self.name!r}")
+
+    def _checked(self, decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def checked(raw: Any) -> Any:
+            try:
+                return decode(raw)
+            except codec.DecodeError as error:
+                raise self._refusal(raw, error) from None
+
+        return checked
+
+    def _by_schema(self, raw: Any) -> Any:
+        values = _as_object(raw)
+        properties: Mapping[str, Any] = (self.given_schema or {}).get("properties") or {}
+        for name, described in properties.items():
+            if name not in values and isinstance(described, Mapping) and "default" in described:
+                values[name] = described["default"]
+        if not self._validator.accepts(values):
+            raise codec.DecodeError("the arguments do not fit the schema")
+        return self.handler.decode(codec.to_raw(values))
+
+    def _refusal(self, raw: Any, error: Exception) -> InvalidArguments:
+        """Says everything that is wrong, by the schema that the peer has read; or else what decoding ran into."""
+        faults: list[Fault] = []
+        # Not even an object, or a schema that cannot be compiled: then the decoder's own words must do.
+        with contextlib.suppress(codec.DecodeError, RecursionError, RegistrationError):
+            faults = self._validator.faults(_as_object(raw))
+        if not faults:
+            found = _MSGSPEC_FAULT.match(str(error))
+            faults = [Fault((found and found["path"]) or "$", "type", (found and found["what"]) or str(error))]
+        told = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
+        return InvalidArguments(
+            f"invalid arguments for tool {self.name!r}: {told}", errors=[msgspec.to_builtins(fault) for fault in faults]
+        )
+
+
+def make_tool(
+    handler: Handler,
+    settings: Settings,
+    *,
+    name: str | None = None,
+    title: str | None = None,
+    description: str | None = None,
+    input_schema: Mapping[str, Any] | None = None,
+    annotations: ToolAnnotations | None = None,
+    icons: list[Icon] | None = None,
+    meta: dict[str, Any] | None = None,
+    timeout: float | None = None,
+    structured: bool = True,
+) -> ToolEntry:
+    """A tool made of a function. Raises `RegistrationError` for one that could not be offered."""
+    name = name or handler.name
+    if not _NAME.fullmatch(name):
+        raise RegistrationError(f"tool name {name!r} must be 1 to 128 of the characters A-Z a-z 0-9 _ - .; pass name=…")
+    described = handler.description if description is None else description
+    if len(described) > settings.max_tool_description:
+        why = f"has {len(described)} characters; {settings.max_tool_description} is the most"
+        raise RegistrationError(f"the description of tool {name!r} {why}", kind="tool_description_exceeds_max")
+    entry = ToolEntry(
+        name=name,
+        handler=handler,
+        output=tool_output(handler.returns, name, settings, structured=structured),
+        description=described or None,
+        title=title,
+        annotations=annotations,
+        icons=icons,
+        meta=meta,
+        timeout=timeout,
+        given_schema=input_schema,
+    )
+    if input_schema is not None:
+        _check_schema(input_schema, name)
+        entry.decode  # noqa: B018 - compiled now, so that a bad schema is refused now
+    return entry
+
+
+def _check_schema(input_schema: Mapping[str, Any], name: str) -> None:
+    if input_schema.get("type") != "object":
+        raise RegistrationError(f'the schema of tool {name!r} must have "type": "object"', kind="tool_schema_invalid")
+    Validator(input_schema, f"tool {name!r}")

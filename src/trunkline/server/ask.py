@@ -1,0 +1,56 @@
+"""Asking the client for input: sampling, elicitation and roots, for handlers that do not know the era.
+
+To a client of the handshake era an ask is a request on the same line, awaited. (Later revisions ask by answering
+the request itself and running the handler again; that is another `Asker`, and no handler will notice.)
+"""
+
+from typing import Any, Protocol
+
+import msgspec
+
+from trunkline.errors import CapabilityNotSupported, MethodNotFound, PeerError
+from trunkline.protocol.inflight import Running
+from trunkline.server.connection import Connection
+from trunkline.wire import codec
+
+__all__ = ["Asker", "ClientLacks", "LiveAsker"]
+
+
+class ClientLacks(PeerError):
+    """The client has not declared what an ask needs. Nothing was sent."""
+
+    def __init__(self, capability: str) -> None:
+        super().__init__(
+            MethodNotFound.code,
+            f"the client does not support {capability}",
+            {"kind": "capability_not_supported", "capability": capability},
+        )
+        self.capability = capability
+
+
+class Asker(Protocol):
+    """Puts a question to the client and waits for the answer, in the type that the method's row names."""
+
+    async def ask(self, name: str, params: Any, *, needs: str | None = None, timeout: float | None = None) -> Any: ...
+
+
+class LiveAsker:
+    """Asks by sending a request."""
+
+    def __init__(self, connection: Connection, call: Running) -> None:
+        self._connection = connection
+        self._call = call
+
+    async def ask(self, name: str, params: Any, *, needs: str | None = None, timeout: float | None = None) -> Any:
+        """Asks and waits. Raises `ClientLacks`, `PeerError`, `RequestTimeout` or `ConnectionClosed`."""
+        try:
+            raw = await self._connection.request(name, params, about=self._call, needs=needs, timeout=timeout)
+        except CapabilityNotSupported as error:
+            raise ClientLacks(error.data["capability"]) from None
+        except MethodNotFound:
+            raise ClientLacks(name.partition("/")[0]) from None  # not part of the revision that is spoken
+        result = self._connection.session.result_type(name)
+        try:
+            return codec.decoder(result)(raw)
+        except msgspec.ValidationError as error:
+            raise PeerError(-32603, f"the client's answer to {name} is malformed: {error}") from None

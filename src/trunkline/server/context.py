@@ -1,0 +1,257 @@
+"""What a handler sees of the call that it answers. It is made only for handlers that ask for it.
+
+Everything here works the same for async handlers and for plain ones on a thread, and in every revision. What is
+told (progress, logs) never waits: the call returns something that may be awaited, which then waits while the peer
+reads too slowly. What is asked (`elicit`, `sample`, `roots`) must be awaited; on a thread, `wait` does that.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from trunkline.errors import MisuseError
+from trunkline.protocol.capabilities import Negotiated
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.meta import ProgressToken
+from trunkline.protocol.methods import Side
+from trunkline.protocol.revisions import Revision
+from trunkline.protocol.types import (
+    LOGGING_LEVELS,
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitationCompleteParams,
+    ElicitParams,
+    Empty,
+    Implementation,
+    ListRootsResult,
+    LoggingLevel,
+    LoggingMessageParams,
+    ModelPreferences,
+    ProgressParams,
+    Root,
+    SamplingMessage,
+    TextContent,
+    Tool,
+    ToolChoice,
+)
+from trunkline.server.ask import Asker, LiveAsker
+from trunkline.server.connection import Connection
+from trunkline.server.forms import Answer, form_of, read_answer
+
+__all__ = ["ClientFacts", "Context", "Told"]
+
+T = TypeVar("T")
+
+
+class ClientFacts(Struct, frozen=True):
+    """Who calls, by its own account."""
+
+    info: Implementation | None
+    capabilities: Mapping[str, Any]
+
+
+class Told:
+    """Something that was said to the peer. Await it to wait while the peer reads too slowly; or don't."""
+
+    __slots__ = ("_drain",)
+
+    def __init__(self, drain: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._drain = drain
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._drain().__await__()
+
+
+class Context:
+    """One call, from the inside."""
+
+    __slots__ = ("_asker", "_call", "_connection")
+
+    def __init__(self, connection: Connection, call: Running) -> None:
+        self._connection = connection
+        self._call = call
+        self._asker: Asker = LiveAsker(connection, call)
+
+    # --- facts ---------------------------------------------------------------------------------
+
+    @property
+    def request_id(self) -> int | str:
+        """The id of the request."""
+        return self._call.id
+
+    @property
+    def session_id(self) -> int:
+        """A number for the connection, the same for all of its calls."""
+        return self._connection.number
+
+    @property
+    def revision(self) -> Revision:
+        """The revision of the specification that is spoken."""
+        return self._connection.session.spoken
+
+    @property
+    def client(self) -> ClientFacts:
+        """Who calls."""
+        session = self._connection.session
+        agreed: Negotiated | None = session.negotiated
+        return ClientFacts(session.peer, agreed.client if agreed is not None else {})
+
+    @property
+    def principal(self) -> Any:
+        """Who was verified to call; None where nobody was asked to prove it."""
+        return self._call.origin.principal
+
+    @property
+    def progress_token(self) -> ProgressToken | None:
+        """The token under which the caller wants to hear of progress."""
+        return self._call.token
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds left until the call is given up; None without a limit. Progress renews it."""
+        deadline = self._call.deadline
+        return None if deadline is None else max(0.0, deadline - self._connection.now())
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more. Plain handlers look here now and then."""
+        return self._call.done
+
+    def raise_if_cancelled(self) -> None:
+        """Ends a plain handler whose answer nobody waits for."""
+        if self._call.done:
+            raise asyncio.CancelledError
+
+    # --- telling -------------------------------------------------------------------------------
+
+    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Told:
+        """Reports progress, if the caller asked for it. It must grow; it also renews the deadline."""
+        self._connection.post(partial(self._progress, progress, total, message))
+        return Told(self._connection.channel.drain)
+
+    def _progress(self, progress: float, total: float | None, message: str | None) -> None:
+        call, connection = self._call, self._connection
+        if call.done:
+            connection.dropped("progress of a call that has ended", "progress_token_expired")
+        elif not call.advance(progress, connection.now()):
+            connection.dropped(f"progress {progress:g} does not grow", "progress_value_invalid")
+        elif call.token is not None:
+            params = ProgressParams(progress_token=call.token, progress=progress, total=total, message=message)
+            connection.notify("notifications/progress", params, about=call)
+
+    def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> Told:
+        """Sends a log message to the client, if it wants to hear of that level. `data` is any JSON."""
+        if level not in LOGGING_LEVELS:
+            raise MisuseError(f"log level {level!r} is not one of {', '.join(LOGGING_LEVELS)}")
+        self._connection.post(partial(self._log, level, data, logger))
+        return Told(self._connection.channel.drain)
+
+    def _log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
+        connection = self._connection
+        if LOGGING_LEVELS.index(level) >= connection.log_level:
+            params = LoggingMessageParams(level=level, data=data, logger=logger)
+            connection.notify("notifications/message", params, about=self._call)
+
+    def debug(self, data: Any, logger: str | None = None) -> Told:
+        """Logs at level debug."""
+        return self.log("debug", data, logger)
+
+    def info(self, data: Any, logger: str | None = None) -> Told:
+        """Logs at level info."""
+        return self.log("info", data, logger)
+
+    def warning(self, data: Any, logger: str | None = None) -> Told:
+        """Logs at level warning."""
+        return self.log("warning", data, logger)
+
+    def error(self, data: Any, logger: str | None = None) -> Told:
+        """Logs at level error."""
+        return self.log("error", data, logger)
+
+    def elicitation_complete(self, elicitation_id: str) -> Told:
+        """Tells the client that its user is done at a URL."""
+        params = ElicitationCompleteParams(elicitation_id=elicitation_id)
+        self._connection.post(partial(self._connection.notify, "notifications/elicitation/complete", params))
+        return Told(self._connection.channel.drain)
+
+    # --- asking --------------------------------------------------------------------------------
+
+    async def elicit(
+        self, message: str, wanted: type[T] | Mapping[str, Any], *, timeout: float | None = None
+    ) -> Answer[T]:
+        """Asks the user by a form made of a dataclass, Struct or TypedDict, or of a schema written by hand."""
+        params = ElicitParams(message=message, requested_schema=form_of(wanted))
+        needs = "elicitation.form" if self._names_a_mode() else None
+        return read_answer(await self._asker.ask("elicitation/create", params, needs=needs, timeout=timeout), wanted)
+
+    async def elicit_url(
+        self, message: str, url: str, *, elicitation_id: str | None = None, timeout: float | None = None
+    ) -> Answer[None]:
+        """Sends the user to a URL, for what must not pass through the client. Says whether the user agreed to go."""
+        ident = elicitation_id or secrets.token_urlsafe(16)
+        params = ElicitParams(message=message, mode="url", url=url, elicitation_id=ident)
+        result = await self._asker.ask("elicitation/create", params, needs="elicitation.url", timeout=timeout)
+        return Answer(result.action)
+
+    def _names_a_mode(self) -> bool:
+        """`elicitation: {}` means forms; once a mode is named, only named ones count (elicitation, "Capabilities")."""
+        session = self._connection.session
+        return session.has(Side.CLIENT, "elicitation.url") or session.has(Side.CLIENT, "elicitation.form")
+
+    async def sample(
+        self,
+        messages: str | Sequence[SamplingMessage | str],
+        *,
+        max_tokens: int = 1024,
+        system_prompt: str | None = None,
+        model_preferences: ModelPreferences | None = None,
+        temperature: float | None = None,
+        stop_sequences: Sequence[str] | None = None,
+        tools: Sequence[Tool] | None = None,
+        tool_choice: ToolChoice | None = None,
+        metadata: dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> CreateMessageResult:
+        """Asks the client's language model for the next message."""
+        given = [messages] if isinstance(messages, str) else messages
+        params = CreateMessageParams(
+            messages=[SamplingMessage("user", TextContent(m)) if isinstance(m, str) else m for m in given],
+            max_tokens=max_tokens,
+            system_prompt=system_prompt,
+            model_preferences=model_preferences,
+            temperature=temperature,
+            stop_sequences=None if stop_sequences is None else list(stop_sequences),
+            metadata=metadata,
+            tools=None if tools is None else list(tools),
+            tool_choice=tool_choice,
+        )
+        needs = "sampling.tools" if tools is not None or tool_choice is not None else None
+        return await self._asker.ask("sampling/createMessage", params, needs=needs, timeout=timeout)
+
+    async def roots(self, *, timeout: float | None = None) -> list[Root]:
+        """Asks where the client lets this server look."""
+        result: ListRootsResult = await self._asker.ask("roots/list", Empty(), timeout=timeout)
+        return result.roots
+
+    async def ping(self, *, timeout: float | None = None) -> None:
+        """Asks whether the client is there. Raises `RequestTimeout` if it does not answer."""
+        await self._asker.ask("ping", Empty(), timeout=timeout)
+
+    def wait(self, asked: Awaitable[T]) -> T:
+        """Waits, on the thread of a plain handler, for what an async one would await: `ctx.wait(ctx.roots())`."""
+        loop = self._connection.loop
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is loop:
+            raise MisuseError("ctx.wait() is for plain handlers on a thread; an async handler awaits")
+        return asyncio.run_coroutine_threadsafe(_awaited(asked), loop).result()
+
+
+async def _awaited(asked: Awaitable[T]) -> T:
+    return await asked

@@ -1,0 +1,135 @@
+"""Event to handler to reply: params into their type, the feature that answers, and errors into what the peer may see.
+
+This is the one place where an exception becomes an answer. What the peer may read is decided by its type: an error
+that was meant for the peer goes as it is; anything else becomes a sentence with a reference, under which the
+operator finds all of it.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import UNSET, Struct, to_builtins
+
+from trunkline.errors import (
+    InternalError,
+    InvalidArguments,
+    InvalidParams,
+    MethodNotFound,
+    PeerError,
+    ProtocolError,
+    Refusal,
+    ToolError,
+)
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.meta import REFUSAL
+from trunkline.protocol.methods import find
+from trunkline.protocol.revisions import Revision
+from trunkline.protocol.types import CallToolResult, TextContent
+from trunkline.registry.results import BadResult
+from trunkline.registry.schema import Fault
+from trunkline.server.drive import Work
+from trunkline.wire import codec
+
+if TYPE_CHECKING:
+    from trunkline.server.connection import Connection
+
+__all__ = ["Answer", "Dispatcher", "Failure", "Feature", "failure_of"]
+
+Answer = Callable[["Connection", Running, Any], Work]
+"""Answers a request, or takes a notification: connection, request under way, params in their type."""
+
+
+class Feature(Struct, frozen=True):
+    """One page of the specification: its name and who answers its methods."""
+
+    name: str
+    answers: Mapping[str, Answer]
+
+
+class Dispatcher:
+    """Finds who answers a method and hands over the params, read into their type."""
+
+    def __init__(self, features: Iterable[Feature]) -> None:
+        self.features = tuple(features)
+        self._answers: dict[str, tuple[Callable[[Any], Any], Answer]] = {}
+        for feature in self.features:
+            for name, answer in feature.answers.items():
+                row = find(name)
+                if row is None:
+                    raise MethodNotFound(name)
+                self._answers[name] = (codec.decoder(row.params), answer)
+
+    def answers(self, name: str) -> bool:
+        """Whether some feature answers that method."""
+        return name in self._answers
+
+    def dispatch(self, connection: "Connection", call: Running, params: Any) -> Work:
+        """The answer to a request, or the work that leads to it. Raises what went wrong on the way."""
+        found = self._answers.get(call.method.name)
+        if found is None:
+            raise MethodNotFound(call.method.name)
+        decode, answer = found
+        try:
+            typed = decode(b"{}" if params is UNSET else params)
+        except codec.DecodeError as error:
+            raise _misfit(call.method.name, error) from None
+        return answer(connection, call, typed)
+
+
+def _misfit(name: str, error: Exception) -> InvalidParams:
+    what, _, where = str(error).partition(" - at `")
+    fault = Fault(where.removesuffix("`") or "$", "params", what)
+    return InvalidParams(f"params of {name}: {error}", errors=[to_builtins(fault)])
+
+
+class Failure(Struct, frozen=True):
+    """What a request that failed is answered with: a result that says so, or an error."""
+
+    answer: CallToolResult | ProtocolError
+    reference: str | None = None  # where the operator finds more
+
+
+_FAILED: Final = {
+    "tools/call": "tool_execution_failed",
+    "prompts/get": "prompt_render_failed",
+    "completion/complete": "completion_failed",
+}  # the kind of a handler's failure, by the method it answers
+
+
+def failure_of(error: BaseException, call: Running, revision: Revision) -> Failure:
+    """What the peer is told of an exception."""
+    as_result = call.method.fails_as_result
+    if isinstance(error, BadResult) or not isinstance(error, ProtocolError | ToolError | PeerError):
+        return _hidden(error, call, as_result=as_result)
+    if not as_result:
+        return Failure(error if isinstance(error, ProtocolError) else InternalError(str(error)))
+    if isinstance(error, InvalidArguments):
+        # Up to 2025-06-18 this was an error; since then the model gets to read it and tries again (SEP-1303).
+        return Failure(_failed(error.message, error.data) if revision >= Revision.V2025_11_25 else error)
+    if isinstance(error, Refusal):
+        details = {"code": error.refusal_code, **{k: v for k, v in error.data.items() if k != "kind"}}
+        return Failure(_failed(error.message, {**error.data, REFUSAL: details}))
+    if isinstance(error, InternalError):
+        return Failure(_failed(error.message, error.data))
+    if isinstance(error, ProtocolError):
+        return Failure(error)  # raised on purpose
+    return Failure(_failed(str(error)))
+
+
+def _hidden(error: BaseException, call: Running, *, as_result: bool) -> Failure:
+    reference = secrets.token_hex(6)
+    what = "the tool" if as_result else call.method.name
+    told = f"{what} failed; the server's log has the details under {reference}"
+    kind = error.data["kind"] if isinstance(error, BadResult) else _FAILED.get(call.method.name, InternalError.kind)
+    details = {"kind": kind, "reference": reference}
+    return Failure(_failed(told, details) if as_result else InternalError(told, data=details), reference)
+
+
+def _failed(text: str, details: Mapping[str, Any] | None = None) -> CallToolResult:
+    """A tool's failure, for a model to read; what a program may want to know lies in `_meta`, under our own prefix."""
+    meta = None
+    if details:
+        refusal = {REFUSAL: details[REFUSAL]} if REFUSAL in details else {}
+        meta = {"trunkline/error": {k: v for k, v in details.items() if k != REFUSAL}, **refusal}
+    return CallToolResult([TextContent(text)], is_error=True, meta=meta)

@@ -1,0 +1,16 @@
+"""The handlers, one file per page of the specification."""
+
+from trunkline.server.features import completion, lifecycle, logging, prompts, resources, roots, tools
+
+__all__ = ["FEATURES"]
+
+FEATURES = (
+    lifecycle.FEATURE,
+    tools.FEATURE,
+    resources.FEATURE,
+    prompts.FEATURE,
+    completion.FEATURE,
+    logging.FEATURE,
+    roots.FEATURE,
+)
+"""All of them. A server may be given fewer; methods that none of them answers do not exist there."""

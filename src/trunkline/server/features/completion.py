@@ -1,0 +1,86 @@
+"""Completion: proposals for the arguments of prompts, resource templates and tools."""
+
+from typing import Any
+
+from trunkline.errors import CompletionNotFound, InvalidParams
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.types import CompleteParams, CompleteResult, Completion, Reference
+from trunkline.registry.completions import completion_key
+from trunkline.server.calls import invoke
+from trunkline.server.connection import Connection
+from trunkline.server.context import Context
+from trunkline.server.dispatch import Feature
+from trunkline.server.drive import Work
+
+__all__ = ["FEATURE"]
+
+
+def _complete(connection: Connection, call: Running, params: CompleteParams) -> Work:
+    kind, name = _target(params.ref)
+    known = _arguments_of(connection, kind, name)
+    if known is None:
+        raise CompletionNotFound(name)
+    argument = params.argument
+    if argument.name not in known:
+        raise InvalidParams(
+            f"{name!r} has no argument {argument.name!r}",
+            data={"kind": "invalid_completion_argument", "argument": argument.name},
+        )
+    labelled = not params.ref.type.startswith("ref/")
+    entry = connection.offer.completions.get(completion_key(kind, name, argument.name))
+    if entry is None:
+        return _in_kind(CompleteResult(Completion([], 0, False)), labelled=labelled)
+    filled = (params.context.arguments if params.context is not None else None) or {}
+    context = Context(connection, call) if entry.handler.wants_context else None
+    arguments = entry.arguments(argument.value, filled)
+    return invoke(entry.handler, arguments, context, lambda value: _in_kind(entry.result(value), labelled=labelled))
+
+
+def _target(ref: Reference) -> tuple[str, str]:
+    """What is being completed. The prefix of the type may be left out, as some peers do."""
+    kind = ref.type.removeprefix("ref/")
+    name = ref.uri if kind == "resource" else ref.name
+    if kind not in {"prompt", "resource", "tool"} or name is None:
+        raise InvalidParams(
+            f"a completion reference is ref/prompt with a name or ref/resource with a uri, not {ref.type!r}",
+            data={"kind": "invalid_completion_reference"},
+        )
+    return kind, name
+
+
+def _arguments_of(connection: Connection, kind: str, name: str) -> set[str] | None:
+    """The names of what can be completed; None if there is no such thing."""
+    offer = connection.offer
+    if kind == "prompt":
+        prompt = offer.prompts.get(name)
+        return None if prompt is None else {argument.name for argument in prompt.definition.arguments or []}
+    if kind == "tool":
+        tool = offer.tools.get(name)
+        return None if tool is None else set(tool.definition.input_schema.get("properties", {}))
+    template = offer.templates.get(name)
+    if template is not None:
+        return set(template.template.variables)
+    return set() if name in offer.resources else None
+
+
+def _in_kind(result: CompleteResult, *, labelled: bool) -> Any:
+    """The answer as the specification has it; for a reference without prefix, labels beside it."""
+    if not labelled:
+        return result
+    return LabelledResult(
+        result.completion,
+        completions=[{"value": value, "label": value} for value in result.completion.values],
+        has_more=bool(result.completion.has_more),
+        total=result.completion.total,
+    )
+
+
+class LabelledResult(CompleteResult):
+    """Proposals in both shapes."""
+
+    completions: list[dict[str, str]]
+    has_more: bool
+    total: int | None = None
+
+
+FEATURE = Feature("completion", {"completion/complete": _complete})

@@ -1,0 +1,16 @@
+"""Logging: which messages a client wants to hear."""
+
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.types import LOGGING_LEVELS, Empty, SetLevelParams
+from trunkline.server.connection import Connection
+from trunkline.server.dispatch import Feature
+
+__all__ = ["FEATURE"]
+
+
+def _set_level(connection: Connection, call: Running, params: SetLevelParams) -> Empty:  # noqa: ARG001
+    connection.log_level = LOGGING_LEVELS.index(params.level)
+    return Empty()
+
+
+FEATURE = Feature("logging", {"logging/setLevel": _set_level})

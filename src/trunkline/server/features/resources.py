@@ -1,0 +1,91 @@
+"""Resources: listed, read and watched."""
+
+from functools import partial
+
+from msgspec import UNSET, Raw
+
+from trunkline.errors import InternalError, ProtocolError, ResourceNotFound
+from trunkline.facts import SubscriptionStep
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.meta import progress_token
+from trunkline.protocol.types import (
+    Empty,
+    PaginatedParams,
+    ReadResourceParams,
+    SubscribeParams,
+    UnsubscribeParams,
+)
+from trunkline.registry.resources import check_uri
+from trunkline.server.calls import invoke
+from trunkline.server.connection import Connection
+from trunkline.server.context import Context
+from trunkline.server.dispatch import Feature
+from trunkline.server.drive import Work
+
+__all__ = ["FEATURE"]
+
+
+class SubscriptionFailed(InternalError):
+    """A watcher refused to watch."""
+
+    kind = "subscription_failed"
+
+
+def _list(connection: Connection, call: Running, params: PaginatedParams) -> Raw:  # noqa: ARG001
+    return connection.offer.list_resources(connection.session.spoken, params.cursor, params.limit)
+
+
+def _list_templates(connection: Connection, call: Running, params: PaginatedParams) -> Raw:  # noqa: ARG001
+    return connection.offer.list_templates(connection.session.spoken, params.cursor, params.limit)
+
+
+def _read(connection: Connection, call: Running, params: ReadResourceParams) -> Work:
+    offer, uri = connection.offer, params.uri
+    call.token = progress_token(params.meta)
+    entry = offer.resources.get(uri)
+    if entry is not None and offer.resources.enabled(uri):
+        if entry.handler is None:
+            return entry.result(uri, entry.value)
+        context = Context(connection, call) if entry.handler.wants_context else None
+        return invoke(entry.handler, entry.handler.convert({}), context, partial(entry.result, uri))
+    check_uri(uri, connection.settings)
+    for template in offer.templates:
+        if (arguments := template.arguments(uri)) is not UNSET:
+            context = Context(connection, call) if template.handler.wants_context else None
+            return invoke(template.handler, arguments, context, partial(template.result, uri))
+    raise ResourceNotFound(uri)
+
+
+async def _subscribe(connection: Connection, call: Running, params: SubscribeParams) -> Empty:  # noqa: ARG001
+    uri = check_uri(params.uri, connection.settings)
+    _step(connection, "RegisterSubscription", uri)
+    _step(connection, "SetupWatcher", uri)
+    try:
+        await connection.shared.watchers.started(uri, connection)
+    except ProtocolError:
+        raise
+    except Exception as error:
+        raise SubscriptionFailed(f"{uri!r} cannot be watched") from error
+    _step(connection, "ConfirmSubscription", uri)
+    return Empty()
+
+
+async def _unsubscribe(connection: Connection, call: Running, params: UnsubscribeParams) -> Empty:  # noqa: ARG001
+    await connection.shared.watchers.stopped(params.uri, connection)
+    return Empty()
+
+
+def _step(connection: Connection, step: str, uri: str) -> None:
+    connection.tell(SubscriptionStep, step=step, uri=uri)
+
+
+FEATURE = Feature(
+    "resources",
+    {
+        "resources/list": _list,
+        "resources/templates/list": _list_templates,
+        "resources/read": _read,
+        "resources/subscribe": _subscribe,
+        "resources/unsubscribe": _unsubscribe,
+    },
+)

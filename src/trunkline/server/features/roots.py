@@ -1,0 +1,17 @@
+"""Roots: the client tells that they have changed."""
+
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.types import Empty
+from trunkline.server.connection import Connection
+from trunkline.server.context import Context
+from trunkline.server.dispatch import Feature
+
+__all__ = ["FEATURE"]
+
+
+async def _changed(connection: Connection, call: Running, params: Empty) -> None:  # noqa: ARG001
+    for told in connection.shared.on_roots_changed:
+        await told(Context(connection, call))
+
+
+FEATURE = Feature("roots", {"notifications/roots/list_changed": _changed})

@@ -1,0 +1,133 @@
+"""What a server offers to all of its connections: who it is, its registries, and lists of them ready to be sent."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec import Raw, Struct
+
+from trunkline.config import Settings
+from trunkline.protocol.projection import project
+from trunkline.protocol.revisions import Revision
+from trunkline.protocol.types import (
+    Implementation,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ListToolsResult,
+)
+from trunkline.registry.completions import CompletionEntry
+from trunkline.registry.cursors import Cursors
+from trunkline.registry.prompts import PromptEntry
+from trunkline.registry.registry import Registry
+from trunkline.registry.resources import ResourceEntry, TemplateEntry
+from trunkline.registry.tools import ToolEntry
+from trunkline.wire import codec
+
+__all__ = ["Offer", "Switches"]
+
+_KEPT_PAGES: Final = 256  # encoded pages; a peer that asks for ever other limits gains nothing
+
+
+class Switches(Struct, frozen=True):
+    """Which features a server declares. None: those that it has something for."""
+
+    tools: bool | None = None
+    resources: bool | None = None
+    prompts: bool | None = None
+    completions: bool | None = None
+    logging: bool = True
+    subscribe: bool = True
+    list_changed: bool = True
+
+
+class Offer:
+    """Everything that connections share."""
+
+    def __init__(
+        self,
+        info: Implementation,
+        *,
+        instructions: str | None = None,
+        settings: Settings | None = None,
+        switches: Switches | None = None,
+        experimental: Mapping[str, Any] | None = None,
+        cursor_key: bytes | None = None,
+        on_change: Callable[[str], None] = lambda _kind: None,
+    ) -> None:
+        self.info = info
+        self.instructions = instructions
+        self.settings = settings or Settings()
+        self.switches = switches or Switches()
+        self.experimental = dict(experimental or {})
+        shared: dict[str, Any] = {
+            "cursors": Cursors(cursor_key),
+            "page_size": self.settings.page_size,
+            "max_page_size": self.settings.max_page_size,
+            "on_duplicate": self.settings.on_duplicate,
+            "on_change": on_change,
+        }
+        self.tools: Registry[ToolEntry] = Registry("tool", **shared)
+        self.resources: Registry[ResourceEntry] = Registry("resource", **shared)
+        self.templates: Registry[TemplateEntry] = Registry("resource_template", **shared)
+        self.prompts: Registry[PromptEntry] = Registry("prompt", **shared)
+        self.completions: Registry[CompletionEntry] = Registry("completion", **shared)
+        self._pages: dict[tuple[Any, ...], tuple[int, Raw]] = {}
+
+    def capabilities(self) -> dict[str, Any]:
+        """What is declared: each feature that there is something for, or that was asked for."""
+        on = self.switches
+        changes = {"listChanged": True} if on.list_changed else {}
+        found: dict[str, Any] = {}
+        if _declares(on.tools, len(self.tools)):
+            found["tools"] = dict(changes)
+        if _declares(on.resources, len(self.resources) + len(self.templates)):
+            found["resources"] = {**({"subscribe": True} if on.subscribe else {}), **changes}
+        if _declares(on.prompts, len(self.prompts)):
+            found["prompts"] = dict(changes)
+        if _declares(on.completions, len(self.completions)):
+            found["completions"] = {}
+        if on.logging:
+            found["logging"] = {}
+        if self.experimental:
+            found["experimental"] = self.experimental
+        return found
+
+    # --- lists, as bytes that are kept until something changes -----------------------------------
+
+    def list_tools(self, revision: Revision, cursor: str | None, limit: object) -> Raw:
+        """A page of tools."""
+        return self._page(self.tools, ListToolsResult, revision, cursor, limit)
+
+    def list_resources(self, revision: Revision, cursor: str | None, limit: object) -> Raw:
+        """A page of resources."""
+        return self._page(self.resources, ListResourcesResult, revision, cursor, limit)
+
+    def list_templates(self, revision: Revision, cursor: str | None, limit: object) -> Raw:
+        """A page of resource templates."""
+        return self._page(self.templates, ListResourceTemplatesResult, revision, cursor, limit)
+
+    def list_prompts(self, revision: Revision, cursor: str | None, limit: object) -> Raw:
+        """A page of prompts."""
+        return self._page(self.prompts, ListPromptsResult, revision, cursor, limit)
+
+    def _page(
+        self, registry: Registry[Any], result: type[Any], revision: Revision, cursor: str | None, limit: object
+    ) -> Raw:
+        key = (registry.kind, revision, cursor, limit if isinstance(limit, int) else repr(limit))
+        version, kept = self._pages.get(key, (-1, _NOTHING))
+        if version == registry.version:
+            return kept
+        page = registry.page(cursor, limit)
+        definitions = [entry.definition for entry in page.entries]
+        made = codec.to_raw(project(result(definitions, next_cursor=page.next_cursor), revision))
+        if len(self._pages) >= _KEPT_PAGES:
+            self._pages.clear()
+        self._pages[key] = (registry.version, made)
+        return made
+
+
+_NOTHING: Final = Raw(b"")
+
+
+def _declares(asked: bool | None, entries: int) -> bool:
+    return asked if asked is not None else entries > 0

@@ -1,0 +1,53 @@
+"""Who wants to hear of which resource. A subscriber that goes takes all of its subscriptions along."""
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+__all__ = ["Subscriptions"]
+
+S = TypeVar("S", bound=Hashable)
+
+
+class Subscriptions(Generic[S]):
+    """Subscribers by URI, and URIs by subscriber."""
+
+    def __init__(self) -> None:
+        self._by_uri: dict[str, dict[S, None]] = {}  # dicts as ordered sets
+        self._by_subscriber: dict[S, dict[str, None]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_uri.values()))
+
+    def add(self, uri: str, subscriber: S) -> None:
+        """Subscribes; twice is once."""
+        self._by_uri.setdefault(uri, {})[subscriber] = None
+        self._by_subscriber.setdefault(subscriber, {})[uri] = None
+
+    def remove(self, uri: str, subscriber: S) -> bool:
+        """Ends a subscription; False if there was none."""
+        subscribers = self._by_uri.get(uri, {})
+        if subscriber not in subscribers:
+            return False
+        del subscribers[subscriber]
+        if not subscribers:
+            del self._by_uri[uri]
+        uris = self._by_subscriber[subscriber]
+        del uris[uri]
+        if not uris:
+            del self._by_subscriber[subscriber]
+        return True
+
+    def drop(self, subscriber: S) -> list[str]:
+        """Ends all subscriptions of one who is gone; gives the URIs that nobody wants any more."""
+        uris = list(self._by_subscriber.get(subscriber, {}))
+        for uri in uris:
+            self.remove(uri, subscriber)
+        return [uri for uri in uris if uri not in self._by_uri]
+
+    def subscribers(self, uri: str) -> list[S]:
+        """Who wants to hear of a resource."""
+        return list(self._by_uri.get(uri, {}))
+
+    def uris(self, subscriber: S) -> list[str]:
+        """What one wants to hear of."""
+        return list(self._by_subscriber.get(subscriber, {}))

@@ -1,0 +1,138 @@
+"""Threads for plain functions, made for many short calls.
+
+Jobs lie in one queue. A thread that takes a job and leaves others behind wakes the next, and never more than one
+thread is being woken at a time: short jobs are all done by the thread that is running already, while a job that
+blocks does not keep the others waiting. Finished jobs are collected and brought to the loop with one wake-up.
+
+Threads are daemons: a function that never returns does not keep the process from ending.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import Any
+
+__all__ = ["Job", "Threads"]
+
+Done = Callable[[Any, BaseException | None], None]
+
+
+class Job:
+    """A call of a plain function on a thread. `done` is called on the loop, with its value or what it raised."""
+
+    __slots__ = ("_context", "done", "dropped", "error", "function", "value")
+
+    def __init__(self, function: Callable[[], Any], done: Done) -> None:
+        self.function = function
+        self.done = done
+        self.dropped = False  # not wanted any more: not started if it has not been, not reported in any case
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self._context: Context = copy_context()
+
+    def cancel(self) -> None:
+        """Drops the job. A function that runs already cannot be stopped; nobody waits for it any more."""
+        self.dropped = True
+
+    def run(self) -> None:
+        """Runs the function, on whatever thread this is."""
+        try:
+            self.value = self._context.run(self.function)
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits, SystemExit of a handler included
+            self.error = error
+
+
+class Threads:
+    """A pool that belongs to one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+        self._loop = loop
+        self._limit = limit
+        self._state = threading.Lock()  # guards all below; held for a few instructions only
+        self._jobs: deque[Job] = deque()
+        self._finished: deque[Job] = deque()
+        self._idle: list[threading.Lock] = []  # each parked thread waits for its own
+        self._count = 0
+        self._waking = False  # one thread is on its way
+        self._reporting = False  # the loop has been told that there is something to collect
+        self._closed = False
+
+    def submit(self, job: Job) -> None:
+        """Queues a job."""
+        with self._state:
+            self._jobs.append(job)
+            self._wake_one()
+
+    def close(self) -> None:
+        """Lets threads end when they have nothing to do; drops what has not been started."""
+        with self._state:
+            self._closed = True
+            self._jobs.clear()
+            for parked in self._idle:
+                parked.release()
+            self._idle.clear()
+
+    def _wake_one(self) -> None:
+        """Gets one more thread going, if one is needed and to be had. Called with the state locked."""
+        if self._waking or not self._jobs:
+            return
+        if self._idle:
+            self._waking = True
+            self._idle.pop().release()
+        elif self._count < self._limit:
+            self._waking = True
+            self._count += 1
+            threading.Thread(target=self._work, name=f"trunkline-{self._count}", daemon=True).start()
+
+    def _work(self) -> None:
+        parked = threading.Lock()
+        parked.acquire()
+        woken = True
+        while True:
+            job = self._take(parked, woken=woken)
+            if job is None:
+                return
+            woken = False
+            if job is _PARK:
+                parked.acquire()
+                woken = True
+                continue
+            if not job.dropped:
+                job.run()
+                self._report(job)
+
+    def _take(self, parked: threading.Lock, *, woken: bool) -> Job | None:
+        with self._state:
+            if woken:
+                self._waking = False
+            if self._jobs:
+                job = self._jobs.popleft()
+                self._wake_one()
+                return job
+            if self._closed:
+                return None
+            self._idle.append(parked)
+            return _PARK
+
+    def _report(self, job: Job) -> None:
+        self._finished.append(job)
+        with self._state:
+            if self._reporting or self._closed:
+                return
+            self._reporting = True
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
+            self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        with self._state:
+            self._reporting = False
+        while self._finished:
+            job = self._finished.popleft()
+            if not job.dropped:
+                job.done(job.value, job.error)
+
+
+_PARK = Job(lambda: None, lambda _value, _error: None)  # stands for "nothing to do"

@@ -1,0 +1,45 @@
+"""Watches resources for as long as somebody is subscribed: the first one starts it, the last one ends it."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from inspect import isawaitable
+from typing import Generic
+
+from trunkline.server.subscriptions import S, Subscriptions
+
+__all__ = ["Watch", "Watchers"]
+
+Watch = Callable[[str], Awaitable[None] | None]
+"""Starts or ends watching the resource with that URI."""
+
+
+class Watchers(Generic[S]):
+    """Subscriptions, and whoever has to know when a resource gets its first and loses its last subscriber."""
+
+    def __init__(self) -> None:
+        self.subscriptions: Subscriptions[S] = Subscriptions()
+        self.on_first: list[Watch] = []
+        self.on_last: list[Watch] = []
+
+    async def started(self, uri: str, subscriber: S) -> None:
+        """Subscribes, once watching has begun. If a watcher raises, there is no subscription."""
+        if not self.subscriptions.subscribers(uri):
+            for watch in self.on_first:
+                await _called(watch, uri)
+        self.subscriptions.add(uri, subscriber)
+
+    async def stopped(self, uri: str, subscriber: S) -> None:
+        """Ends a subscription; without one there is nothing to end."""
+        if self.subscriptions.remove(uri, subscriber) and not self.subscriptions.subscribers(uri):
+            await self.ended([uri])
+
+    async def ended(self, uris: Iterable[str]) -> None:
+        """Ends watching what nobody is subscribed to any more."""
+        for uri in uris:
+            for watch in self.on_last:
+                await _called(watch, uri)
+
+
+async def _called(watch: Watch, uri: str) -> None:
+    waiting = watch(uri)
+    if isawaitable(waiting):
+        await waiting

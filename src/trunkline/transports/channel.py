@@ -1,0 +1,89 @@
+"""The seam between what moves messages and what they mean.
+
+A transport makes channels and hands up, synchronously, every message that one read brought. What is answered
+meanwhile leaves in one write. All of it happens on one event loop: no method of a channel or a receiver is ever
+called from two places at once, and none is called from another thread.
+
+Reading can be paused: whoever receives is flooded by what it has asked to go on, never by what it could refuse.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
+
+__all__ = ["Accept", "Channel", "ChannelInfo", "Closed", "Origin", "Receiver"]
+
+
+class ChannelInfo(Struct, frozen=True):
+    """What kind of line this is, and who is at its other end."""
+
+    transport: str
+    peer: str = ""
+
+
+class Origin(Struct, frozen=True):
+    """What came with these very bytes: who is known to have sent them, and where the answer goes.
+
+    A pipe has one origin for good. A transport with a request around every message makes a new one for each.
+    """
+
+    principal: Any = None
+    headers: Mapping[str, str] | None = None
+    stream: Any = None
+
+
+class Closed(Struct, frozen=True):
+    """Why a channel ended."""
+
+    reason: str
+    error: BaseException | None = None
+
+
+class Channel(Protocol):
+    """Whole messages, both ways, in order. Nothing above this line sees bytes on a wire."""
+
+    @property
+    def info(self) -> ChannelInfo: ...
+
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
+        """Takes a message, or a batch of them; never waits. After the channel has closed it does nothing.
+
+        `about` names the request that the message belongs to: a pipe ignores it, HTTP picks the stream by it.
+        Raises TypeError for a message that has no JSON; then nothing of it is sent.
+        """
+        ...
+
+    def pause(self) -> None:
+        """Reads no more until `resume`. What was read already may still be handed up."""
+        ...
+
+    def resume(self) -> None:
+        """Reads again."""
+        ...
+
+    async def drain(self) -> None:
+        """Waits while the peer reads too slowly; returns at once when the channel has closed."""
+        ...
+
+    async def close(self) -> None:
+        """Sends what can still be sent and ends. The receiver is told once, whoever began it."""
+        ...
+
+
+class Receiver(Protocol):
+    """Who a channel reports to: the serving loop, or a client's connection."""
+
+    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+        """Takes what one read brought. Must not raise."""
+        ...
+
+    def closed(self, closed: Closed) -> None:
+        """The last thing a channel ever says."""
+        ...
+
+
+Accept = Callable[[Channel], Receiver]
+"""Who takes a new channel, and gives back whom it shall report to."""

@@ -1,0 +1,105 @@
+"""Two channels in one process, joined: what one sends, the other receives.
+
+Messages are encoded and decoded on the way, so that nothing passes here that would not pass on a wire, and nobody
+can change what the other holds. They arrive on the next turn of the loop, never inside of `send`.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
+from trunkline.wire import codec
+from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
+
+__all__ = ["MemoryChannel", "memory_pair"]
+
+
+class MemoryChannel:
+    """One end of a line within the process."""
+
+    def __init__(self, peer: str, origin: Origin | None = None) -> None:
+        self._info = ChannelInfo("memory", peer)
+        self._origin = origin or Origin()
+        self._loop = asyncio.get_running_loop()
+        self._receiver: Receiver | None = None
+        self._other: MemoryChannel | None = None
+        self._inbox: list[bytes] = []
+        self._scheduled = False
+        self._paused = False
+        self._closed = False
+
+    @property
+    def info(self) -> ChannelInfo:
+        """What kind of line this is."""
+        return self._info
+
+    def join(self, other: "MemoryChannel") -> None:
+        """Ties this end to the other one."""
+        self._other = other
+
+    def open(self, receiver: Receiver) -> None:
+        """Names who is told of messages; what came before is handed up now."""
+        self._receiver = receiver
+        self._schedule()
+
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002
+        """Takes a message for the other end."""
+        frame = message.frame if isinstance(message, Encoded) else codec.to_json(message)
+        if not self._closed and self._other is not None:
+            self._other.put(frame)
+
+    def put(self, frame: bytes) -> None:
+        """Takes a frame from the other end, or from a test that plays it."""
+        if not self._closed:
+            self._inbox.append(frame)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if self._inbox and self._receiver is not None and not (self._scheduled or self._paused or self._closed):
+            self._scheduled = True
+            self._loop.call_soon(self._hand_up)
+
+    def _hand_up(self) -> None:
+        self._scheduled = False
+        if self._paused or self._receiver is None or self._closed:
+            return
+        frames, self._inbox = self._inbox, []
+        messages: list[Incoming] = [codec.decode(frame) for frame in frames]
+        self._receiver.received(messages, self._origin)
+
+    def pause(self) -> None:
+        """Hands up no more for now."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Hands up again."""
+        self._paused = False
+        self._schedule()
+
+    async def drain(self) -> None:
+        """Never waits: what was sent is with the other end already."""
+
+    async def close(self) -> None:
+        """Ends both ends."""
+        self.end(Closed("closed"))
+        if self._other is not None:
+            self._other.end(Closed("the other end closed"))
+
+    def end(self, closed: Closed) -> None:
+        """Ends this end; what was not handed up yet is first."""
+        if self._closed:
+            return
+        if self._inbox and self._receiver is not None:
+            self._paused = False
+            self._hand_up()
+        self._closed = True
+        if self._receiver is not None:
+            self._receiver.closed(closed)
+
+
+def memory_pair(principal: object = None) -> tuple[MemoryChannel, MemoryChannel]:
+    """The client's end and the server's end of a new line."""
+    client, server = MemoryChannel("server"), MemoryChannel("client", Origin(principal=principal))
+    client.join(server)
+    server.join(client)
+    return client, server

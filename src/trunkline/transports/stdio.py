@@ -1,0 +1,363 @@
+"""stdio, the server's side: messages on standard input and output, and nothing but messages.
+
+While serving, the process's own standard output points at standard error, and its standard input at nothing; the
+wire keeps private copies of both. So whatever a handler, a library or a child process prints cannot reach the peer.
+
+The peer ends it by closing our input. What is in flight may finish, within a time, and the process ends with 0; so it
+does on the first Ctrl+C, on SIGTERM, and when the process that started us has died without saying so.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from trunkline.config import Settings
+from trunkline.transports.channel import ChannelInfo, Closed
+from trunkline.transports.stream import StreamChannel
+
+if TYPE_CHECKING:
+    from trunkline.transports.channel import Accept
+
+__all__ = ["private_streams", "serve_stdio"]
+
+READ_SIZE: Final = 256 * 1024
+PIPE_SIZE: Final = 1024 * 1024  # what an unprivileged process may ask for on Linux
+PARENT_CHECK: Final = 1.0  # seconds; a parent that died is noticed within two
+_F_SETPIPE_SZ: Final = 1031  # fcntl has the name only where the platform has the call
+
+
+@contextlib.contextmanager
+def private_streams() -> Generator[tuple[int, int]]:
+    """Takes standard input and output for the wire; gives descriptors for it, and restores both at the end."""
+    sys.stdout.flush()
+    wire_in, wire_out = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    try:
+        os.dup2(nothing, 0)
+        os.dup2(2, 1)
+        with contextlib.suppress(AttributeError, ValueError):
+            sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        yield wire_in, wire_out
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os.dup2(wire_in, 0)
+        os.dup2(wire_out, 1)
+        for descriptor in (wire_in, wire_out, nothing):
+            os.close(descriptor)
+
+
+async def serve_stdio(accept: "Accept", settings: Settings, wire_in: int, wire_out: int) -> str:
+    """Serves the peer at the other end of two descriptors; gives the reason why it ended.
+
+    The channel is still open then, so that what is in flight can be answered; closing it is left to the caller.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[str] = loop.create_future()
+
+    def end(reason: str) -> None:
+        if not ended.done():
+            ended.set_result(reason)
+
+    channel = StreamChannel(ChannelInfo("stdio"), max_frame=settings.stdio_message_size_limit, settings=settings)
+    reader = _reader(loop, wire_in, channel.feed, partial(end, "end of input"))
+    writer = _writer(loop, wire_out, channel, end)
+    channel.open(accept(channel), reader, writer)
+    _on_signals(loop, end)
+    with _parent_watched(loop, end):
+        reader.resume()
+        return await ended
+
+
+# --- descriptors that can be polled: pipes, sockets, terminals ------------------------------------------
+
+
+def _reader(
+    loop: asyncio.AbstractEventLoop, descriptor: int, feed: Callable[[bytes], None], at_end: Callable[[], None]
+) -> "PolledReader | ThreadReader":
+    if _pollable(loop, descriptor):
+        return PolledReader(loop, descriptor, feed, at_end)
+    return ThreadReader(loop, descriptor, feed, at_end)
+
+
+def _writer(
+    loop: asyncio.AbstractEventLoop, descriptor: int, channel: StreamChannel, end: Callable[[str], None]
+) -> "PolledWriter | ThreadWriter":
+    kind = PolledWriter if _pollable(loop, descriptor) else ThreadWriter
+    return kind(loop, descriptor, channel, end)
+
+
+def _pollable(loop: asyncio.AbstractEventLoop, descriptor: int) -> bool:
+    """Whether the loop can wait for a descriptor: not for a plain file, and not on Windows."""
+    try:
+        loop.add_reader(descriptor, lambda: None)
+    except (NotImplementedError, OSError, ValueError):
+        return False
+    loop.remove_reader(descriptor)
+    return True
+
+
+class PolledReader:
+    """Reads when there is something to read, into one buffer that is kept."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        descriptor: int,
+        feed: Callable[[bytes], None],
+        at_end: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._descriptor = descriptor
+        self._feed = feed
+        self._at_end = at_end
+        self._buffer = bytearray(READ_SIZE)
+        self._view = memoryview(self._buffer)
+        self._into = [self._buffer]
+        self._reading = False
+        self._done = False
+        self._was_blocking = os.get_blocking(descriptor)
+        os.set_blocking(descriptor, False)
+        _enlarge(descriptor)
+
+    def resume(self) -> None:
+        """Reads, until paused."""
+        if not self._reading and not self._done:
+            self._reading = True
+            self._loop.add_reader(self._descriptor, self._readable)
+
+    def pause(self) -> None:
+        """Leaves bytes where they are."""
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._descriptor)
+
+    def _readable(self) -> None:
+        try:
+            size = os.readv(self._descriptor, self._into)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            size = 0
+        if size:
+            self._feed(bytes(self._view[:size]))
+        else:
+            self.close()
+            self._at_end()
+
+    def close(self) -> None:
+        """Reads no more."""
+        if not self._done:
+            self.pause()
+            self._done = True
+            with contextlib.suppress(OSError):
+                os.set_blocking(self._descriptor, self._was_blocking)
+
+
+class PolledWriter:
+    """Writes what can be written at once, and the rest when there is room."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, descriptor: int, channel: StreamChannel, end: Callable[[str], None]
+    ) -> None:
+        self._loop = loop
+        self._descriptor = descriptor
+        self._channel = channel
+        self._end = end
+        self._queue: deque[memoryview] = deque()
+        self.unsent = 0
+        self._emptied: asyncio.Future[None] | None = None
+        self._broken = False
+        self._was_blocking = os.get_blocking(descriptor)
+        os.set_blocking(descriptor, False)
+        _enlarge(descriptor)
+
+    def write(self, data: bytearray) -> None:
+        """Takes bytes."""
+        if self._broken:
+            return
+        written = 0
+        if not self._queue:
+            written = self._try(data)
+            if written == len(data):
+                return
+            self._loop.add_writer(self._descriptor, self._writable)
+        self._queue.append(memoryview(data)[written:])
+        self.unsent += len(data) - written
+
+    def _try(self, data: bytearray | memoryview) -> int:
+        try:
+            return os.write(self._descriptor, data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            self._broke(error)
+            return len(data)
+
+    def _writable(self) -> None:
+        while self._queue:
+            piece = self._queue[0]
+            written = self._try(piece)
+            if self._broken:
+                return
+            self.unsent -= written
+            if written < len(piece):
+                self._queue[0] = piece[written:]
+                break
+            self._queue.popleft()
+        if not self._queue:
+            self._loop.remove_writer(self._descriptor)
+            if self._emptied is not None and not self._emptied.done():
+                self._emptied.set_result(None)
+        self._channel.sent()
+
+    def _broke(self, error: OSError) -> None:
+        """Nobody reads any more: there is no way to answer, so there is no reason to go on."""
+        self._broken = True
+        self._loop.remove_writer(self._descriptor)
+        self._queue.clear()
+        self.unsent = 0
+        if self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+        self._channel.lost(Closed(f"output broke: {error.strerror}", error))
+        self._end("output broke")
+
+    async def finish(self) -> None:
+        """Waits until all is written, or until that makes no sense any more."""
+        if self._queue and not self._broken:
+            self._emptied = self._loop.create_future()
+            await self._emptied
+        with contextlib.suppress(OSError):
+            os.set_blocking(self._descriptor, self._was_blocking)
+
+
+def _enlarge(descriptor: int) -> None:
+    """Makes a pipe as large as we may; fewer turns for large messages."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.fcntl(descriptor, _F_SETPIPE_SZ, PIPE_SIZE)
+
+
+# --- descriptors that cannot be polled: plain files, and pipes on Windows -------------------------------
+
+
+class ThreadReader:
+    """Reads on a thread."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        descriptor: int,
+        feed: Callable[[bytes], None],
+        at_end: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._descriptor = descriptor
+        self._feed = feed
+        self._at_end = at_end
+        self._go = threading.Event()
+        self._done = False
+        self._thread: threading.Thread | None = None
+
+    def resume(self) -> None:
+        """Reads, until paused."""
+        self._go.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="trunkline-stdin", daemon=True)
+            self._thread.start()
+
+    def pause(self) -> None:
+        """Leaves bytes where they are, after the read that may be under way."""
+        self._go.clear()
+
+    def close(self) -> None:
+        """Reads no more."""
+        self._done = True
+        self._go.set()
+
+    def _work(self) -> None:
+        while self._go.wait() and not self._done:
+            try:
+                data = os.read(self._descriptor, READ_SIZE)
+            except OSError:
+                data = b""
+            action = partial(self._feed, data) if data else self._at_end
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                self._loop.call_soon_threadsafe(action)
+            if not data:
+                return
+
+
+class ThreadWriter:
+    """Writes where it stands, waiting if it must: a plain file never makes it wait for long."""
+
+    unsent = 0
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, descriptor: int, channel: StreamChannel, end: Callable[[str], None]
+    ) -> None:
+        del loop
+        self._descriptor = descriptor
+        self._channel = channel
+        self._end = end
+
+    def write(self, data: bytearray) -> None:
+        """Writes bytes."""
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            self._channel.lost(Closed(f"output broke: {error.strerror}", error))
+            self._end("output broke")
+
+    async def finish(self) -> None:
+        """All is written already."""
+
+
+# --- what else ends a server --------------------------------------------------------------------------
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop, end: Callable[[str], None]) -> None:
+    """The first Ctrl+C or SIGTERM ends in good order; a second one does not wait for it."""
+    caught: list[signal.Signals] = []
+
+    def stop(number: signal.Signals) -> None:
+        if caught:
+            os._exit(128 + number)
+        caught.append(number)
+        end(number.name)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows, or not the main thread
+            loop.add_signal_handler(number, stop, number)  # until the loop closes: also while draining
+
+
+@contextlib.contextmanager
+def _parent_watched(loop: asyncio.AbstractEventLoop, end: Callable[[str], None]) -> Generator[None]:
+    """Ends when the process that started us is gone, even if somebody else still holds our input open."""
+    parent = os.getppid()
+    timer: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal timer
+        if os.getppid() != parent:
+            end("the parent process died")
+        else:
+            timer = loop.call_later(PARENT_CHECK, look)
+
+    if parent > 1:  # 1 is the system's first process, or a container's: it does not die before us
+        look()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()

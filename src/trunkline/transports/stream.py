@@ -1,0 +1,179 @@
+"""Messages over a stream of bytes: what pipes and sockets have in common.
+
+`StreamChannel` knows framing and flow, and nothing of where bytes come from. A shell feeds it what it has read and
+gives it a `Sink` to write to. It stops reading while too much is unsent, and cuts a peer off that never reads.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from trunkline.config import Settings
+from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
+from trunkline.wire import codec
+from trunkline.wire.framing import Framer
+from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
+
+__all__ = ["Sink", "Source", "StreamChannel"]
+
+
+class Sink(Protocol):
+    """Where bytes go. `write` takes all of them and never waits; `unsent` says how many still lie here."""
+
+    @property
+    def unsent(self) -> int: ...
+
+    def write(self, data: bytearray) -> None: ...
+
+    async def finish(self) -> None: ...
+
+
+class Source(Protocol):
+    """Where bytes come from; it can be asked to be quiet."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class StreamChannel:
+    """A channel over a byte stream."""
+
+    def __init__(self, info: ChannelInfo, *, max_frame: int, settings: Settings, origin: Origin | None = None) -> None:
+        self._info = info
+        self._settings = settings
+        self._origin = origin or Origin()
+        self._framer = Framer(max_frame)
+        self._loop = asyncio.get_running_loop()
+        self._out = bytearray()
+        self._handing_up = False  # what is sent meanwhile goes out at the end of it
+        self._flush_scheduled = False
+        self._held = False  # by the receiver
+        self._clogged = False  # by a peer that does not read
+        self._drained: asyncio.Future[None] | None = None
+        self._closed: Closed | None = None
+        self._receiver: Receiver | None = None
+        self._source: Source | None = None
+        self._sink: Sink | None = None
+
+    @property
+    def info(self) -> ChannelInfo:
+        """What kind of line this is."""
+        return self._info
+
+    def open(self, receiver: Receiver, source: Source, sink: Sink) -> None:
+        """Joins the channel to its receiver and to both ends of the stream."""
+        self._receiver, self._source, self._sink = receiver, source, sink
+
+    # --- in ------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """Takes what a read brought and hands up every message in it."""
+        framer = self._framer
+        framer.feed(data)
+        messages: list[Incoming] = []
+        while (frame := framer.next_frame()) is not None:
+            messages.append(codec.decode(frame))
+        if messages and self._receiver is not None and self._closed is None:
+            self._handing_up = True
+            try:
+                self._receiver.received(messages, self._origin)
+            finally:
+                self._handing_up = False
+            self._flush()
+
+    def pause(self) -> None:
+        """Reads no more for now."""
+        self._held = True
+        self._regulate()
+
+    def resume(self) -> None:
+        """Reads again."""
+        self._held = False
+        self._regulate()
+
+    def _regulate(self) -> None:
+        if self._source is None:
+            return
+        if self._held or self._clogged:
+            self._source.pause()
+        else:
+            self._source.resume()
+
+    # --- out -----------------------------------------------------------------------------------
+
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002
+        """Takes a message; it leaves with others, at the end of this hand-over or turn of the loop."""
+        if self._closed is not None:
+            return
+        if isinstance(message, Encoded):
+            self._out += self._framer.wrap(message.frame)
+        elif self._framer.lines:
+            start = len(self._out)
+            try:
+                codec.encode_into(message, self._out, -1)
+            except Exception:
+                del self._out[start:]
+                raise
+            self._out += b"\n"
+        else:
+            self._out += self._framer.wrap(codec.to_json(message))
+        if not self._handing_up and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._out and self._sink is not None:
+            out, self._out = self._out, bytearray()
+            self._sink.write(out)
+        self.sent()
+
+    def sent(self) -> None:
+        """Looks at how much is unsent; the shell calls it whenever that has become less."""
+        if self._sink is None or self._closed is not None:
+            return
+        unsent = self._sink.unsent
+        if unsent > self._settings.unsent_limit:
+            self.lost(Closed(f"the peer left {unsent} bytes unread"))
+        elif unsent > self._settings.unsent_high and not self._clogged:
+            self._clogged = True
+            self._regulate()
+        elif self._clogged and unsent <= self._settings.unsent_high // 2:
+            self._clogged = False
+            self._regulate()
+            self._release()
+
+    def _release(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None
+
+    async def drain(self) -> None:
+        """Waits while too much is unsent."""
+        if self._clogged and self._closed is None:
+            self._drained = self._drained or self._loop.create_future()
+            await asyncio.shield(self._drained)
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def lost(self, closed: Closed) -> None:
+        """The stream broke, or is given up: nothing more comes or goes."""
+        if self._closed is not None:
+            return
+        self._closed = closed
+        self._release()
+        if self._source is not None:
+            self._source.close()
+        if self._receiver is not None:
+            self._receiver.closed(closed)
+
+    async def close(self) -> None:
+        """Sends what is unsent and ends."""
+        if self._closed is None:
+            self._flush()
+        if self._sink is not None:
+            await self._sink.finish()
+        self.lost(Closed("closed"))

@@ -1,0 +1,231 @@
+"""A server that uses everything the protocol has, for peers to try: tests/interop/peers/mcp_client.py knows its parts.
+
+    python tests/interop/everything.py
+
+It is written with the public API only, as any user's server is. Tools return text, JSON where there is more to say.
+"""
+
+import asyncio
+import json
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from trunkline import Context, Server, ToolError
+from trunkline.errors import RequestTimeout
+
+Kind = Literal["tools", "resources", "prompts"]
+SPARE = {"tools": "spare", "resources": "test://spare", "prompts": "spare"}  # hidden and shown again
+FORM_URL, FORM_ID = "https://example.com/form", "form-1"
+
+server = Server("everything", version="1.0", instructions="Try everything.")
+events: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)  # what has happened, by name
+
+
+@dataclass
+class Person:
+    """What the form asks for."""
+
+    name: str
+    age: int
+
+
+# --- tools -------------------------------------------------------------------------------------
+
+
+@server.tool
+def add(a: int, b: int) -> str:
+    """Adds two numbers."""
+    return str(a + b)
+
+
+@server.tool
+def fail() -> str:
+    """Fails, and says why."""
+    raise ToolError("failed on purpose")
+
+
+@server.tool(name="spare")
+def spare_tool() -> str:
+    """Is there to be hidden."""
+    return "spare"
+
+
+@server.tool
+async def count(steps: int, ctx: Context) -> str:
+    """Reports progress at every step."""
+    for step in range(1, steps + 1):
+        await ctx.progress(step, total=steps, message=f"step {step}")
+    return "done"
+
+
+@server.tool
+async def hang(ctx: Context) -> str:
+    """Reports that it has started, and never ends by itself."""
+    await ctx.progress(1)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        events["hang cancelled"].set()
+    return "never"
+
+
+@server.tool
+async def happened(event: str) -> str:
+    """Returns once the event has happened."""
+    await events[event].wait()
+    return event
+
+
+@server.tool
+def log(
+    level: Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"],
+    text: str,
+    ctx: Context,
+) -> str:
+    """Logs a message to the client."""
+    ctx.log(level, {"text": text}, logger="everything")
+    return "logged"
+
+
+@server.tool
+def touch(uri: str) -> str:
+    """Tells the subscribers of a resource that it has changed."""
+    server.notify_updated(uri)
+    return "touched"
+
+
+@server.tool
+def hide(kind: Kind) -> str:
+    """Takes the spare entry of a kind off its list."""
+    getattr(server, kind).disable(SPARE[kind])
+    return "hidden"
+
+
+@server.tool
+def show(kind: Kind) -> str:
+    """Puts the spare entry of a kind back on its list."""
+    getattr(server, kind).enable(SPARE[kind])
+    return "shown"
+
+
+# --- tools that ask the client -----------------------------------------------------------------
+
+
+@server.tool
+async def ping_client(ctx: Context) -> str:
+    """Asks whether the client is there."""
+    await ctx.ping()
+    return "pong"
+
+
+@server.tool
+def client_capabilities(ctx: Context) -> str:
+    """What the client declared, as JSON."""
+    return json.dumps(ctx.client.capabilities)
+
+
+@server.tool
+async def sample(prompt: str, ctx: Context) -> str:
+    """Has the client's model answer."""
+    reply = await ctx.sample(prompt, max_tokens=100, timeout=5.0)
+    return json.dumps({"text": reply.content.text, "model": reply.model})
+
+
+@server.tool
+async def sample_attentively(prompt: str, ctx: Context) -> str:
+    """Has the client's model answer, and returns the progress that the client reported meanwhile."""
+    heard: list[float] = []
+    await ctx.sample(prompt, max_tokens=100, timeout=5.0, on_progress=lambda report: heard.append(report.progress))
+    return json.dumps(heard)
+
+
+@server.tool
+async def sample_impatiently(prompt: str, ctx: Context) -> str:
+    """Gives up, and cancels its request, when the client's model takes long."""
+    try:
+        await ctx.sample(prompt, max_tokens=100, timeout=0.1)
+    except RequestTimeout:
+        return "gave up"
+    return "answered in time"
+
+
+@server.tool
+async def elicit(message: str, ctx: Context) -> str:
+    """Asks the user to fill in a form."""
+    answer = await ctx.elicit(message, Person)
+    return json.dumps({"action": answer.action, **(asdict(answer.data) if answer.action == "accept" else {})})
+
+
+@server.tool
+async def elicit_url(message: str, ctx: Context) -> str:
+    """Sends the user to a page."""
+    answer = await ctx.elicit_url(message, FORM_URL, elicitation_id=FORM_ID)
+    return answer.action
+
+
+@server.tool
+def finish_elicitation(ctx: Context) -> str:
+    """Says that the user is done with the page."""
+    ctx.elicitation_complete(FORM_ID)
+    return "finished"
+
+
+@server.tool
+async def list_roots(ctx: Context) -> str:
+    """Where the client lets the server work."""
+    return json.dumps([[root.uri, root.name] for root in await ctx.roots()])
+
+
+@server.on_roots_changed
+async def roots_changed(_: object) -> None:
+    events["roots changed"].set()
+
+
+# --- resources, prompts, completion ------------------------------------------------------------
+
+
+@server.resource("test://static", mime_type="text/plain")
+def static() -> str:
+    """Always the same text."""
+    return "static text"
+
+
+@server.resource("test://binary", mime_type="application/octet-stream")
+def binary() -> bytes:
+    """Three bytes."""
+    return bytes([0, 1, 2])
+
+
+@server.resource("test://spare")
+def spare_resource() -> str:
+    """Is there to be hidden."""
+    return "spare"
+
+
+@server.resource("test://item/{id}")
+def item(id: str) -> str:
+    """One of any number of items."""
+    return f"item {id}"
+
+
+@server.prompt
+def greet(who: str) -> str:
+    """Greets somebody."""
+    return f"Say hello to {who}."
+
+
+@server.prompt(name="spare")
+def spare_prompt() -> str:
+    """Is there to be hidden."""
+    return "spare"
+
+
+@server.completion(prompt="greet", argument="who")
+def names(value: str) -> list[str]:
+    """The people who can be greeted."""
+    return [name for name in ("Ada", "Alan", "Grace") if name.startswith(value)]
+
+
+if __name__ == "__main__":
+    server.run()

@@ -1,0 +1,407 @@
+"""The types against the official schema of 2025-11-25, and what they promise beyond it."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from msgspec import UNSET, Raw, Struct, ValidationError
+from msgspec.structs import fields
+from tests.official import schema
+from tests.unit.protocol.samples import BEYOND_THE_SCHEMA, samples
+
+from trunkline.protocol import types as t
+
+DEFINITIONS: dict[str, Any] = schema("2025-11-25")["$defs"]
+
+PUBLIC = [getattr(t, name) for name in t.__all__]
+STRUCTS = [value for value in PUBLIC if isinstance(value, type) and issubclass(value, Struct)]
+
+# Unions without a tag are one type; every other type is one definition.
+UNIONS = {
+    t.ResourceContents: ["TextResourceContents", "BlobResourceContents"],
+    t.ElicitParams: ["ElicitRequestFormParams", "ElicitRequestURLParams"],
+    t.StringSchema: [
+        "StringSchema",
+        "UntitledSingleSelectEnumSchema",
+        "TitledSingleSelectEnumSchema",
+        "LegacyTitledEnumSchema",
+    ],
+    t.MultiSelectEnumSchema: ["UntitledMultiSelectEnumSchema", "TitledMultiSelectEnumSchema"],
+}
+OTHER_NAMES = {t.Params: "RequestParams", t.IntegerSchema: "NumberSchema"}
+OURS = {t.Wire, t.Item, t.Empty}  # what types stand on, and the type without members
+INSIDE_A_DEFINITION = {  # these have no name in the schema: they are met below the types that have one
+    *(t.RootsCapability, t.SamplingCapability, t.ElicitationCapability, t.ClientTasksCapability),
+    *(t.ClientTaskRequests, t.SamplingTaskRequests, t.ElicitationTaskRequests),
+    *(t.ToolsCapability, t.ResourcesCapability, t.PromptsCapability, t.ServerTasksCapability),
+    *(t.ServerTaskRequests, t.ToolTaskRequests),
+    *(t.CompletionArgument, t.CompletionContext, t.Completion),
+    *(t.RequestedSchema, t.EnumItems, t.EnumOption),
+}
+LATER = {t.ClientCapabilities: {"extensions"}, t.ServerCapabilities: {"extensions"}}  # of 2026-07-28
+NOT_TYPES = {
+    *(
+        "BaseMetadata",
+        "Icons",
+        "ResourceContents",
+        "NotificationParams",
+    ),  # inherited from; their members are with heirs
+    *("Error", "URLElicitationRequiredError"),  # JSON-RPC's
+    "GetTaskPayloadResult",  # any result at all
+}
+
+
+def definition_names(cls: type) -> list[str]:
+    """The definitions that a type stands for. Params are named after their method: `…RequestParams` is `…Params`."""
+    stem = cls.__name__.removesuffix("Params")
+    names = (
+        [cls.__name__, f"{stem}RequestParams", f"{stem}NotificationParams"] if stem != cls.__name__ else [cls.__name__]
+    )
+    return UNIONS.get(cls) or [name for name in [OTHER_NAMES.get(cls), *names] if name in DEFINITIONS][:1]
+
+
+def shapes(cls: type) -> list[dict[str, Any]]:
+    """The official shapes of a type: its definitions, or the params written inside of its request or notification."""
+    named = [flat(DEFINITIONS[name]) for name in definition_names(cls)]
+    if named:
+        return named
+    stem = cls.__name__.removesuffix("Params")
+    message = DEFINITIONS.get(f"{stem}Request") or DEFINITIONS[f"{stem}Notification"]
+    params = message["properties"]["params"]
+    return [{**params, "properties": {"_meta": {}, **params["properties"]}}]
+
+
+def flat(shape: dict[str, Any]) -> dict[str, Any]:
+    """A shape with everything that it is composed of."""
+    parts = [DEFINITIONS[part["$ref"].rsplit("/", 1)[1]] for part in shape.get("allOf", ())]
+    return {
+        "properties": {name: value for part in [shape, *parts] for name, value in part.get("properties", {}).items()},
+        "required": [name for part in [shape, *parts] for name in part.get("required", ())],
+    }
+
+
+def structs_in(annotation: Any) -> Iterator[type[Struct]]:
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
+        yield annotation
+    for part in get_args(annotation):
+        yield from structs_in(part)
+
+
+def assert_same_members(cls: type[Struct], official: list[dict[str, Any]]) -> set[type[Struct]]:
+    """Compare a type, and those below it that the schema has no name for, with their shapes. Returns the latter."""
+    ours = {field.encode_name: field for field in fields(cls)}
+    tag = {cls.__struct_config__.tag_field} - {None}
+    beyond = BEYOND_THE_SCHEMA.get(cls, set()) | LATER.get(cls, set())
+    assert {*ours, *tag} - beyond == {name for shape in official for name in shape["properties"]}, cls
+    required = {name for name, field in ours.items() if field.required} | tag
+    assert required == set.intersection(*(set(shape.get("required", ())) for shape in official)), cls
+    return {
+        visited
+        for name, field in ours.items()
+        if (inline := list(inline_objects(shape["properties"].get(name, {}) for shape in official)))
+        for below in structs_in(field.type)
+        for visited in {below, *assert_same_members(below, inline)}
+    }
+
+
+def inline_objects(official: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for shape in official:
+        item = shape.get("items", shape)
+        if item.get("properties"):
+            yield item
+
+
+@pytest.mark.parametrize(
+    "cls", [cls for cls in STRUCTS if cls not in OURS | INSIDE_A_DEFINITION | {t.UrlElicitationRequired}]
+)
+def test_types_have_exactly_the_members_of_the_schema_and_the_same_ones_are_required(cls: type[Struct]) -> None:
+    assert assert_same_members(cls, shapes(cls)) <= INSIDE_A_DEFINITION
+
+
+def test_types_without_a_definition_are_met_inside_of_one() -> None:
+    named = [cls for cls in STRUCTS if cls not in OURS | INSIDE_A_DEFINITION | {t.UrlElicitationRequired}]
+
+    assert set().union(*(assert_same_members(cls, shapes(cls)) for cls in named)) == INSIDE_A_DEFINITION
+
+
+def test_the_data_of_the_error_that_asks_for_urls_has_the_members_of_the_schema() -> None:
+    _, specific = DEFINITIONS["URLElicitationRequiredError"]["properties"]["error"]["allOf"]
+
+    assert_same_members(t.UrlElicitationRequired, [specific["properties"]["data"]])
+
+
+def test_every_object_of_the_schema_has_a_type() -> None:
+    envelopes = ("Request", "Notification")
+    objects = {
+        name
+        for name, shape in DEFINITIONS.items()
+        if (shape.get("type") == "object" or "allOf" in shape)
+        and not name.endswith(envelopes)
+        and not name.startswith("JSONRPC")
+    }
+
+    assert objects - NOT_TYPES <= {name for cls in STRUCTS if cls not in OURS for name in definition_names(cls)}
+
+
+@pytest.mark.parametrize(
+    ("choices", "definition"),
+    [
+        (t.Role, "Role"),
+        (t.LoggingLevel, "LoggingLevel"),
+        (t.TaskStatus, "TaskStatus"),
+    ],
+)
+def test_choices_are_those_of_the_schema(choices: Any, definition: str) -> None:
+    assert sorted(get_args(choices)) == DEFINITIONS[definition]["enum"]
+
+
+@pytest.mark.parametrize(
+    ("union", "definition"),
+    [
+        (t.ContentBlock, "ContentBlock"),
+        (t.SamplingBlock, "SamplingMessageContentBlock"),
+    ],
+)
+def test_unions_have_the_branches_of_the_schema(union: Any, definition: str) -> None:
+    branches = {branch["$ref"].rsplit("/", 1)[1] for branch in DEFINITIONS[definition]["anyOf"]}
+
+    assert {cls.__name__ for cls in get_args(union)} == branches
+
+
+@pytest.mark.parametrize("cls", [cls for cls in STRUCTS if cls is not t.Wire])
+def test_values_survive_a_round_trip(cls: type[Struct]) -> None:
+    for sample in samples(cls):
+        assert msgspec.json.decode(msgspec.json.encode(sample), type=cls) == sample
+
+
+def test_every_public_name_says_what_it_is() -> None:
+    assert [cls for cls in STRUCTS if not cls.__dict__.get("__doc__")] == []
+
+
+def test_members_that_are_not_known_are_ignored() -> None:
+    assert msgspec.json.decode(b'{"name":"a","later":1}', type=t.GetPromptParams) == t.GetPromptParams("a")
+
+
+# content
+
+
+def test_text_needs_nothing_but_text() -> None:
+    assert msgspec.json.encode(t.TextContent("hi")) == b'{"type":"text","text":"hi"}'
+
+
+def test_t05_text_keeps_its_mime_type() -> None:
+    text = t.TextContent('{"a":1}', mime_type="application/json")
+    encoded = msgspec.json.encode(text)
+
+    assert b'"mimeType":"application/json"' in encoded
+    assert msgspec.json.decode(encoded, type=t.ContentBlock) == text
+
+
+@pytest.mark.parametrize(
+    ("block", "kind"),
+    [
+        (t.TextContent("a"), "text"),
+        (t.ImageContent("eA==", "image/png"), "image"),
+        (t.AudioContent("eA==", "audio/wav"), "audio"),
+        (t.ResourceLink("file:///a", "a"), "resource_link"),
+        (t.EmbeddedResource(t.ResourceContents("file:///a", text="a")), "resource"),
+    ],
+)
+def test_r06_content_tells_its_kind(block: t.ContentBlock, kind: str) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(block))["type"] == kind
+
+
+@pytest.mark.parametrize(
+    "mime_type",
+    [
+        *("text/plain", "text/markdown", "application/json", "image/png", "image/jpeg", "image/gif"),
+        *("audio/mp3", "audio/wav", "audio/aac", "application/vnd.trunkline.custom"),
+    ],
+)
+def test_y06_any_mime_type_can_be_said(mime_type: str) -> None:
+    contents = t.ResourceContents("file:///a", mime_type, blob="eA==")
+
+    assert msgspec.json.decode(msgspec.json.encode(contents), type=t.ResourceContents).mime_type == mime_type
+
+
+def test_x22_contents_that_carry_a_type_are_read_and_never_written() -> None:
+    contents = msgspec.json.decode(b'{"type":"text","uri":"file:///a","text":"a"}', type=t.ResourceContents)
+
+    assert msgspec.json.encode(contents) == b'{"uri":"file:///a","text":"a"}'
+
+
+def test_y08_annotations_survive_a_round_trip() -> None:
+    text = t.TextContent("a", t.Annotations(audience=["user", "assistant"], priority=0.5))
+    encoded = msgspec.json.encode(text)
+
+    assert encoded == b'{"type":"text","text":"a","annotations":{"audience":["user","assistant"],"priority":0.5}}'
+    assert msgspec.json.encode(msgspec.json.decode(encoded, type=t.TextContent)) == encoded
+
+
+@pytest.mark.parametrize("priority", [b"1.1", b"-0.1"])
+def test_y08_a_priority_is_between_nought_and_one(priority: bytes) -> None:
+    with pytest.raises(ValidationError, match="priority"):
+        msgspec.json.decode(b'{"priority":' + priority + b"}", type=t.Annotations)
+
+
+def test_r03_r04_a_resource_tells_all_about_itself() -> None:
+    resource = t.Resource(
+        "file:///a",
+        "a",
+        size=3,
+        annotations=t.Annotations(["user"], 0.5, "2025-01-12T15:00:58Z"),
+        meta={"trunkline/owner": "me"},
+    )
+
+    assert msgspec.json.encode(resource) == (
+        b'{"uri":"file:///a","name":"a","size":3,"annotations":{"audience":["user"],"priority":0.5,'
+        b'"lastModified":"2025-01-12T15:00:58Z"},"_meta":{"trunkline/owner":"me"}}'
+    )
+
+
+# tools
+
+
+def test_t04_content_and_is_error_are_always_present() -> None:
+    assert msgspec.json.encode(t.CallToolResult([])) == b'{"content":[],"isError":false}'
+
+
+def test_a_structured_null_is_not_the_same_as_none_at_all() -> None:
+    assert t.CallToolResult([]).structured_content is UNSET
+    assert b'"structuredContent":null' in msgspec.json.encode(t.CallToolResult([], None))
+
+
+def test_a_call_without_arguments_has_empty_ones() -> None:
+    params = msgspec.json.decode(b'{"name":"a"}', type=t.CallToolParams)
+
+    assert params.arguments == Raw(b"{}")
+    assert msgspec.json.encode(params) == b'{"name":"a"}'
+
+
+def test_arguments_stay_as_they_were_read() -> None:
+    params = msgspec.json.decode(b'{"name":"a","arguments":{"x": 1.0}}', type=t.CallToolParams)
+
+    assert bytes(params.arguments) == b'{"x": 1.0}'
+
+
+def test_t02_what_the_specification_has_no_member_for_goes_under_meta() -> None:
+    tool = t.Tool("a", {"type": "object"}, meta={"trunkline/version": "2", "trunkline/deprecated": True})
+
+    assert msgspec.json.encode(tool) == (
+        b'{"name":"a","inputSchema":{"type":"object"},"_meta":{"trunkline/version":"2","trunkline/deprecated":true}}'
+    )
+
+
+def test_y07_the_founding_types_have_their_fields() -> None:
+    members = {cls: {field.name for field in fields(cls)} for cls in STRUCTS}
+
+    assert members[t.Resource] >= {"uri", "name", "description", "mime_type", "annotations"}
+    assert members[t.Tool] >= {"name", "description", "input_schema"}
+    assert members[t.Prompt] >= {"name", "description", "arguments"}
+    assert members[t.PromptArgument] >= {"name", "description", "required"}
+    assert members[t.Task] >= {"task_id", "status", "created_at", "last_updated_at"}
+
+
+# pagination
+
+
+def test_an_empty_cursor_is_a_cursor() -> None:
+    assert msgspec.json.encode(t.ListToolsResult([], next_cursor="")) == b'{"tools":[],"nextCursor":""}'
+
+
+def test_a_wish_for_a_page_size_is_accepted() -> None:
+    assert msgspec.json.decode(b'{"limit":10}', type=t.PaginatedParams).limit == 10
+
+
+# lifecycle
+
+
+def test_l19_what_a_client_declares_is_typed_and_extra_keys_do_no_harm() -> None:
+    declared = b'{"roots":{"listChanged":true},"sampling":{},"tools":{"listChanged":true},"experimental":{"x":{}}}'
+
+    assert msgspec.json.decode(declared, type=t.ClientCapabilities) == t.ClientCapabilities(
+        roots=t.RootsCapability(list_changed=True), sampling=t.SamplingCapability(), experimental={"x": {}}
+    )
+
+
+def test_l21_what_a_server_can_do_is_written_as_the_specification_has_it() -> None:
+    capabilities = t.ServerCapabilities(
+        tools=t.ToolsCapability(list_changed=True),
+        resources=t.ResourcesCapability(subscribe=True, list_changed=True),
+        prompts=t.PromptsCapability(),
+        logging={},
+        completions={},
+        experimental={"x": {}},
+    )
+
+    assert msgspec.json.encode(capabilities) == (
+        b'{"tools":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"prompts":{},'
+        b'"logging":{},"completions":{},"experimental":{"x":{}}}'
+    )
+
+
+# logging
+
+
+def test_levels_are_in_order_of_severity() -> None:
+    assert t.LOGGING_LEVELS[0] == "debug"
+    assert t.LOGGING_LEVELS.index("error") < t.LOGGING_LEVELS.index("critical") < t.LOGGING_LEVELS.index("emergency")
+
+
+# sampling
+
+
+def create_message(more: str) -> t.CreateMessageParams:
+    return msgspec.json.decode(f'{{"messages":[],{more}}}', type=t.CreateMessageParams)
+
+
+@pytest.mark.parametrize("name", ["costPriority", "speedPriority", "intelligencePriority"])
+@pytest.mark.parametrize("value", ["1.1", "-0.1"])
+def test_s04_priorities_of_a_model_are_between_nought_and_one(name: str, value: str) -> None:
+    with pytest.raises(ValidationError, match=name):
+        create_message(f'"maxTokens":1,"modelPreferences":{{"{name}":{value}}}')
+
+
+@pytest.mark.parametrize("value", ["2.1", "-0.1"])
+def test_s05_a_temperature_is_between_nought_and_two(value: str) -> None:
+    with pytest.raises(ValidationError, match="temperature"):
+        create_message(f'"maxTokens":1,"temperature":{value}')
+
+
+def test_s06_max_tokens_is_a_number_and_stop_sequences_keep_their_order() -> None:
+    with pytest.raises(ValidationError, match="maxTokens"):
+        create_message('"maxTokens":"10"')
+    assert create_message('"maxTokens":10,"stopSequences":["b","a"]').stop_sequences == ["b", "a"]
+
+
+def test_x16_a_message_has_one_block_or_several_and_any_reason_to_stop() -> None:
+    block = '{"type":"text","text":"a"}'
+    for content in (block, f"[{block}]"):
+        answer = f'{{"role":"assistant","content":{content},"model":"m","stopReason":"end_turn"}}'
+        result = msgspec.json.decode(answer, type=t.CreateMessageResult)
+
+        assert result.content in (t.TextContent("a"), [t.TextContent("a")])
+        assert result.stop_reason == "end_turn"
+
+
+# elicitation
+
+
+def test_an_elicitation_without_a_mode_is_a_form() -> None:
+    form = t.ElicitParams("Who?", t.RequestedSchema({"name": t.StringSchema()}))
+    encoded = msgspec.json.encode(form)
+
+    assert encoded == (
+        b'{"message":"Who?","requestedSchema":{"type":"object","properties":{"name":{"type":"string"}}}}'
+    )
+    assert msgspec.json.decode(encoded, type=t.ElicitParams).mode == "form"
+
+
+# tasks
+
+
+def test_a_task_without_a_limit_says_so() -> None:
+    task = t.Task("1", "working", "2025-11-25T10:30:00Z", "2025-11-25T10:30:00Z", None)
+
+    assert b'"ttl":null' in msgspec.json.encode(task)
