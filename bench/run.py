@@ -1,14 +1,16 @@
 """CPU per request of a server on stdio, ours beside its peers': `make bench PYTHON=…`.
 
 Only ratios inside one run mean something. So every target runs on the same CPython and on the one CPU that the driver
-runs on; each round starts every target of a row afresh, in a new order; and the best batch of all rounds counts.
+runs on. Each round starts all targets of a row afresh, and asks them short batches in turn, in an order that is drawn
+anew each time. Batches take about the same CPU time whatever a request costs, so that a quiet moment of the machine is
+as likely to hold one of theirs as one of ours; the best of all rounds counts.
 """
 
 import argparse
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from driver import BenchError, Sample, ServerProcess
@@ -16,7 +18,7 @@ from environments import ROOT, CannotInstall, Environments
 from report import Figures, judge, lines, write_json
 from workloads import ROWS, TARGETS, Row, Target
 
-BATCHES = 3  # in one process, after warming up
+BATCH_US = 25_000
 
 
 def main() -> int:
@@ -29,7 +31,7 @@ def main() -> int:
     print(f"CPU of the server process per request, CPython {environments.version}, best of {options.repeats} rounds")
     table, failed = [], False
     for row in rows:
-        figures = _measure(row, commands, options.repeats)
+        figures = _measure(row, commands, options)
         figures.missing |= {name: missing[name] for name in row.targets if name in missing}
         table.append((row, figures))
         print(*(line.rstrip() for line in lines(row, figures)), sep="\n", end="\n\n", flush=True)
@@ -45,17 +47,18 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
     parser.add_argument("--targets", help="only targets whose name contains one of these, separated by commas")
     parser.add_argument("--repeats", type=int, help="rounds for each row (5)")
-    parser.add_argument("--quick", action="store_true", help="two rounds of a quarter of the requests: a rough look")
+    parser.add_argument("--quick", action="store_true", help="a rough look: fewer rounds and batches")
     options = parser.parse_args()
     options.repeats = options.repeats or (2 if options.quick else 5)
+    options.batches = 4 if options.quick else 10
     return options
 
 
 def _selected(row: Row, options: argparse.Namespace) -> Row:
-    """The row with only the targets and as many requests as were asked for."""
+    """The row with only the targets that were asked for."""
     wanted = options.targets.split(",") if options.targets else [""]
     targets = tuple(name for name in row.targets if any(part in name for part in wanted))
-    return replace(row, targets=targets, count=row.count // 4 if options.quick else row.count)
+    return replace(row, targets=targets)
 
 
 def _commands(environments: Environments, names: set[str]) -> tuple[dict[str, list[str]], dict[str, str]]:
@@ -78,29 +81,37 @@ def _pin() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-def _measure(row: Row, commands: dict[str, list[str]], rounds: int) -> Figures:
-    """All rounds of one row. A target that answers wrongly is not started again."""
+def _measure(row: Row, commands: dict[str, list[str]], options: argparse.Namespace) -> Figures:
+    """All rounds of one row. A target that answers wrongly is not started again, and keeps none of its samples."""
     figures = Figures()
-    for _ in range(rounds):
-        for name in random.sample(row.targets, len(row.targets)):
-            if name in commands and name not in figures.missing:
+    for _ in range(options.repeats):
+        measurable = [name for name in row.targets if name in commands and name not in figures.missing]
+        under_way = {name: _samples(row, TARGETS[name], commands[name], options.batches) for name in measurable}
+        while under_way:
+            for name in random.sample(list(under_way), len(under_way)):
                 try:
-                    figures.samples.setdefault(name, []).extend(_samples(row, TARGETS[name], commands[name]))
+                    figures.samples.setdefault(name, []).append(next(under_way[name]))
+                except StopIteration:
+                    del under_way[name]
                 except BenchError as error:
-                    figures.samples.pop(name, None)
+                    del under_way[name], figures.samples[name]
                     figures.missing[name] = str(error)
     return figures
 
 
-def _samples(row: Row, target: Target, command: Sequence[str]) -> list[Sample]:
-    """One process, warmed up and asked a few batches."""
+def _samples(row: Row, target: Target, command: Sequence[str], batches: int) -> Iterator[Sample]:
+    """One process: spawned and warmed up when the first sample is asked for, then a batch of requests for each."""
     tools = row.tools if target.tools is None else target.tools
     with ServerProcess(command, os.environ | {"BENCH_TOOLS": str(tools)}) as server:
         spawned = server.handshake()
         if row.question is None:
-            return [spawned]
-        server.ask(row.question, row.count // 2, row.window)
-        return [server.ask(row.question, row.count, row.window) for _ in range(BATCHES)]
+            yield spawned
+            return
+        server.ask(row.question, row.warm_up, row.window)
+        warm = server.ask(row.question, row.warm_up, row.window)
+        count = max(int(BATCH_US / warm.cpu_us), 2 * row.window, 4)
+        for _ in range(batches):
+            yield server.ask(row.question, count, row.window)
 
 
 if __name__ == "__main__":

@@ -44,14 +44,14 @@ class Bar:
 
 @dataclass(frozen=True)
 class Row:
-    """One workload: `count` requests in a batch, `window` of them in flight."""
+    """One workload: what is asked of whom, with `window` requests in flight."""
 
     name: str
     question: Question | None  # None: what the server spends from its spawn to its first answer
     targets: tuple[str, ...]
     bars: tuple[Bar, ...] = ()
-    count: int = 1000
     window: int = 1
+    warm_up: int = 250  # requests, twice, before anything is measured
     tools: int = 0  # at least so many; a server has its own few anyway
 
 
@@ -136,7 +136,7 @@ ROWS = (
         LIST_1000,
         ("trunkline", "turbomcp", "mcp"),
         (Bar("cheaper", 10, "turbomcp", per="byte"), Bar("cheaper", 30, "mcp")),
-        count=20,
+        warm_up=10,
         tools=1000,
     ),
     Row(
@@ -152,7 +152,7 @@ ROWS = (
         ECHO_1MB,
         ("trunkline", "trunkline, no extras", "mcp", "mcp low-level"),
         (Bar("cheaper", 2, "mcp low-level"), Bar("cheaper", 1.5, "mcp low-level", ours="trunkline, no extras")),
-        count=20,
+        warm_up=10,
     ),
     Row(
         "spawn to first answer",

@@ -101,7 +101,7 @@ def test_the_server_declares_nothing_without_a_cell(revision: Revision, outcome:
 
 @pytest.mark.parametrize("revision", HANDSHAKE, ids=name)
 def test_all_that_the_server_sent_is_valid(revision: Revision, outcome: Outcome) -> None:
-    assert outcome.wire, "the peer never got a connection"
+    assert outcome.wire, "the connection never came about, or broke off"
     asked: dict[Any, str] = {}
     for entry in outcome.wire:
         message = entry["message"]

@@ -4,8 +4,8 @@
 //
 // Reads {message, sender, answers} and writes {ok, error}, one JSON object per line, until its input ends. The judge is
 // the zod types of the official TypeScript SDK of that time. They are found by name: CallToolRequestSchema belongs to
-// the method that it names, and CallToolResultSchema to its answer. They leave two things of the specification open: the
-// type of `instructions` in the answer to initialize, and the annotations of content.
+// the method that it names, and CallToolResultSchema to its answer. They leave two things of the specification open:
+// the type of `instructions` in the answer to initialize, and the annotations of content.
 import { resolve } from "node:path";
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
@@ -32,7 +32,8 @@ function schemasFor({ message, sender, answers }) {
   }
   const kind = "id" in message ? "Request" : "Notification";
   const sent = definition(`${ours}${kind}Schema`, message.method);
-  return sent ? [types[`JSONRPC${kind}Schema`], sent[1]] : `a ${sender} never sends the ${kind.toLowerCase()} ${message.method}`;
+  if (!sent) return `a ${sender} never sends the ${kind.toLowerCase()} ${message.method}`;
+  return [types[`JSONRPC${kind}Schema`], sent[1]];
 }
 
 /** What is wrong with a message, or null. */

@@ -38,6 +38,7 @@ BY_HAND: Mapping[Any, list[Any]] = {
         t.ResourceContents("file:///a", "text/plain", text="a", meta={"k": {}}),
         t.ResourceContents("file:///b", "image/png", blob="eA==", meta={"k": {}}),
     ],
+    t.Reference: [t.Reference("ref/prompt", name="a", title="A"), t.Reference("ref/resource", uri="file:///a")],
     t.StringSchema: [FORM["name"], FORM["colour"], FORM["titled"], FORM["legacy"]],
     t.EnumItems: [t.EnumItems(type="string", enum=["r"]), t.EnumItems(any_of=OPTIONS)],
     t.RequestedSchema: [t.RequestedSchema(FORM, list(FORM), "https://json-schema.org/draft/2020-12/schema")],
@@ -47,6 +48,7 @@ BY_HAND: Mapping[Any, list[Any]] = {
     ],
 }
 BY_NAME: Mapping[str, Any] = {
+    "capabilities": {},  # open, so whatever is declared
     "data": "eA==",
     "input_schema": {"type": "object"},
     "output_schema": {"type": "object"},

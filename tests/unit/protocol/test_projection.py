@@ -134,6 +134,7 @@ PATHS = {  # to types that have no name in the schemas, or several
     t.ElicitationCapability: [["ClientCapabilities", "elicitation"]],
     t.RequestedSchema: [["ElicitRequest", "params", "requestedSchema"]],
     t.ResourceContents: [["TextResourceContents"], ["BlobResourceContents"]],
+    t.Reference: [["PromptReference"], ["ResourceTemplateReference"]],
     t.StringSchema: [["StringSchema"], ["EnumSchema"]],
 }
 ROWS = {row.params: row for row in METHODS if row.params is not t.Empty}
@@ -250,7 +251,6 @@ def test_only_what_changes_is_copied() -> None:
         (t.ResourceTemplate, {"uriTemplate", "name", "description", "mimeType", "annotations"}),
         (t.Prompt, {"name", "description", "arguments"}),
         (t.PromptArgument, {"name", "description", "required"}),
-        (t.PromptReference, {"type", "name"}),
         (t.CompleteParams, {"ref", "argument", "_meta"}),
         (t.Root, {"uri", "name"}),
         (t.ListRootsResult, {"roots", "_meta"}),

@@ -20,6 +20,7 @@ STRUCTS = [value for value in PUBLIC if isinstance(value, type) and issubclass(v
 # Unions without a tag are one type; every other type is one definition.
 UNIONS = {
     t.ResourceContents: ["TextResourceContents", "BlobResourceContents"],
+    t.Reference: ["PromptReference", "ResourceTemplateReference"],
     t.ElicitParams: ["ElicitRequestFormParams", "ElicitRequestURLParams"],
     t.StringSchema: [
         "StringSchema",
@@ -41,24 +42,21 @@ INSIDE_A_DEFINITION = {  # these have no name in the schema: they are met below 
 }
 LATER = {t.ClientCapabilities: {"extensions"}, t.ServerCapabilities: {"extensions"}}  # of 2026-07-28
 NOT_TYPES = {
-    *(
-        "BaseMetadata",
-        "Icons",
-        "ResourceContents",
-        "NotificationParams",
-    ),  # inherited from; their members are with heirs
+    *("BaseMetadata", "Icons", "ResourceContents", "NotificationParams"),  # others inherit their members
     *("Error", "URLElicitationRequiredError"),  # JSON-RPC's
     "GetTaskPayloadResult",  # any result at all
 }
+ERROR_DATA = {t.UrlElicitationRequired}
+NAMED = [cls for cls in STRUCTS if cls not in OURS | INSIDE_A_DEFINITION | ERROR_DATA]
 
 
 def definition_names(cls: type) -> list[str]:
     """The definitions that a type stands for. Params are named after their method: `…RequestParams` is `…Params`."""
     stem = cls.__name__.removesuffix("Params")
-    names = (
-        [cls.__name__, f"{stem}RequestParams", f"{stem}NotificationParams"] if stem != cls.__name__ else [cls.__name__]
-    )
-    return UNIONS.get(cls) or [name for name in [OTHER_NAMES.get(cls), *names] if name in DEFINITIONS][:1]
+    names = [OTHER_NAMES.get(cls), cls.__name__]
+    if stem != cls.__name__:
+        names += [f"{stem}RequestParams", f"{stem}NotificationParams"]
+    return UNIONS.get(cls) or [name for name in names if name in DEFINITIONS][:1]
 
 
 def shapes(cls: type) -> list[dict[str, Any]]:
@@ -112,17 +110,13 @@ def inline_objects(official: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any
             yield item
 
 
-@pytest.mark.parametrize(
-    "cls", [cls for cls in STRUCTS if cls not in OURS | INSIDE_A_DEFINITION | {t.UrlElicitationRequired}]
-)
+@pytest.mark.parametrize("cls", NAMED)
 def test_types_have_exactly_the_members_of_the_schema_and_the_same_ones_are_required(cls: type[Struct]) -> None:
     assert assert_same_members(cls, shapes(cls)) <= INSIDE_A_DEFINITION
 
 
 def test_types_without_a_definition_are_met_inside_of_one() -> None:
-    named = [cls for cls in STRUCTS if cls not in OURS | INSIDE_A_DEFINITION | {t.UrlElicitationRequired}]
-
-    assert set().union(*(assert_same_members(cls, shapes(cls)) for cls in named)) == INSIDE_A_DEFINITION
+    assert set().union(*(assert_same_members(cls, shapes(cls)) for cls in NAMED)) == INSIDE_A_DEFINITION
 
 
 def test_the_data_of_the_error_that_asks_for_urls_has_the_members_of_the_schema() -> None:

@@ -5,7 +5,8 @@ Optional members default to `None` and are left out when they are. Objects are o
 a type does not know are ignored when read.
 
 What the specification writes as a union without a tag is one type here, whose members are the union's: contents
-of a resource (text or blob), an elicitation (form or URL), a string of a form (free or chosen from a list).
+of a resource (text or blob), an elicitation (form or URL), a string of a form (free or chosen from a list). So is
+what completion refers to, since some peers name its kinds otherwise.
 """
 
 from typing import Any

@@ -1,0 +1,381 @@
+"""The probes: one for each cell of the matrix, by its name.
+
+A probe uses the everything-server through the official SDK and raises if anything is not as the specification wants it.
+A cell is a method and the side that receives it, or a capability and the side that declares it.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import mcp_types as types
+from mcp.client.session import ClientSession
+from mcp.shared.exceptions import MCPError
+from mcp_connection import CAPABILITIES, ROOT, Connection, connected, contains, equal
+
+RESOURCE_NOT_FOUND = -32002
+
+
+@dataclass
+class Peer:
+    """What a probe works with."""
+
+    argv: list[str]
+    revision: str
+    connection: Connection
+
+    @property
+    def session(self) -> ClientSession:
+        return self.connection.session
+
+    def connected_without(self, capability: str) -> Any:
+        """Another conversation, in which the client does not declare one of its capabilities."""
+        capabilities = deepcopy(CAPABILITIES)
+        *parents, leaf = capability.split(".")
+        branch: dict[str, Any] = capabilities
+        for name in parents:
+            branch = branch[name]
+        del branch[leaf]
+        return connected(self.argv, self.revision, capabilities)
+
+
+Probe = Callable[[Peer], Awaitable[None]]
+PROBES: dict[str, Probe] = {}
+
+
+def probe(cell: str) -> Callable[[Probe], Probe]:
+    """Registers the probe of a cell."""
+
+    def register(function: Probe) -> Probe:
+        PROBES[cell] = function
+        return function
+
+    return register
+
+
+@probe("initialize to server")
+async def initialize(peer: Peer) -> None:
+    handshake = peer.connection.handshake
+    equal(handshake.protocol_version, peer.revision)
+    equal(handshake.server_info.name, "everything")
+    equal(handshake.instructions, "Try everything.")
+
+
+@probe("notifications/initialized to server")
+async def initialized(peer: Peer) -> None:
+    """Only after it may a server ask anything of its client."""
+    equal(await peer.connection.call("ping_client"), "pong")
+
+
+@probe("ping to server")
+async def ping_server(peer: Peer) -> None:
+    await peer.session.send_ping()
+
+
+@probe("ping to client")
+async def ping_client(peer: Peer) -> None:
+    before = len(peer.connection.asked("ping"))
+    equal(await peer.connection.call("ping_client"), "pong")
+    equal(len(peer.connection.asked("ping")), before + 1)
+
+
+@probe("notifications/cancelled to server")
+async def cancelled_by_client(peer: Peer) -> None:
+    """The tool is stopped, and its call is never answered."""
+    started = anyio.Event()
+
+    async def on_progress(*_: object) -> None:
+        started.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(peer.session.call_tool, "hang", {}, None, on_progress)
+        await started.wait()
+        group.cancel_scope.cancel()
+    contains(await peer.connection.call("happened", event="hang cancelled"), "hang cancelled")
+    sent = [entry["message"] for entry in peer.connection.wire if entry["sender"] == "client"]
+    call = next(m["id"] for m in reversed(sent) if m.get("params", {}).get("name") == "hang")
+    received = [entry["message"] for entry in peer.connection.wire if entry["sender"] == "server"]
+    equal([m for m in received if "method" not in m and m.get("id") == call], [])
+
+
+@probe("notifications/cancelled to client")
+async def cancelled_by_server(peer: Peer) -> None:
+    """A server whose patience is at an end says so, and the SDK stops its callback."""
+    equal(await peer.connection.call("sample_impatiently", prompt="hang"), "gave up")
+    await peer.connection.sampling_cancelled.wait()
+
+
+@probe("notifications/progress to server")
+async def progress_of_client(peer: Peer) -> None:
+    """The client reports progress of a sampling request; the server hears it."""
+    equal(json.loads(await peer.connection.call("sample_attentively", prompt="hello")), [1.0])
+
+
+@probe("notifications/progress to client")
+async def progress_of_server(peer: Peer) -> None:
+    reports: list[tuple[float, float | None, str | None]] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        reports.append((progress, total, message))
+
+    await peer.session.call_tool("count", {"steps": 3}, progress_callback=on_progress)
+    await peer.session.send_ping()
+    equal([report[:2] for report in reports], [(1.0, 3.0), (2.0, 3.0), (3.0, 3.0)])
+    has_messages = peer.revision >= "2025-03-26"
+    equal([report[2] for report in reports], [f"step {step}" if has_messages else None for step in (1, 2, 3)])
+
+
+@probe("tools/list to server")
+async def tools_list(peer: Peer) -> None:
+    tools = {tool.name: tool for tool in (await peer.session.list_tools()).tools}
+    contains(tools, "add")
+    equal(tools["add"].description, "Adds two numbers.")
+    equal(sorted(tools["add"].input_schema["required"]), ["a", "b"])
+
+
+@probe("tools/call to server")
+async def tools_call(peer: Peer) -> None:
+    equal(await peer.connection.call("add", a=2, b=3), "5")
+    failed = await peer.session.call_tool("fail", {})
+    equal(failed.is_error, True)
+    contains(failed.content[0].text, "on purpose")
+    await refused(peer.session.call_tool("no such tool", {}), types.INVALID_PARAMS)
+
+
+@probe("notifications/tools/list_changed to client")
+async def tools_changed(peer: Peer) -> None:
+    async def names() -> list[str]:
+        return [tool.name for tool in (await peer.session.list_tools()).tools]
+
+    await comes_and_goes(peer, "tools", "spare", names)
+
+
+@probe("resources/list to server")
+async def resources_list(peer: Peer) -> None:
+    resources = {resource.uri: resource for resource in (await peer.session.list_resources()).resources}
+    contains(resources, "test://static")
+    equal(resources["test://static"].mime_type, "text/plain")
+
+
+@probe("resources/templates/list to server")
+async def resource_templates_list(peer: Peer) -> None:
+    listed = await peer.session.list_resource_templates()
+    contains([template.uri_template for template in listed.resource_templates], "test://item/{id}")
+
+
+@probe("resources/read to server")
+async def resources_read(peer: Peer) -> None:
+    static = (await peer.session.read_resource("test://static")).contents[0]
+    equal((static.uri, static.mime_type, static.text), ("test://static", "text/plain", "static text"))
+    equal((await peer.session.read_resource("test://item/7")).contents[0].text, "item 7")
+    equal((await peer.session.read_resource("test://binary")).contents[0].blob, "AAEC")
+    await refused(peer.session.read_resource("test://nowhere"), RESOURCE_NOT_FOUND)
+
+
+@probe("notifications/resources/list_changed to client")
+async def resources_changed(peer: Peer) -> None:
+    async def uris() -> list[str]:
+        return [resource.uri for resource in (await peer.session.list_resources()).resources]
+
+    await comes_and_goes(peer, "resources", "test://spare", uris)
+
+
+@probe("resources/subscribe to server")
+async def resources_subscribe(peer: Peer) -> None:
+    """Only a subscriber is told, and only of the resource that it subscribed to."""
+    await peer.connection.call("touch", uri="test://static")
+    await peer.connection.nothing_heard("notifications/resources/updated")
+    await peer.session.subscribe_resource("test://static")
+    await peer.connection.call("touch", uri="test://binary")
+    await peer.connection.call("touch", uri="test://static")
+    equal((await peer.connection.heard("notifications/resources/updated")).uri, "test://static")
+    await peer.session.unsubscribe_resource("test://static")
+
+
+@probe("notifications/resources/updated to client")
+async def resource_updated(peer: Peer) -> None:
+    await peer.session.subscribe_resource("test://item/7")
+    await peer.connection.call("touch", uri="test://item/7")
+    equal((await peer.connection.heard("notifications/resources/updated")).uri, "test://item/7")
+    await peer.session.unsubscribe_resource("test://item/7")
+
+
+@probe("resources/unsubscribe to server")
+async def resources_unsubscribe(peer: Peer) -> None:
+    await peer.session.subscribe_resource("test://static")
+    await peer.session.unsubscribe_resource("test://static")
+    await peer.connection.call("touch", uri="test://static")
+    await peer.connection.nothing_heard("notifications/resources/updated")
+
+
+@probe("prompts/list to server")
+async def prompts_list(peer: Peer) -> None:
+    prompts = {prompt.name: prompt for prompt in (await peer.session.list_prompts()).prompts}
+    contains(prompts, "greet")
+    equal([(a.name, a.required) for a in prompts["greet"].arguments or []], [("who", True)])
+
+
+@probe("prompts/get to server")
+async def prompts_get(peer: Peer) -> None:
+    message = (await peer.session.get_prompt("greet", {"who": "Ada"})).messages[0]
+    equal((message.role, message.content.text), ("user", "Say hello to Ada."))
+    await refused(peer.session.get_prompt("no such prompt"), types.INVALID_PARAMS)
+
+
+@probe("notifications/prompts/list_changed to client")
+async def prompts_changed(peer: Peer) -> None:
+    async def names() -> list[str]:
+        return [prompt.name for prompt in (await peer.session.list_prompts()).prompts]
+
+    await comes_and_goes(peer, "prompts", "spare", names)
+
+
+@probe("completion/complete to server")
+async def completion_complete(peer: Peer) -> None:
+    prompt = types.PromptReference(type="ref/prompt", name="greet")
+    completed = await peer.session.complete(prompt, {"name": "who", "value": "A"})
+    equal(completed.completion.values, ["Ada", "Alan"])
+
+
+@probe("logging/setLevel to server")
+async def logging_set_level(peer: Peer) -> None:
+    """What is below the level stays away."""
+    await peer.session.set_logging_level("warning")
+    await peer.connection.call("log", level="info", text="quiet")
+    await peer.connection.nothing_heard("notifications/message")
+    await peer.connection.call("log", level="error", text="loud")
+    equal((await peer.connection.heard("notifications/message")).level, "error")
+
+
+@probe("notifications/message to client")
+async def log_message(peer: Peer) -> None:
+    await peer.session.set_logging_level("debug")
+    await peer.connection.call("log", level="notice", text="hello")
+    message = await peer.connection.heard("notifications/message")
+    equal((message.level, message.logger, message.data), ("notice", "everything", {"text": "hello"}))
+
+
+@probe("sampling/createMessage to client")
+async def sampling(peer: Peer) -> None:
+    reply = json.loads(await peer.connection.call("sample", prompt="hello"))
+    equal(reply, {"text": "echo: hello", "model": "parrot"})
+
+
+@probe("roots/list to client")
+async def roots_list(peer: Peer) -> None:
+    equal(json.loads(await peer.connection.call("list_roots")), [[str(ROOT.uri), ROOT.name]])
+
+
+@probe("notifications/roots/list_changed to server")
+async def roots_changed(peer: Peer) -> None:
+    await peer.session.send_roots_list_changed()
+    contains(await peer.connection.call("happened", event="roots changed"), "roots changed")
+
+
+@probe("elicitation/create to client")
+async def elicitation(peer: Peer) -> None:
+    """By form, with each of the three answers; and by URL, where the revision has it."""
+    accepted = json.loads(await peer.connection.call("elicit", message="accept"))
+    equal(accepted, {"action": "accept", "name": "Ada", "age": 36})
+    equal(json.loads(await peer.connection.call("elicit", message="decline")), {"action": "decline"})
+    equal(json.loads(await peer.connection.call("elicit", message="cancel")), {"action": "cancel"})
+    form = peer.connection.asked("elicitation/create")[-1]["params"]["requestedSchema"]
+    equal(sorted(form["properties"]), ["age", "name"])
+    if peer.revision >= "2025-11-25":
+        equal(await peer.connection.call("elicit_url", message="accept"), "accept")
+        asked = peer.connection.asked("elicitation/create")[-1]["params"]
+        equal((asked["mode"], asked["url"], asked["elicitationId"]), ("url", "https://example.com/form", "form-1"))
+
+
+@probe("notifications/elicitation/complete to client")
+async def elicitation_complete(peer: Peer) -> None:
+    await peer.connection.call("elicit_url", message="accept")
+    await peer.connection.call("finish_elicitation")
+    equal((await peer.connection.heard("notifications/elicitation/complete")).elicitation_id, "form-1")
+
+
+async def comes_and_goes(peer: Peer, kind: str, key: str, listed: Callable[[], Awaitable[list[str]]]) -> None:
+    """An entry is hidden and shown again: each time the client is told, and the list has changed."""
+    contains(await listed(), key)
+    await peer.connection.call("hide", kind=kind)
+    await peer.connection.heard(f"notifications/{kind}/list_changed")
+    equal(key in await listed(), False)
+    await peer.connection.call("show", kind=kind)
+    await peer.connection.heard(f"notifications/{kind}/list_changed")
+    contains(await listed(), key)
+
+
+async def refused(request: Awaitable[Any], code: int) -> None:
+    """Fails unless a request is answered with that error."""
+    try:
+        answer = await request
+    except MCPError as error:
+        equal(error.code, code)
+    else:
+        raise AssertionError(f"{answer!r} instead of error {code}")
+
+
+# --- capabilities ------------------------------------------------------------------------------
+
+
+def declared(capabilities: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The capabilities that are on, as paths: `tools.listChanged`, and `logging` where there is nothing below."""
+    for name, value in capabilities.items():
+        if isinstance(value, dict) and value:
+            yield from declared(value, f"{prefix}{name}.")
+        elif value is not False and value is not None:
+            yield f"{prefix}{name}"
+
+
+def server_capability(path: str) -> Probe:
+    """That the server declares a capability; what it promises is for the probes of its methods."""
+
+    async def declares(peer: Peer) -> None:
+        capabilities = peer.connection.handshake.capabilities.model_dump(by_alias=True, exclude_none=True)
+        contains(list(declared(capabilities)), path)
+
+    return declares
+
+
+def client_capability(path: str, tool: str, method: str, **arguments: Any) -> Probe:
+    """That the server knows what the client declares, and asks nothing of a client that does not declare it."""
+
+    async def respects(peer: Peer) -> None:
+        known = json.loads(await peer.connection.call("client_capabilities"))
+        for name in path.split("."):
+            contains(known, name)
+            known = known[name]
+        async with peer.connected_without(path.removesuffix(".listChanged")) as other:
+            try:
+                result = await other.session.call_tool(tool, arguments)
+            except MCPError:
+                pass  # as good a refusal as a failed tool
+            else:
+                equal(result.is_error, True)
+            equal(other.asked(method), [])
+
+    return respects
+
+
+for _path in (
+    "tools.listChanged",
+    "resources.subscribe",
+    "resources.listChanged",
+    "prompts.listChanged",
+    "logging",
+    "completions",
+):
+    PROBES[f"server {_path}"] = server_capability(_path)
+
+PROBES |= {
+    "client sampling": client_capability("sampling", "sample", "sampling/createMessage", prompt="hello"),
+    "client roots.listChanged": client_capability("roots.listChanged", "list_roots", "roots/list"),
+    "client elicitation": client_capability("elicitation", "elicit", "elicitation/create", message="accept"),
+    "client elicitation.form": client_capability("elicitation.form", "elicit", "elicitation/create", message="accept"),
+    "client elicitation.url": client_capability(
+        "elicitation.url", "elicit_url", "elicitation/create", message="accept"
+    ),
+}
