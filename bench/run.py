@@ -2,8 +2,9 @@
 
 Only ratios inside one run mean something. So every target runs on the same CPython and on the one CPU that the driver
 runs on. Each round starts all targets of a row afresh, and asks them short batches in turn, in an order that is drawn
-anew each time. Batches take about the same CPU time whatever a request costs, so that a quiet moment of the machine is
-as likely to hold one of theirs as one of ours; the best of all rounds counts.
+anew each time. A batch aims at the same CPU time whatever a request costs, so that a quiet moment of the machine is as
+likely to hold one of theirs as one of ours; the dearest ones take longer, since a window has to be filled twice. The
+best batch of all rounds counts.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from environments import ROOT, CannotInstall, Environments
 from report import Figures, judge, lines, write_json
 from workloads import ROWS, TARGETS, Row, Target
 
-BATCH_US = 25_000
+BATCH_US = 25_000  # CPU time that a batch aims at: some 2,000 calls of ours, some 30 of `mcp`
 
 
 def main() -> int:

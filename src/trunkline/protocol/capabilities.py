@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.errors import InvalidParams
+from trunkline.protocol.projection import WINDOWS
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import ClientCapabilities, ServerCapabilities
 
@@ -21,12 +22,7 @@ __all__ = ["Capabilities", "Negotiated", "agree", "declared", "without_newer"]
 
 Capabilities = Mapping[str, Any]
 
-_SINCE: Final = {
-    "completions": Revision.V2025_03_26,
-    "elicitation": Revision.V2025_06_18,
-    "tasks": Revision.V2025_11_25,
-    "extensions": Revision.V2026_07_28,
-}
+_WINDOWS: Final = {**WINDOWS[ServerCapabilities], **WINDOWS[ClientCapabilities]}
 
 
 class Negotiated(Struct, frozen=True):
@@ -59,7 +55,7 @@ def declared(capabilities: Capabilities, path: str) -> bool:
     return True
 
 
-def agree(offered: Capabilities, theirs: Capabilities, revision: Revision) -> Negotiated:
+def agree(offered: Capabilities, theirs: Capabilities) -> Negotiated:
     """What a server that offers this and a client that declares that have in common.
 
     Raises `InvalidParams` for a declaration that is not one.
@@ -70,15 +66,15 @@ def agree(offered: Capabilities, theirs: Capabilities, revision: Revision) -> Ne
         raise InvalidParams(f"client capabilities are malformed: {error}") from None
     mine = {
         name: _minus_refused(value, theirs.get(name))
-        for name, value in without_newer(offered, revision).items()
+        for name, value in offered.items()
         if theirs.get(name) is not False
     }
     return Negotiated(mine, theirs, _experimental(offered) & _experimental(theirs))
 
 
 def without_newer(capabilities: Capabilities, revision: Revision) -> dict[str, Any]:
-    """Capabilities without those that a revision does not have."""
-    return {name: value for name, value in capabilities.items() if _SINCE.get(name, revision) <= revision}
+    """Capabilities without those that a revision has no name for. Its methods may be there all the same."""
+    return {name: on for name, on in capabilities.items() if name not in _WINDOWS or _WINDOWS[name].covers(revision)}
 
 
 def _minus_refused(offered: Any, theirs: Any) -> Any:

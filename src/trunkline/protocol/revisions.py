@@ -1,8 +1,7 @@
 """The revisions of the specification: their order, their era, and how two sides settle on one."""
 
 from collections.abc import Iterable
-from enum import Enum, auto
-from functools import total_ordering
+from enum import Enum, StrEnum, auto
 from typing import Final
 
 __all__ = ["HANDSHAKE", "NEWEST", "Era", "Revision", "negotiate"]
@@ -15,18 +14,14 @@ class Era(Enum):
     MODERN = auto()  # every request carries its own envelope
 
 
-@total_ordering
-class Revision(Enum):
-    """A published revision; the value is its name on the wire. Later ones are greater."""
+class Revision(StrEnum):
+    """A published revision; the value is its name on the wire. Later ones are greater, since ISO dates sort as text."""
 
     V2024_11_05 = "2024-11-05"
     V2025_03_26 = "2025-03-26"
     V2025_06_18 = "2025-06-18"
     V2025_11_25 = "2025-11-25"
     V2026_07_28 = "2026-07-28"
-
-    def __lt__(self, other: "Revision") -> bool:
-        return self.value < other.value  # ISO dates sort as text
 
     @property
     def era(self) -> Era:

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any, Final
 
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
 from trunkline.config import Settings
 from trunkline.errors import (
@@ -41,6 +42,7 @@ from trunkline.protocol.events import (
 )
 from trunkline.protocol.inflight import Awaited, Running, Timetable, Tracked
 from trunkline.protocol.lifecycle import Phase, Signal
+from trunkline.protocol.meta import PROGRESS_TOKEN
 from trunkline.protocol.methods import ALIASES, Method, Side, find, known
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import HANDSHAKE, NEWEST, Revision, negotiate
@@ -93,6 +95,7 @@ class Session:
         self._running: dict[RequestId, Running] = {}
         self._awaited: dict[RequestId, Awaited] = {}
         self._ids = count(1)
+        self._plain = True  # the types are those of the revision spoken: nothing to project
         self._open: dict[str, Method] = {}  # what the peer may send now
 
     # --- facts ---------------------------------------------------------------------------------
@@ -127,6 +130,7 @@ class Session:
     def step(self, signal: Signal) -> None:
         """Moves to the next phase; raises `WrongPhase` where the table has none."""
         self.phase = lifecycle.step(self.phase, signal)
+        self._plain = self.spoken is NEWEST
         self._open = {row.name: row for row in known(self.spoken, self.side) if self._may_come(row)}
 
     def fail_handshake(self, why: str) -> None:
@@ -144,13 +148,13 @@ class Session:
     def initialize(self, params: InitializeParams) -> InitializeResult:
         """Takes a client's `initialize`: settles revision and capabilities, and gives the answer."""
         revision = negotiate(params.protocol_version, self.revisions)
-        self.negotiated = agree(self.offered, params.capabilities, revision)
+        self.negotiated = agree(self.offered, params.capabilities)
         self.revision = revision
         self.peer = params.client_info
         self.step(Signal.RECV_INITIALIZE)
         return InitializeResult(
             protocol_version=revision.value,
-            capabilities=dict(self.negotiated.server),
+            capabilities=without_newer(self.negotiated.server, revision),
             server_info=self.info,
             instructions=self.instructions,
         )
@@ -171,14 +175,19 @@ class Session:
 
     def receive(self, message: Message | Malformed, now: float) -> Event:
         """What a message means."""
+        if type(message) is Request:
+            row = self._open.get(message.method)
+            ident = message.id
+            if row is None or row.result is None or ident in self._running:
+                return self._refuse_call(message, row)
+            call = self._running[ident] = Running(id=ident, method=row, started=now)
+            return CallReceived(call, message.params)
+        return self._receive_other(message, now)
+
+    def _receive_other(self, message: Message | Malformed, now: float) -> Event:
         match message:
-            case Request(id=ident, method=name, params=params):
-                row = self._open.get(name)
-                if row is None or not row.request or ident in self._running:
-                    return self._refuse_call(message, row)
-                call = Running(id=ident, method=row, started=now)
-                self._running[ident] = call
-                return CallReceived(call, params)
+            case Request():
+                return self._refuse_call(message, None)
             case Notification():
                 return self._receive_notice(message, now)
             case Response(id=ident, result=result):
@@ -243,7 +252,7 @@ class Session:
         return Cancelled(call, params.reason)
 
     def _receive_progress(self, params: ProgressParams, now: float) -> Event:
-        request = self._awaited.get(params.progress_token)  # our tokens are our request ids
+        request = self._awaited.get(params.progress_token)
         if request is None:
             return Ignored("progress under a token that is not in use", "invalid_progress_token")
         if not request.heard(params.progress, now):
@@ -285,7 +294,7 @@ class Session:
         """
         if not self._finish(call):
             return None
-        return Response(call.id, result if isinstance(result, Raw) else project(result, self.spoken))
+        return Response(call.id, result if self._plain or type(result) is Raw else project(result, self.spoken))
 
     def fail(self, call: Running, error: ProtocolError) -> ErrorResponse | None:
         """The error that answers a request of the peer's; None if nothing may be sent any more."""
@@ -333,6 +342,8 @@ class Session:
         self.timetable.watch(awaited)
         if row.sent is Signal.SEND_INITIALIZE:
             self.step(Signal.SEND_INITIALIZE)
+        if on_progress is not None:  # our tokens are our request ids
+            params = replace(params, meta={**(params.meta or {}), PROGRESS_TOKEN: ident})
         return awaited, Request(ident, name, project(params, self.spoken))
 
     def notify(self, name: str, params: Any = UNSET) -> Notification:

@@ -78,7 +78,8 @@ def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool
         why = f"{name}: what it returns cannot be described: {error}; annotate another type, or use structured=False"
         raise RegistrationError(why, kind="tool_schema_invalid") from None
     wraps = not _is_object(returns)
-    return Output(returns, wraps, _structured(checked, settings, wraps=wraps))
+    convert = _structured(checked, settings, wraps=wraps)
+    return Output(returns, wraps, _text(convert) if returns is str and settings.max_text is None else convert)
 
 
 def _is_object(returns: Any) -> bool:
@@ -116,6 +117,15 @@ def _checker(returns: Any) -> Callable[[Any], Any]:
         return lambda value: value if type(value) is returns else msgspec.convert(value, returns)
     msgspec.json.Decoder(returns)  # refuses types that msgspec cannot read
     return lambda value: msgspec.convert(value, returns)
+
+
+def _text(general: Callable[[Any], CallToolResult]) -> Callable[[Any], CallToolResult]:
+    """The short way of a tool that returns text, which most of them do."""
+
+    def convert(value: Any) -> CallToolResult:
+        return CallToolResult([TextContent(value)], {"result": value}) if type(value) is str else general(value)
+
+    return convert
 
 
 def _structured(checked: Callable[[Any], Any], settings: Settings, *, wraps: bool) -> Callable[[Any], CallToolResult]:
@@ -167,24 +177,27 @@ def as_block(value: Any, settings: Settings) -> ContentBlock:
 
 def resource_contents(value: Any, uri: str, mime_type: str | None, settings: Settings) -> list[ResourceContents]:
     """Any value as the contents of a resource."""
-    if isinstance(value, list | tuple):
-        items = cast("Sequence[Any]", value)
-        if items and all(isinstance(item, ResourceContents) for item in items):
-            return [_checked_contents(item, settings) for item in items]
     if isinstance(value, ResourceContents):
-        return [_checked_contents(value, settings)]
+        value = [value]
+    items = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
+    if items and all(isinstance(item, ResourceContents) for item in items):
+        return [_checked_contents(item, settings) for item in items]
+    return [_one_content(cast("Any", value), uri, mime_type, settings)]
+
+
+def _one_content(value: Any, uri: str, mime_type: str | None, settings: Settings) -> ResourceContents:
     if isinstance(value, bytes | bytearray):
         blob = binascii.b2a_base64(value, newline=False).decode()
         _check_size(len(value), settings.max_binary, "binary_data_too_large")
-        return [ResourceContents(uri, mime_type or "application/octet-stream", blob=blob)]
+        return ResourceContents(uri, mime_type or "application/octet-stream", blob=blob)
     if isinstance(value, str):
         _check_text(value, settings)
-        return [ResourceContents(uri, mime_type or "text/plain", text=value)]
+        return ResourceContents(uri, mime_type or "text/plain", text=value)
     try:
-        text = codec.to_json(cast("Any", value)).decode()
+        text = codec.to_json(value).decode()
     except (TypeError, ValueError) as error:
         raise BadResult(f"{type(value).__name__} has no JSON: {error}") from None
-    return [ResourceContents(uri, mime_type or "application/json", text=text)]
+    return ResourceContents(uri, mime_type or "application/json", text=text)
 
 
 def check_mime(mime_type: str | None) -> str | None:

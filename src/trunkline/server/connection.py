@@ -109,6 +109,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._clock = shared.clock
+        self._watched = bool(shared.observers)
         self._active = 0  # calls that have been started and not ended
         self._waiting: deque[tuple[Running, Any]] = deque()  # calls whose turn has not come
         self._paused = False
@@ -117,9 +118,7 @@ class Connection:
         self._timer_due: float | None = None
         self._opened: asyncio.Future[None] | None = None  # for requests of ours that came too early
         self._idle: asyncio.Future[None] | None = None
-        if shared.observers:
-            info = channel.info
-            self.tell(Connected, transport=info.transport, peer=info.peer)
+        self.tell(Connected, transport=channel.info.transport, peer=channel.info.peer)
         self.step(Signal.CONNECT)
 
     # --- receiving -----------------------------------------------------------------------------
@@ -127,26 +126,34 @@ class Connection:
     def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
         """Takes what one read brought."""
         now = self._clock.now()
-        if self.shared.observers:
+        if self._watched:
             self.tell(Received, count=len(messages))
+        receive = self.session.receive
         for message in messages:
             if isinstance(message, Batch):
                 self._receive_batch(message, now, origin)
             else:
-                self._handle(self.session.receive(message, now), origin)
+                self._handle(receive(message, now), origin)
 
     def _handle(self, event: Event, origin: Origin) -> None:
+        if type(event) is CallReceived:
+            event.call.origin = origin
+            if self._active < self.settings.max_calls:
+                self._start(event.call, event.params)
+            else:
+                self._put_off(event.call, event.params)
+        else:
+            self._handle_other(event)
+
+    def _handle_other(self, event: Event) -> None:
         match event:
-            case CallReceived(call=call, params=params):
-                call.origin = origin
-                self._take(call, params)
             case Answered():
                 _settle(event)
             case NoticeReceived():
                 self._notice(event)
             case Refused(reply=reply):
                 self.dropped(reply.error.message, "refused")
-                self._send_answer(reply)
+                self.channel.send(reply, about=reply.id if isinstance(reply.id, int | str) else None)
             case Cancelled(call=call):
                 self._cancelled(call)
             case Opened():
@@ -159,6 +166,8 @@ class Connection:
                     request.on_progress(progress)
             case Ignored(why=why, kind=kind):
                 self.dropped(why, kind)
+            case CallReceived():
+                pass  # handled above, before all others
 
     def _receive_batch(self, batch: Batch, now: float, origin: Origin) -> None:
         if self.session.revision is not Revision.V2025_03_26:
@@ -186,17 +195,14 @@ class Connection:
 
     # --- calls ---------------------------------------------------------------------------------
 
-    def _take(self, call: Running, params: Any) -> None:
-        if self._active < self.settings.max_calls:
-            self._start(call, params)
-            return
+    def _put_off(self, call: Running, params: Any) -> None:
         self._waiting.append((call, params))
         if len(self._waiting) >= self.settings.max_waiting and not self._paused:
             self._paused = True
             self.channel.pause()
 
     def _start(self, call: Running, params: Any) -> None:
-        if self.shared.observers:
+        if self._watched:
             self.tell(CallStarted, request=call.id, method=call.method.name)
         self._active += 1
         done = partial(self._ended, call)
@@ -225,17 +231,18 @@ class Connection:
             self._fail(call, error)
         elif not isinstance(error, asyncio.CancelledError):
             self._report_failure(call, "-", error)
-        self._next()
+        if self._waiting or self._paused or self._idle is not None:
+            self._next()
 
     def _reply(self, call: Running, value: Any) -> None:
         try:
             answer = self.session.reply(call, value)
             if answer is not None:
-                self._send_answer(answer)
+                self._send_answer(answer, call.id)
         except Exception as error:  # noqa: BLE001 - a value without JSON, for one
             self._unsendable(call, error)
         else:
-            if answer is not None and self.shared.observers:
+            if answer is not None and self._watched:
                 failed = isinstance(value, CallToolResult) and value.is_error
                 self._tell_end(call, "failed" if failed else "ok")
 
@@ -247,7 +254,7 @@ class Connection:
             if isinstance(failure.answer, ProtocolError)
             else Response(call.id, failure.answer)
         )
-        self._send_answer(answer)
+        self._send_answer(answer, call.id)
 
     def _fail(self, call: Running, error: BaseException) -> None:
         self.conclude(call, failure_of(error, call, self.session.spoken), error)
@@ -261,8 +268,8 @@ class Connection:
         else:
             answer = self.session.reply(call, failure.answer)
         if answer is not None:
-            self._send_answer(answer)
-        if self.shared.observers:
+            self._send_answer(answer, call.id)
+        if self._watched:
             code = answer.error.code if isinstance(answer, ErrorResponse) else None
             self._tell_end(call, "failed" if code is None else "error", code)
 
@@ -280,8 +287,7 @@ class Connection:
     def _cancelled(self, call: Running) -> None:
         self._stop(call)
         self._leave_batch(call)
-        if self.shared.observers:
-            self._tell_end(call, "cancelled")
+        self._tell_end(call, "cancelled")
         self._next()
 
     def _stop(self, call: Running) -> None:
@@ -293,13 +299,12 @@ class Connection:
         if gather is not None:
             self._gathered(gather)
 
-    def _send_answer(self, answer: Message) -> None:
-        ident = answer.id if isinstance(answer, Response | ErrorResponse) else None
-        if self._batches and isinstance(ident, int | str) and (gather := self._batches.pop(ident, None)) is not None:
+    def _send_answer(self, answer: Message, ident: RequestId) -> None:
+        if self._batches and (gather := self._batches.pop(ident, None)) is not None:
             gather.answers.append(answer)
             self._gathered(gather)
         else:
-            self.channel.send(answer, about=ident if isinstance(ident, int | str) else None)
+            self.channel.send(answer, about=ident)
 
     # --- time ----------------------------------------------------------------------------------
 
@@ -444,7 +449,7 @@ class Connection:
 
     def phase_changed(self, before: Phase) -> None:
         """Tells that the session has left a phase."""
-        if self.shared.observers and before is not self.session.phase:
+        if before is not self.session.phase:
             self.tell(PhaseChanged, before=before.name, after=self.session.phase.name)
 
     async def finish(self, timeout: float | None) -> None:
@@ -478,14 +483,13 @@ class Connection:
             self._idle.set_result(None)
         self.shared.departed(self)
         self.phase_changed(before)
-        if self.shared.observers:
-            self.tell(ClosedFact, reason=closed.reason)
+        self.tell(ClosedFact, reason=closed.reason)
 
     # --- facts ---------------------------------------------------------------------------------
 
     def tell(self, fact: Callable[..., Any], **members: Any) -> None:
         """Reports a fact of this connection, if anybody listens."""
-        if self.shared.observers:
+        if self._watched:
             self.shared.observers.on(fact(connection=self.number, at=self._clock.now(), **members))
 
     def _tell_end(self, call: Running, outcome: str, code: int | None = None) -> None:

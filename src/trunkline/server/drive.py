@@ -8,6 +8,7 @@ functions go to a thread. `done` is told once, on the loop, of how it ended; not
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, Protocol, cast
@@ -38,9 +39,9 @@ Work = Coroutine[Any, Any, Any] | OnThread | Any
 
 
 def start(work: Work, threads: Threads, done: Done) -> Working | None:
-    """Gets work going. None: it is done, and `done` has been told."""
+    """Gets work going, on the running loop. None: it is done, and `done` has been told."""
     if type(work) is CoroutineType:
-        return _start_coroutine(cast("Coroutine[Any, Any, Any]", work), done)
+        return _start_coroutine(cast("Coroutine[Any, Any, Any]", work), threads.loop, done)
     if type(work) is OnThread:
         return _start_thread(work, threads, done)
     done(work, None)
@@ -48,20 +49,16 @@ def start(work: Work, threads: Threads, done: Done) -> Working | None:
 
 
 if sys.version_info >= (3, 12):
-
-    def _task(coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Runs a coroutine until it first waits, right here."""
-        return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), eager_start=True)
+    _task = partial(asyncio.Task, eager_start=True)  # runs a coroutine until it first waits, right here
 
 else:
-
-    def _task(coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Without eager tasks, the coroutine starts on the next turn of the loop."""
-        return asyncio.get_running_loop().create_task(coroutine)
+    _task = asyncio.Task  # without eager tasks, the coroutine starts on the next turn of the loop
 
 
-def _start_coroutine(coroutine: Coroutine[Any, Any, Any], done: Done) -> Working | None:
-    task = _task(coroutine)
+def _start_coroutine(
+    coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop, done: Done
+) -> Working | None:
+    task: asyncio.Task[Any] = _task(coroutine, loop=loop)
     if task.done():
         _ended(task, done)
         return None
@@ -70,19 +67,19 @@ def _start_coroutine(coroutine: Coroutine[Any, Any, Any], done: Done) -> Working
 
 
 def _ended(task: "asyncio.Task[Any]", done: Done) -> None:
-    if task.cancelled():
-        done(None, asyncio.CancelledError())
-    elif (error := task.exception()) is not None:
+    try:
+        value = task.result()
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - told to whoever waits
         done(None, error)
     else:
-        done(task.result(), None)
+        done(value, None)
 
 
 def _start_thread(work: OnThread, threads: Threads, done: Done) -> Working:
     def finished(value: Any, error: BaseException | None) -> None:
         if error is None:
             if isawaitable(value):  # a plain function that gave an awaitable: the loop has to wait for it
-                follow.next = _start_coroutine(_awaited(value, work.finish), done)
+                follow.next = _start_coroutine(_awaited(value, work.finish), threads.loop, done)
                 return
             try:
                 value = work.finish(value)

@@ -49,7 +49,7 @@ class Threads:
     """A pool that belongs to one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
-        self._loop = loop
+        self.loop = loop
         self._limit = limit
         self._state = threading.Lock()  # guards all below; held for a few instructions only
         self._jobs: deque[Job] = deque()
@@ -124,7 +124,7 @@ class Threads:
                 return
             self._reporting = True
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
-            self._loop.call_soon_threadsafe(self._collect)
+            self.loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
         with self._state:

@@ -1,0 +1,7 @@
+"""What Trunkline's own tests use, for yours: a clock moved by hand, a peer played by hand, an observer that records."""
+
+from trunkline.testing.clock import ManualClock
+from trunkline.testing.observer import RecordingObserver
+from trunkline.testing.peer import RawPeer, Transcript
+
+__all__ = ["ManualClock", "RawPeer", "RecordingObserver", "Transcript"]

@@ -6,12 +6,25 @@ can change what the other holds. They arrive on the next turn of the loop, never
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
 from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
 
-__all__ = ["MemoryChannel", "memory_pair"]
+__all__ = ["FrameEnd", "MemoryChannel", "memory_pair"]
+
+
+class FrameEnd(Protocol):
+    """Whatever can stand at the other end: a channel, or a test that plays one."""
+
+    def put(self, frame: bytes) -> None:
+        """Takes a frame."""
+        ...
+
+    def end(self, closed: Closed) -> None:
+        """Learns that no more will come."""
+        ...
 
 
 class MemoryChannel:
@@ -22,7 +35,7 @@ class MemoryChannel:
         self._origin = origin or Origin()
         self._loop = asyncio.get_running_loop()
         self._receiver: Receiver | None = None
-        self._other: MemoryChannel | None = None
+        self._other: FrameEnd | None = None
         self._inbox: list[bytes] = []
         self._scheduled = False
         self._paused = False
@@ -33,7 +46,7 @@ class MemoryChannel:
         """What kind of line this is."""
         return self._info
 
-    def join(self, other: "MemoryChannel") -> None:
+    def join(self, other: FrameEnd) -> None:
         """Ties this end to the other one."""
         self._other = other
 
@@ -49,7 +62,7 @@ class MemoryChannel:
             self._other.put(frame)
 
     def put(self, frame: bytes) -> None:
-        """Takes a frame from the other end, or from a test that plays it."""
+        """Takes a frame from the other end."""
         if not self._closed:
             self._inbox.append(frame)
             self._schedule()

@@ -11,7 +11,7 @@ from typing import Protocol
 from trunkline.config import Settings
 from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
 from trunkline.wire import codec
-from trunkline.wire.framing import Framer
+from trunkline.wire.framing import Framing, LengthFramer, detect
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
 
 __all__ = ["Sink", "Source", "StreamChannel"]
@@ -45,7 +45,9 @@ class StreamChannel:
         self._info = info
         self._settings = settings
         self._origin = origin or Origin()
-        self._framer = Framer(max_frame)
+        self._max_frame = max_frame
+        self._framing: Framing | None = None  # until the first bytes have shown which
+        self._lines = True  # how messages go out
         self._loop = asyncio.get_running_loop()
         self._out = bytearray()
         self._handing_up = False  # what is sent meanwhile goes out at the end of it
@@ -71,10 +73,12 @@ class StreamChannel:
 
     def feed(self, data: bytes) -> None:
         """Takes what a read brought and hands up every message in it."""
-        framer = self._framer
-        framer.feed(data)
+        framing = self._framing or self._detect(data)
+        if framing is None:
+            return
+        framing.feed(data)
         messages: list[Incoming] = []
-        while (frame := framer.next_frame()) is not None:
+        while (frame := framing.next_frame()) is not None:
             messages.append(codec.decode(frame))
         if messages and self._receiver is not None and self._closed is None:
             self._handing_up = True
@@ -83,6 +87,11 @@ class StreamChannel:
             finally:
                 self._handing_up = False
             self._flush()
+
+    def _detect(self, data: bytes) -> Framing | None:
+        self._framing = detect(data, self._max_frame)
+        self._lines = not isinstance(self._framing, LengthFramer)
+        return self._framing
 
     def pause(self) -> None:
         """Reads no more for now."""
@@ -108,9 +117,7 @@ class StreamChannel:
         """Takes a message; it leaves with others, at the end of this hand-over or turn of the loop."""
         if self._closed is not None:
             return
-        if isinstance(message, Encoded):
-            self._out += self._framer.wrap(message.frame)
-        elif self._framer.lines:
+        if self._lines and not isinstance(message, Encoded):
             start = len(self._out)
             try:
                 codec.encode_into(message, self._out, -1)
@@ -119,7 +126,8 @@ class StreamChannel:
                 raise
             self._out += b"\n"
         else:
-            self._out += self._framer.wrap(codec.to_json(message))
+            frame = message.frame if isinstance(message, Encoded) else codec.to_json(message)
+            self._out += frame + b"\n" if self._framing is None else self._framing.wrap(frame)
         if not self._handing_up and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -129,7 +137,8 @@ class StreamChannel:
         if self._out and self._sink is not None:
             out, self._out = self._out, bytearray()
             self._sink.write(out)
-        self.sent()
+            if self._sink.unsent:
+                self.sent()
 
     def sent(self) -> None:
         """Looks at how much is unsent; the shell calls it whenever that has become less."""

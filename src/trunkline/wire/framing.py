@@ -4,14 +4,14 @@ A framer is fed bytes as they come and gives whole frames one at a time, so that
 is still delivered, and what comes after it too. It never holds more than one frame of the largest size
 allowed: what is longer is dropped as it arrives, and a value is given in its place.
 
-`Framer` looks at the first bytes of a connection, settles for one of the two, and frames answers in kind.
+`detect` looks at the first bytes of a connection and settles for one of the two; answers are framed in kind.
 """
 
 from typing import Final, Protocol
 
 from msgspec import Struct
 
-__all__ = ["BadFrame", "Framer", "LengthFramer", "LineFramer", "TooLarge"]
+__all__ = ["BadFrame", "Frame", "Framing", "LengthFramer", "LineFramer", "TooLarge", "detect"]
 
 MAX_HEADER: Final = 8 * 1024  # a header block is one or two short lines; more is no header block
 _BLANK: Final = b" \t\r\n"
@@ -38,7 +38,9 @@ class BadFrame(Struct, frozen=True):
 Frame = bytes | TooLarge | BadFrame
 
 
-class _Framing(Protocol):
+class Framing(Protocol):
+    """Cuts a stream into frames, and puts frames into a stream."""
+
     def feed(self, data: bytes) -> None: ...
     def next_frame(self) -> Frame | None: ...
     def wrap(self, frame: bytes) -> bytes: ...
@@ -79,12 +81,13 @@ class LineFramer:
                 return TooLarge(self._max_frame)
             if line and not line.isspace():
                 return line
-        self._keep(self._data[self._at :])
-        self._at = len(self._data)
+        if self._at < len(self._data):
+            self._keep(self._data[self._at :])
+            self._at = len(self._data)
         return None
 
     def _keep(self, piece: bytes) -> None:
-        if piece and not self._skipping:
+        if not self._skipping:
             self._pieces.append(piece)
             self._kept += len(piece)
             if self._kept > self._max_frame + 1:  # one more than allowed, and a carriage return
@@ -138,6 +141,8 @@ class LengthFramer:
         return not self._dropping
 
     def _read_header(self) -> TooLarge | BadFrame | None:
+        while self._buffer[:1] and self._buffer[0] in _BLANK:  # between frames, some peers send a line end
+            del self._buffer[:1]
         if self._lost and not self._find_header():
             return None
         end, width = self._header_end()
@@ -186,35 +191,12 @@ def _length_in(block: bytes) -> int | str:
     return "the header block has no Content-Length"
 
 
-class Framer:
-    """Lines or Content-Length headers, whichever the peer's first bytes show; answers go out in kind."""
+def detect(start: bytes, max_frame: int) -> Framing | None:
+    """The framing that a peer's first bytes show; None while they are blank.
 
-    def __init__(self, max_frame: int) -> None:
-        self._max_frame = max_frame
-        self._framing: _Framing | None = None
-        self._start = b""
-
-    @property
-    def lines(self) -> bool:
-        """Whether frames go out as lines; they do until the peer has shown otherwise."""
-        return not isinstance(self._framing, LengthFramer)
-
-    def feed(self, data: bytes) -> None:
-        """Takes what has arrived."""
-        if self._framing is None:
-            start = (self._start + data).lstrip(_BLANK)
-            if not start:
-                return
-            # No JSON text begins with a C, so one byte tells a header from a message.
-            headed = start[:1] in b"cC"
-            self._framing = LengthFramer(self._max_frame) if headed else LineFramer(self._max_frame)
-            data = start
-        self._framing.feed(data)
-
-    def next_frame(self) -> Frame | None:
-        """The next frame, or None until more is fed."""
-        return None if self._framing is None else self._framing.next_frame()
-
-    def wrap(self, frame: bytes) -> bytes:
-        """A frame as it goes out; lines as long as the peer has not spoken."""
-        return frame + b"\n" if self._framing is None else self._framing.wrap(frame)
+    No JSON text begins with a C, so one byte tells a header from a message.
+    """
+    first = start.lstrip(_BLANK)[:1]
+    if not first:
+        return None
+    return LengthFramer(max_frame) if first in b"cC" else LineFramer(max_frame)

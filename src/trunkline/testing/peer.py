@@ -1,0 +1,194 @@
+"""A client played by hand: raw frames into a server, and every frame that comes back, as it was sent.
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        answer = await peer.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
+        assert answer["result"]["structuredContent"] == {"result": 3}
+
+What it sends is not checked, so it can say what no client would.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any, ClassVar, Self, cast
+
+from trunkline.server.connection import Connection
+from trunkline.server.server import Server
+from trunkline.transports.channel import Closed, Origin
+from trunkline.transports.memory import MemoryChannel
+from trunkline.wire import codec
+
+__all__ = ["RawPeer", "Transcript"]
+
+_read: Callable[[bytes], Any] = codec.decoder(cast("type[Any]", object))
+
+
+class Transcript:
+    """Everything that was said on one line: who said it, "client" or "server", and the frame."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[str, bytes]] = []
+
+    def said_by(self, who: str) -> list[Any]:
+        """The messages of one side."""
+        return [_read(frame) for speaker, frame in self.frames if speaker == who]
+
+
+class RawPeer:
+    """The other end of a server's line, in memory."""
+
+    taps: ClassVar[list[Callable[[Transcript], None]]] = []
+    """Called with the transcript of every peer that has closed; a test suite can judge all of its lines here."""
+
+    def __init__(self, server: Server, *, principal: object = None, patience: float = 10.0) -> None:
+        self.server = server
+        self.transcript = Transcript()
+        self.closed: Closed | None = None
+        self._principal = principal
+        self._patience = patience  # seconds before waiting for a message is a failure
+        self._ids = count(1)
+        self._inbox: asyncio.Queue[Any] = asyncio.Queue()
+        self._channel: MemoryChannel | None = None
+        self._connection: Connection | None = None
+
+    async def __aenter__(self) -> Self:
+        self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def open(self) -> Connection:
+        """Gets on the line."""
+        self._channel = MemoryChannel("raw peer", Origin(principal=self._principal))
+        self._channel.join(self)
+        self._connection = self.server.connect(self._channel)
+        self._channel.open(self._connection)
+        return self._connection
+
+    @property
+    def connection(self) -> Connection:
+        """The server's end."""
+        if self._connection is None:
+            raise RuntimeError("the peer is not on the line; use `async with`")
+        return self._connection
+
+    # --- what the server says ------------------------------------------------------------------
+
+    def put(self, frame: bytes) -> None:
+        """Takes a frame from the server."""
+        self.transcript.frames.append(("server", frame))
+        self._inbox.put_nowait(_read(frame))
+
+    def end(self, closed: Closed) -> None:
+        """Learns that the server has closed the line."""
+        self.closed = closed
+
+    async def receive(self) -> Any:
+        """The next message that has not been looked at yet."""
+        async with asyncio.timeout(self._patience):
+            return await self._inbox.get()
+
+    def waiting(self) -> list[Any]:
+        """All messages that have not been looked at yet."""
+        return [self._inbox.get_nowait() for _ in range(self._inbox.qsize())]
+
+    async def quiet(self) -> list[Any]:
+        """What the server says until it has answered a ping: everything that it had to say by now."""
+        ident = f"quiet {next(self._ids)}"
+        self.send({"jsonrpc": "2.0", "id": ident, "method": "ping"})
+        said: list[Any] = []
+        while not _answers(message := await self.receive(), ident):
+            said.append(message)
+        return said
+
+    # --- what we say ---------------------------------------------------------------------------
+
+    def send(self, message: Mapping[str, Any] | list[Any] | str | bytes) -> None:
+        """Says something: a message, or a frame as it stands."""
+        if self._channel is None:
+            raise RuntimeError("the peer is not on the line; use `async with`")
+        frame = (
+            message
+            if isinstance(message, bytes)
+            else message.encode()
+            if isinstance(message, str)
+            else codec.to_json(message)
+        )
+        self.transcript.frames.append(("client", frame))
+        self._channel.put(frame)
+
+    def notify(self, method: str, params: Any = None) -> None:
+        """Sends a notification."""
+        self.send({"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})})
+
+    def call(self, method: str, params: Any = None, *, id: int | str | None = None) -> int | str:  # noqa: A002
+        """Sends a request and does not wait for its answer; gives the request's id."""
+        ident = next(self._ids) if id is None else id
+        self.send({"jsonrpc": "2.0", "id": ident, "method": method, **({} if params is None else {"params": params})})
+        return ident
+
+    async def answer_to(self, ident: int | str) -> Any:
+        """The answer to a request. Messages that came before it stay to be looked at, in order."""
+        passed: list[Any] = []
+        while not _answers(message := await self.receive(), ident):
+            passed.append(message)
+        rest = self.waiting()
+        for other in (*passed, *rest):
+            self._inbox.put_nowait(other)
+        return message
+
+    async def request(self, method: str, params: Any = None, *, id: int | str | None = None) -> Any:  # noqa: A002
+        """Sends a request and gives its whole answer, result or error."""
+        return await self.answer_to(self.call(method, params, id=id))
+
+    async def result(self, method: str, params: Any = None) -> Any:
+        """Sends a request and gives its result; an error is a failure."""
+        answer = await self.request(method, params)
+        if "error" in answer:
+            raise AssertionError(f"{method} was answered with {answer['error']}")
+        return answer["result"]
+
+    async def error(self, method: str, params: Any = None) -> Any:
+        """Sends a request and gives its error; a result is a failure."""
+        answer = await self.request(method, params)
+        if "error" not in answer:
+            raise AssertionError(f"{method} was answered with {answer['result']}")
+        return answer["error"]
+
+    def reply(self, to: Mapping[str, Any], result: Any) -> None:
+        """Answers a request of the server's."""
+        self.send({"jsonrpc": "2.0", "id": to["id"], "result": result})
+
+    async def initialize(
+        self,
+        revision: str = "2025-11-25",
+        capabilities: Mapping[str, Any] | None = None,
+        *,
+        confirm: bool = True,
+    ) -> Any:
+        """Does the handshake; gives the result of `initialize`. `confirm=False` leaves `initialized` unsaid."""
+        params = {
+            "protocolVersion": revision,
+            "capabilities": dict(capabilities or {}),
+            "clientInfo": {"name": "raw peer", "version": "1"},
+        }
+        result = await self.result("initialize", params)
+        if confirm:
+            self.notify("notifications/initialized")
+        return result
+
+    async def close(self) -> None:
+        """Hangs up."""
+        if self._channel is not None and self.closed is None:
+            await self._channel.close()
+        for tap in self.taps:
+            tap(self.transcript)
+
+
+def _answers(message: Any, ident: int | str) -> bool:
+    if not isinstance(message, dict):
+        return False
+    answer = cast("dict[str, Any]", message)
+    return answer.get("id") == ident and "method" not in answer
