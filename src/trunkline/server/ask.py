@@ -4,16 +4,21 @@ To a client of the handshake era an ask is a request on the same line, awaited. 
 the request itself and running the handler again; that is another `Asker`, and no handler will notice.)
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
 from trunkline.errors import CapabilityNotSupported, MethodNotFound, PeerError
 from trunkline.protocol.inflight import Running
+from trunkline.protocol.types import ProgressParams
 from trunkline.server.connection import Connection
 from trunkline.wire import codec
 
-__all__ = ["Asker", "ClientLacks", "LiveAsker"]
+__all__ = ["Asker", "ClientLacks", "LiveAsker", "OnProgress"]
+
+OnProgress = Callable[[ProgressParams], None]
+"""Told what the client reports of a request that it works on."""
 
 
 class ClientLacks(PeerError):
@@ -31,7 +36,15 @@ class ClientLacks(PeerError):
 class Asker(Protocol):
     """Puts a question to the client and waits for the answer, in the type that the method's row names."""
 
-    async def ask(self, name: str, params: Any, *, needs: str | None = None, timeout: float | None = None) -> Any: ...
+    async def ask(
+        self,
+        name: str,
+        params: Any,
+        *,
+        needs: str | None = None,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Any: ...
 
 
 class LiveAsker:
@@ -41,10 +54,20 @@ class LiveAsker:
         self._connection = connection
         self._call = call
 
-    async def ask(self, name: str, params: Any, *, needs: str | None = None, timeout: float | None = None) -> Any:
+    async def ask(
+        self,
+        name: str,
+        params: Any,
+        *,
+        needs: str | None = None,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Any:
         """Asks and waits. Raises `ClientLacks`, `PeerError`, `RequestTimeout` or `ConnectionClosed`."""
         try:
-            raw = await self._connection.request(name, params, about=self._call, needs=needs, timeout=timeout)
+            raw = await self._connection.request(
+                name, params, about=self._call, needs=needs, timeout=timeout, on_progress=on_progress
+            )
         except CapabilityNotSupported as error:
             raise ClientLacks(error.data["capability"]) from None
         except MethodNotFound:

@@ -38,7 +38,7 @@ from trunkline.protocol.types import (
     Tool,
     ToolChoice,
 )
-from trunkline.server.ask import Asker, LiveAsker
+from trunkline.server.ask import Asker, LiveAsker, OnProgress
 from trunkline.server.connection import Connection
 from trunkline.server.forms import Answer, form_of, read_answer
 
@@ -215,6 +215,7 @@ class Context:
         tool_choice: ToolChoice | None = None,
         metadata: dict[str, Any] | None = None,
         timeout: float | None = None,
+        on_progress: OnProgress | None = None,
     ) -> CreateMessageResult:
         """Asks the client's language model for the next message."""
         given = [messages] if isinstance(messages, str) else messages
@@ -230,7 +231,9 @@ class Context:
             tool_choice=tool_choice,
         )
         needs = "sampling.tools" if tools is not None or tool_choice is not None else None
-        return await self._asker.ask("sampling/createMessage", params, needs=needs, timeout=timeout)
+        return await self._asker.ask(
+            "sampling/createMessage", params, needs=needs, timeout=timeout, on_progress=on_progress
+        )
 
     async def roots(self, *, timeout: float | None = None) -> list[Root]:
         """Asks where the client lets this server look."""
