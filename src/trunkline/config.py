@@ -5,7 +5,6 @@ A setting is a field. `Settings.load` takes it from keyword arguments, from envi
 """
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -93,6 +92,8 @@ class Settings:
 
 
 def _from_file(path: str | Path) -> dict[str, Any]:
+    import tomllib  # costs more to import than all of this module
+
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -30,7 +30,11 @@ class Negotiated(Struct, frozen=True):
 
     server: Capabilities
     client: Capabilities  # as declared, with everything we do not know
-    experimental: frozenset[str] = frozenset()  # the names that both sides declared
+
+    @property
+    def experimental(self) -> frozenset[str]:
+        """The names of the experimental capabilities that both sides have."""
+        return _experimental(self.server) & _experimental(self.client)
 
     @property
     def of_server(self) -> ServerCapabilities:
@@ -69,7 +73,7 @@ def agree(offered: Capabilities, theirs: Capabilities) -> Negotiated:
         for name, value in offered.items()
         if theirs.get(name) is not False
     }
-    return Negotiated(mine, theirs, _experimental(offered) & _experimental(theirs))
+    return Negotiated(mine, theirs)
 
 
 def without_newer(capabilities: Capabilities, revision: Revision) -> dict[str, Any]:

@@ -7,7 +7,7 @@ owns the clock needs one timer only, set to `next_due`.
 
 import heapq
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -17,8 +17,10 @@ from trunkline.wire.messages import RequestId
 
 __all__ = ["Awaited", "Running", "Timetable", "Tracked"]
 
+_ROOM: Final = 64
 
-class Tracked(Struct, kw_only=True):
+
+class Tracked(Struct):
     """A request under way. Times are seconds on the clock of its conversation."""
 
     id: RequestId
@@ -29,6 +31,7 @@ class Tracked(Struct, kw_only=True):
     deadline: float | None = None
     held: int = 0  # how many things suspend the deadline; a person being asked, for one
     done: bool = False
+    noted: float | None = None  # when the timetable looks at it next
 
     def limit(self, now: float, allowed: float | None, longest: float | None) -> None:
         """Gives the request so much time from now on."""
@@ -55,7 +58,7 @@ class Tracked(Struct, kw_only=True):
         self.renew(now)
 
 
-class Running(Tracked, kw_only=True):
+class Running(Tracked):
     """A request of the peer's that we work on."""
 
     token: ProgressToken | None = None
@@ -73,7 +76,7 @@ class Running(Tracked, kw_only=True):
         return True
 
 
-class Awaited(Tracked, kw_only=True):
+class Awaited(Tracked):
     """A request of ours that the peer works on."""
 
     waiter: Any = None  # who is told of the answer
@@ -95,11 +98,26 @@ class Timetable:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Tracked]] = []
         self._order = count()
+        self._crowded = _ROOM  # entries at which those that are done are swept out
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def watch(self, request: Tracked) -> None:
-        """Keeps an eye on the deadline of a request, if it has one."""
-        if request.deadline is not None:
-            heapq.heappush(self._heap, (request.deadline, next(self._order), request))
+        """Keeps an eye on the deadline of a request, if it has one. Twice is once."""
+        due = request.deadline
+        if due is None or (request.noted is not None and request.noted <= due):
+            return
+        if len(self._heap) >= self._crowded:
+            self._sweep()
+        request.noted = due
+        heapq.heappush(self._heap, (due, next(self._order), request))
+
+    def _sweep(self) -> None:
+        """Most requests are done long before their time is up; nothing of them is kept until then."""
+        self._heap = [entry for entry in self._heap if not entry[2].done]
+        heapq.heapify(self._heap)
+        self._crowded = max(_ROOM, 2 * len(self._heap))
 
     def next_due(self) -> float | None:
         """When to look again; None while there is nothing to wait for."""
@@ -111,11 +129,12 @@ class Timetable:
         """The requests whose time is up."""
         late: list[Tracked] = []
         while self._heap and self._heap[0][0] <= now:
-            _, _, request = heapq.heappop(self._heap)
-            if request.done or request.deadline is None:
+            when, _, request = heapq.heappop(self._heap)
+            if request.done or when != request.noted:  # noted for an earlier time since, and seen to by now
                 continue
-            if request.deadline > now:
-                self.watch(request)
-            else:
+            request.noted = None
+            if request.deadline is not None and request.deadline <= now:
                 late.append(request)
+            else:
+                self.watch(request)
         return late

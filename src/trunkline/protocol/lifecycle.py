@@ -42,8 +42,10 @@ class Signal(Enum):
     SEND_INITIALIZED = auto()
     RECV_PING = auto()
     SEND_PING = auto()
-    RECV_CALL = auto()  # any other request, or a notification that is not part of the handshake
+    RECV_CALL = auto()  # any other request
     SEND_CALL = auto()
+    RECV_NOTICE = auto()  # any other notification
+    SEND_NOTICE = auto()
     PAUSE = auto()
     RESUME = auto()
     LOSE = auto()  # the line broke and will be made again
@@ -71,6 +73,8 @@ LIFECYCLE: Final[Mapping[Phase, Mapping[Signal, Phase]]] = {
         S.RECV_PING: P.INITIALIZING,
         S.SEND_PING: P.INITIALIZING,
         S.RECV_CALL: P.INITIALIZING,
+        S.RECV_NOTICE: P.INITIALIZING,
+        S.SEND_NOTICE: P.INITIALIZING,  # a server may log before the handshake is complete
         S.LOSE: P.RECONNECTING,
         S.DRAIN: P.DRAINING,
         S.FAIL: P.FAILED,
@@ -82,6 +86,8 @@ LIFECYCLE: Final[Mapping[Phase, Mapping[Signal, Phase]]] = {
         S.SEND_PING: P.READY,
         S.RECV_CALL: P.READY,
         S.SEND_CALL: P.READY,
+        S.RECV_NOTICE: P.READY,
+        S.SEND_NOTICE: P.READY,
         S.PAUSE: P.PAUSED,
         S.LOSE: P.RECONNECTING,
         S.DRAIN: P.DRAINING,
@@ -91,7 +97,9 @@ LIFECYCLE: Final[Mapping[Phase, Mapping[Signal, Phase]]] = {
     P.PAUSED: {
         S.RECV_PING: P.PAUSED,
         S.SEND_PING: P.PAUSED,
-        S.SEND_CALL: P.PAUSED,  # what runs may still ask
+        S.SEND_CALL: P.PAUSED,  # what runs may still ask, tell and be cancelled
+        S.RECV_NOTICE: P.PAUSED,
+        S.SEND_NOTICE: P.PAUSED,
         S.RESUME: P.READY,
         S.LOSE: P.RECONNECTING,
         S.DRAIN: P.DRAINING,
@@ -102,7 +110,9 @@ LIFECYCLE: Final[Mapping[Phase, Mapping[Signal, Phase]]] = {
     P.DRAINING: {
         S.RECV_PING: P.DRAINING,
         S.SEND_PING: P.DRAINING,
-        S.SEND_CALL: P.DRAINING,  # what runs may still ask
+        S.SEND_CALL: P.DRAINING,  # what runs may still ask, tell and be cancelled
+        S.RECV_NOTICE: P.DRAINING,
+        S.SEND_NOTICE: P.DRAINING,
         S.FAIL: P.FAILED,
         S.CLOSE: P.CLOSED,
     },

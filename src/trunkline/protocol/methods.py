@@ -34,14 +34,16 @@ class Side(Enum):
 class Wait(Enum):
     """How long an answer may take."""
 
-    QUICK = auto()  # no user code runs
-    WORK = auto()  # user code runs
+    HANDSHAKE = auto()  # the other side may still be starting
+    QUICK = auto()  # ping and lists
+    WORK = auto()  # user code runs, or may
     PERSON = auto()  # somebody is being asked
     ENDLESS = auto()  # the answer comes when something else is done
 
     def seconds(self, settings: Settings) -> float | None:
         """The time that these settings allow."""
         return {
+            Wait.HANDSHAKE: settings.initialize_timeout,
             Wait.QUICK: settings.quick_timeout,
             Wait.WORK: settings.work_timeout,
             Wait.PERSON: settings.person_timeout,
@@ -70,12 +72,16 @@ class Method(Struct, frozen=True):
     @property
     def received(self) -> Signal:
         """What receiving it means to the lifecycle."""
-        return _SIGNALS.get(self.name, (Signal.RECV_CALL, Signal.SEND_CALL))[0]
+        return self._signals[0]
 
     @property
     def sent(self) -> Signal:
         """What sending it means to the lifecycle."""
-        return _SIGNALS.get(self.name, (Signal.RECV_CALL, Signal.SEND_CALL))[1]
+        return self._signals[1]
+
+    @property
+    def _signals(self) -> tuple[Signal, Signal]:
+        return _SIGNALS.get(self.name) or (_CALL if self.request else _NOTICE)
 
     def exists(self, revision: Revision) -> bool:
         """Whether that revision has it."""
@@ -86,6 +92,8 @@ class Method(Struct, frozen=True):
         return self.to in {side, Side.EITHER}
 
 
+_CALL: Final = (Signal.RECV_CALL, Signal.SEND_CALL)
+_NOTICE: Final = (Signal.RECV_NOTICE, Signal.SEND_NOTICE)
 _SIGNALS: Final = {
     "initialize": (Signal.RECV_INITIALIZE, Signal.SEND_INITIALIZE),
     "notifications/initialized": (Signal.RECV_INITIALIZED, Signal.SEND_INITIALIZED),
@@ -97,7 +105,7 @@ V2025_06_18, V2025_11_25 = Revision.V2025_06_18, Revision.V2025_11_25
 _LAST: Final = V2025_11_25  # of the handshake era
 
 METHODS: Final = (
-    Method("initialize", SERVER, t.InitializeParams, t.InitializeResult, wait=Wait.QUICK, until=_LAST),
+    Method("initialize", SERVER, t.InitializeParams, t.InitializeResult, wait=Wait.HANDSHAKE, until=_LAST),
     Method("notifications/initialized", SERVER, t.Empty, until=_LAST),
     Method("ping", EITHER, t.Empty, t.Empty, wait=Wait.QUICK, until=_LAST),
     Method("notifications/cancelled", EITHER, t.CancelledParams),
@@ -121,7 +129,7 @@ METHODS: Final = (
     Method("notifications/prompts/list_changed", CLIENT, t.Empty, needs="prompts.listChanged"),
     # completion and logging
     Method("completion/complete", SERVER, t.CompleteParams, t.CompleteResult, "completions"),
-    Method("logging/setLevel", SERVER, t.SetLevelParams, t.Empty, "logging", Wait.QUICK, until=_LAST),
+    Method("logging/setLevel", SERVER, t.SetLevelParams, t.Empty, "logging", until=_LAST),
     Method("notifications/message", CLIENT, t.LoggingMessageParams, needs="logging"),
     # what a server asks of a client
     Method("sampling/createMessage", CLIENT, t.CreateMessageParams, t.CreateMessageResult, "sampling", until=_LAST),
@@ -136,12 +144,12 @@ METHODS: Final = (
         since=V2025_11_25, until=_LAST,
     ),
     # tasks, as 2025-11-25 has them
-    Method("tasks/get", EITHER, t.GetTaskParams, t.GetTaskResult, "tasks", Wait.QUICK, since=V2025_11_25, until=_LAST),
+    Method("tasks/get", EITHER, t.GetTaskParams, t.GetTaskResult, "tasks", since=V2025_11_25, until=_LAST),
     Method("tasks/result", EITHER, t.GetTaskPayloadParams, t.GetTaskPayloadResult, "tasks", Wait.ENDLESS,
            since=V2025_11_25, until=_LAST),
     Method("tasks/list", EITHER, t.PaginatedParams, t.ListTasksResult, "tasks.list", Wait.QUICK,
            since=V2025_11_25, until=_LAST),
-    Method("tasks/cancel", EITHER, t.CancelTaskParams, t.CancelTaskResult, "tasks.cancel", Wait.QUICK,
+    Method("tasks/cancel", EITHER, t.CancelTaskParams, t.CancelTaskResult, "tasks.cancel",
            since=V2025_11_25, until=_LAST),
     Method("notifications/tasks/status", EITHER, t.TaskStatusParams, needs="tasks", since=V2025_11_25, until=_LAST),
 )  # fmt: skip

@@ -180,7 +180,7 @@ class Session:
             ident = message.id
             if row is None or row.result is None or ident in self._running:
                 return self._refuse_call(message, row)
-            call = self._running[ident] = Running(id=ident, method=row, started=now)
+            call = self._running[ident] = Running(ident, row, now)
             return CallReceived(call, message.params)
         return self._receive_other(message, now)
 
@@ -208,7 +208,7 @@ class Session:
         known_row = find(name)
         signal = known_row.received if known_row else Signal.RECV_CALL
         if not self.allows(signal):
-            if signal is Signal.RECV_INITIALIZE:
+            if signal is Signal.RECV_INITIALIZE and self.revision is not None:
                 return WrongPhase(name, phase, kind="already_initialized")
             if self.phase in {Phase.PAUSED, Phase.DRAINING}:
                 return Refusal(
@@ -240,7 +240,7 @@ class Session:
                     return self._receive_progress(_read_progress(_object(message.params)), now)
                 case _:
                     return NoticeReceived(row, message.params)
-        except DecodeError as error:
+        except (DecodeError, RecursionError) as error:
             return Ignored(f"params of {name}: {error}", "invalid_params")
 
     def _receive_cancelled(self, params: CancelledParams) -> Event:
@@ -292,8 +292,10 @@ class Session:
 
         `result` is projected to the revision spoken, unless it is `Raw`, which goes out as it stands.
         """
-        if not self._finish(call):
+        if call.done:
             return None
+        call.done = True
+        del self._running[call.id]
         return Response(call.id, result if self._plain or type(result) is Raw else project(result, self.spoken))
 
     def fail(self, call: Running, error: ProtocolError) -> ErrorResponse | None:
@@ -336,15 +338,16 @@ class Session:
         row = self._sendable(name, needs)
         ident = next(self._ids)
         allowed = row.wait.seconds(self.settings) if timeout is None else timeout
-        awaited = Awaited(id=ident, method=row, started=now, waiter=waiter, on_progress=on_progress)
+        if on_progress is not None:  # our tokens are our request ids
+            params = replace(params, meta={**(params.meta or {}), PROGRESS_TOKEN: ident})
+        message = Request(ident, name, project(params, self.spoken))
+        awaited = Awaited(ident, row, now, waiter=waiter, on_progress=on_progress)
         awaited.limit(now, allowed, self.settings.longest_call)
         self._awaited[ident] = awaited
         self.timetable.watch(awaited)
         if row.sent is Signal.SEND_INITIALIZE:
             self.step(Signal.SEND_INITIALIZE)
-        if on_progress is not None:  # our tokens are our request ids
-            params = replace(params, meta={**(params.meta or {}), PROGRESS_TOKEN: ident})
-        return awaited, Request(ident, name, project(params, self.spoken))
+        return awaited, message
 
     def notify(self, name: str, params: Any = UNSET) -> Notification:
         """A notification of ours. Raises if it may not be sent."""
@@ -380,9 +383,7 @@ class Session:
         row = find(name)
         if row is None or not row.exists(self.spoken) or not row.reaches(self.side.other):
             raise MethodNotFound(name)
-        # Logging may start before `initialized`; other notifications and requests wait (lifecycle, "Initialization").
-        early = not row.request and self.phase in {Phase.INITIALIZING, Phase.PAUSED, Phase.DRAINING}
-        if not (early or self.allows(row.sent)):
+        if not self.allows(row.sent):
             raise WrongPhase(name, self.phase.name.lower())
         owner = self.side.other if row.request else self.side
         for capability in (row.needs, needs):
@@ -403,8 +404,7 @@ class Session:
             request.done = True
         self._running.clear()
         self._awaited.clear()
-        if self.phase is not Phase.CLOSED:
-            self.step(Signal.CLOSE)
+        self.step(Signal.CLOSE)
         return running, awaited
 
 

@@ -1,16 +1,17 @@
 """A completer: proposes values for one argument of a prompt, a tool, or a resource template."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, cast
 
 from msgspec import Struct
 
 from trunkline.errors import RegistrationError
 from trunkline.protocol.types import CompleteResult, Completion
-from trunkline.registry.handlers import Handler
+from trunkline.registry.handlers import Handler, Run, runner
 from trunkline.registry.results import BadResult
 
-__all__ = ["CompletionEntry", "completion_key", "make_completion"]
+__all__ = ["CompletionEntry", "LabelledResult", "completion_key", "make_completion", "no_completion"]
 
 MAX_VALUES: Final = 100  # completion, "Completion Results"
 
@@ -20,7 +21,21 @@ def completion_key(kind: str, name: str, argument: str) -> str:
     return f"{kind} {name} {argument}"
 
 
-class CompletionEntry(Struct, frozen=True):
+class LabelledResult(CompleteResult):
+    """Proposals as the specification has them, and with labels beside it."""
+
+    completions: list[dict[str, str]]
+    has_more: bool
+    total: int | None = None
+
+    @classmethod
+    def of(cls, found: Completion) -> "LabelledResult":
+        """Both shapes of the same proposals."""
+        labels = [{"value": value, "label": value} for value in found.values]
+        return cls(found, completions=labels, has_more=bool(found.has_more), total=found.total)
+
+
+class CompletionEntry(Struct, frozen=True, dict=True):
     """One completer."""
 
     kind: str  # "prompt", "resource" or "tool"
@@ -43,20 +58,34 @@ class CompletionEntry(Struct, frozen=True):
             given[names[1]] = dict(context)
         return self.handler.convert(given)
 
-    def result(self, value: Any) -> CompleteResult:
-        """What was proposed, as the answer to a request: a hundred values at most, and how many there are."""
-        if isinstance(value, CompleteResult):
-            return value
+    @cached_property
+    def run(self) -> Run:
+        """Asks for proposals."""
+        return runner(self.handler, self.result)
+
+    def result(self, value: Any, labelled: bool) -> CompleteResult:
+        """What was proposed, as the answer to a request. `labelled`: in the other shape too, for those who know it."""
+        found = self._completion(value)
+        return CompleteResult(found) if not labelled else LabelledResult.of(found)
+
+    def _completion(self, value: Any) -> Completion:
+        """A hundred values at most, and how many there are."""
         if isinstance(value, Completion):
-            return CompleteResult(value)
+            return value if len(value.values) <= MAX_VALUES else self._completion(value.values)
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise BadResult(f"a completer returns a list of strings, not {type(value).__name__}")
         values = [str(item) for item in cast("Sequence[Any]", value)]
-        return CompleteResult(Completion(values[:MAX_VALUES], len(values), len(values) > MAX_VALUES))
+        return Completion(values[:MAX_VALUES], len(values), len(values) > MAX_VALUES)
+
+
+def no_completion(labelled: bool) -> CompleteResult:
+    """The answer where there is nothing to propose."""
+    found = Completion([], 0, False)
+    return LabelledResult.of(found) if labelled else CompleteResult(found)
 
 
 def make_completion(kind: str, name: str, argument: str, handler: Handler) -> CompletionEntry:
     """A completer made of a function of one or two parameters."""
-    if len(handler.parameters) > 2 or any(p.required for p in handler.parameters[2:]):  # noqa: PLR2004
+    if len(handler.parameters) > 2:  # noqa: PLR2004 - the text and the dict
         raise RegistrationError(f"completer {handler.name} takes the text so far and, if it likes, a dict of arguments")
     return CompletionEntry(kind, name, argument, handler)

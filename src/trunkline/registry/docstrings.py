@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from itertools import zip_longest
 from typing import Final
 
 from msgspec import Struct
@@ -13,10 +14,12 @@ _OTHERS: Final = {
     *("returns", "return", "raises", "yields", "yield", "examples", "example", "notes", "note", "attributes"),
     *("see also", "warnings", "warning", "references"),
 }
-_SECTIONS: Final = _ARGUMENTS | _OTHERS
-_GOOGLE_ARGUMENT: Final = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
-_NUMPY_ARGUMENT: Final = re.compile(r"^\*{0,2}(\w+)\s*(?::.*)?$")
-_SPHINX_FIELD: Final = re.compile(r"^:(\w+)(?:\s+([^:]*))?:\s*(.*)$")
+_GOOGLE_ARGUMENT: Final = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:\s*(.*)")
+_NUMPY_ARGUMENTS: Final = re.compile(r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?")
+_SPHINX_ARGUMENT: Final = re.compile(
+    r":(?:param|parameter|arg|argument|key|keyword)\s(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)"
+)
+_SPHINX_OTHER: Final = re.compile(r":(?:returns?|rtype|raises?|except|exception|type|yields?|meta)\b[^:]*:.*")
 
 
 class Docstring(Struct, frozen=True):
@@ -29,57 +32,73 @@ class Docstring(Struct, frozen=True):
 def parse(text: str | None) -> Docstring:
     """Takes a docstring apart. What it cannot make out stays in the description."""
     lines = inspect.cleandoc(text or "").splitlines()
-    description: list[str] = []
-    arguments: dict[str, list[str]] = {}
-    section: str | None = None
-    numpy = False
-    current: list[str] | None = None  # the argument whose sentence goes on
-    for number, line in enumerate(lines):
-        below = lines[number + 1] if number + 1 < len(lines) else ""
-        if (title := _title(line, below)) is not None:
-            section, numpy, current = title, not line.rstrip().endswith(":"), None
-        elif (found := _SPHINX_FIELD.match(line)) is not None:
-            section, current = "field", None
-            if found[1] in {"param", "parameter", "arg", "argument", "key", "keyword"} and found[2]:
-                current = arguments.setdefault(found[2].split()[-1].lstrip("*"), [found[3]])
-        elif section is None:
-            description.append(line)
-        elif section == "field":
-            if current is not None:
-                current.append(line.strip())
-        elif section in _ARGUMENTS:
-            current = _argument_line(line, arguments, current, numpy=numpy)
+    reader = _Reader()
+    for line, below in zip_longest(lines, lines[1:], fillvalue=""):
+        reader.read(line, below)
     return Docstring(
-        "\n".join(description).strip(),
-        {name: " ".join(part for part in parts if part) for name, parts in arguments.items() if any(parts)},
+        "\n".join(reader.description).strip(),
+        {name: " ".join(filter(None, parts)) for name, parts in reader.arguments.items() if any(parts)},
     )
+
+
+class _Reader:
+    """Reads line by line: first the description, then sections, each in the style that its title shows."""
+
+    def __init__(self) -> None:
+        self.description: list[str] = []
+        self.arguments: dict[str, list[str]] = {}
+        self._style: str | None = None  # of the section; None: in the description
+        self._wanted = False  # whether the section is about arguments
+        self._indent: int | None = None  # of the arguments in a section of Google's style
+        self._current: list[list[str]] = []  # the sentences that the next line goes on with
+
+    def read(self, line: str, below: str) -> None:
+        """Takes the next line; the one below may tell a title."""
+        if (title := _title(line, below)) is not None:
+            self._open("google" if line.rstrip().endswith(":") else "numpy", wanted=title in _ARGUMENTS)
+        elif found := _SPHINX_ARGUMENT.fullmatch(line):
+            self._open("sphinx", wanted=True)
+            self._begin([found[1]], found[2])
+        elif _SPHINX_OTHER.fullmatch(line):
+            self._open("sphinx", wanted=False)
+        elif self._style is None or (self._style != "numpy" and line and not line[0].isspace()):
+            self._style = None  # back at the margin, a section of the other styles has ended
+            self.description.append(line)
+        elif self._wanted and line.strip(" \t-"):
+            self._argument_line(line)
+
+    def _open(self, style: str, *, wanted: bool) -> None:
+        self._style, self._wanted, self._indent, self._current = style, wanted, None, []
+
+    def _begin(self, names: list[str], text: str) -> None:
+        self._current = [self.arguments.setdefault(name, []) for name in names]
+        self._go_on(text)
+
+    def _go_on(self, text: str) -> None:
+        for sentence in self._current:
+            sentence.append(text)
+
+    def _argument_line(self, line: str) -> None:
+        text = line.strip()
+        if self._style == "numpy" and not line[0].isspace() and (found := _NUMPY_ARGUMENTS.fullmatch(text)):
+            self._begin([name.strip(" \t*") for name in found[1].split(",")], "")
+        elif self._style == "google" and self._is_outer(line) and (found := _GOOGLE_ARGUMENT.fullmatch(text)):
+            self._begin([found[1]], found[2])
+        else:
+            self._go_on(text)
+
+    def _is_outer(self, line: str) -> bool:
+        """Whether a line stands as far out as the first argument did; deeper ones go on with a sentence."""
+        indent = len(line.expandtabs(4)) - len(line.expandtabs(4).lstrip())
+        if self._indent is None:
+            self._indent = indent
+        return indent <= self._indent
 
 
 def _title(line: str, below: str) -> str | None:
     """The section that a line opens: `Args:`, or `Parameters` with a rule below it."""
     name = line.strip().removesuffix(":").lower()
-    if line[:1].isspace() or name not in _SECTIONS:
+    if line[:1].isspace() or name not in _ARGUMENTS | _OTHERS:
         return None
     ruled = len(below.strip()) > 2 and set(below.strip()) == {"-"}  # noqa: PLR2004 - the shortest rule
     return name if ruled or line.rstrip().endswith(":") else None
-
-
-def _argument_line(
-    line: str, arguments: dict[str, list[str]], current: list[str] | None, *, numpy: bool
-) -> list[str] | None:
-    indented = line[:1].isspace()
-    text = line.strip()
-    if not text or set(text) == {"-"}:
-        return current
-    if numpy:
-        if not indented and (found := _NUMPY_ARGUMENT.match(text)):
-            return arguments.setdefault(found[1], [])
-    elif (found := _GOOGLE_ARGUMENT.match(text)) and _indent(line) <= 4:  # noqa: PLR2004 - deeper lines go on
-        return arguments.setdefault(found[1], [found[2]])
-    if current is not None:
-        current.append(text)
-    return current
-
-
-def _indent(line: str) -> int:
-    return len(line.expandtabs(4)) - len(line.expandtabs(4).lstrip())

@@ -16,14 +16,18 @@ from functools import partial
 from typing import Annotated, Any, Final, cast, get_args, get_origin
 
 import msgspec
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 
 from trunkline.errors import RegistrationError
 from trunkline.registry import docstrings, schema
 from trunkline.wire import codec
 
-__all__ = ["Handler", "Parameter", "Start", "read"]
+__all__ = ["Handler", "OnThread", "Parameter", "Run", "Start", "read", "runner"]
+
+Run = Callable[[Any, Any, Any], Any]
+"""(decoded arguments, context, subject) -> the answer, a coroutine that gives it, or `OnThread`. The subject is what
+the answer is about where that is not known beforehand, such as the URI that a template was read with."""
 
 _MUTABLE: Final = (list, dict, set, bytearray)
 
@@ -75,6 +79,9 @@ class Handler(Struct, frozen=True):
             described = properties[parameter.name]
             if parameter.description is not None:
                 described.setdefault("description", parameter.description)
+            default: Any = parameter.default
+            if isinstance(default, _MUTABLE) and _has_json(default):
+                described["default"] = msgspec.to_builtins(default)
         if self.open:
             made.pop("additionalProperties", None)
         if not properties:
@@ -93,7 +100,7 @@ def read(function: Callable[..., Any], context: type, *, thread: bool | None = N
         raise RegistrationError(f"{function!r} is not callable")
     name = _name(function)
     hints = _hints(function, name)
-    said = docstrings.parse(inspect.getdoc(function) if _is_own_doc(function) else None)
+    said = docstrings.parse(inspect.getdoc(_innermost(function)))  # that of a partial describes `partial` itself
     parameters: list[Parameter] = []
     order: list[tuple[str, bool]] = []  # every parameter of the function: its name, and whether by keyword
     contexts: list[str] = []
@@ -121,8 +128,8 @@ def read(function: Callable[..., Any], context: type, *, thread: bool | None = N
         start=_start(function, thread=thread),
         parameters=tuple(parameters),
         arguments=arguments,
-        decode=_json_decoder(arguments, takes_more=takes_more),
-        convert=_text_decoder(arguments, takes_more=takes_more),
+        decode=_json_decoder(arguments, contexts, takes_more=takes_more),
+        convert=_text_decoder(arguments, contexts, takes_more=takes_more),
         bind=_binder(function, order, contexts, takes_more=takes_more),
         wants_context=bool(contexts),
         open=takes_more,
@@ -143,10 +150,6 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(inner, "__name__", type(inner).__name__)
 
 
-def _is_own_doc(function: Callable[..., Any]) -> bool:
-    return not isinstance(function, functools.partial)  # whose docstring is that of `partial` itself
-
-
 def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
     try:
         return inspect.signature(function)
@@ -163,7 +166,7 @@ def _hints(function: Callable[..., Any], name: str) -> Mapping[str, Any]:
         return typing.get_type_hints(source, include_extras=True)
     except NameError as error:
         raise RegistrationError(f"{name}: an annotation names something that is not defined: {error}") from None
-    except TypeError as error:
+    except (TypeError, AttributeError, SyntaxError) as error:
         raise RegistrationError(f"{name}: an annotation cannot be read: {error}") from None
 
 
@@ -176,18 +179,18 @@ def _is_context(annotation: Any, context: type) -> bool:
 
 def _parameter(parameter: inspect.Parameter, annotation: Any, said: docstrings.Docstring) -> Parameter:
     default = UNSET if parameter.default is inspect.Parameter.empty else parameter.default
-    annotation, description = _described(annotation)
-    return Parameter(parameter.name, annotation, default, description or said.arguments.get(parameter.name))
+    description = _description(annotation) or said.arguments.get(parameter.name)
+    return Parameter(parameter.name, annotation, default, description)
 
 
-def _described(annotation: Any) -> tuple[Any, str | None]:
-    """An annotation as msgspec reads it, and the bare string that `Annotated` may hold."""
-    if get_origin(annotation) is not Annotated:
-        return annotation, None
-    kind, *notes = get_args(annotation)
-    description = next((note for note in notes if isinstance(note, str)), None)
-    metas = [note for note in notes if isinstance(note, Meta)]
-    return (Annotated[(kind, *metas)] if metas else kind), description
+def _description(annotation: Any) -> str | None:
+    """The bare string that `Annotated` may hold, on its own or as an option."""
+    notes = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+    for note in notes:
+        if isinstance(note, str):
+            return note
+    options = get_args(annotation) if get_origin(annotation) in {typing.Union, types.UnionType} else ()
+    return next(filter(None, map(_description, options)), None)
 
 
 def _arguments_type(name: str, parameters: list[Parameter], *, open_ended: bool) -> type[Struct]:
@@ -195,9 +198,11 @@ def _arguments_type(name: str, parameters: list[Parameter], *, open_ended: bool)
         (p.name, p.annotation) if p.required else (p.name, p.annotation, _field_default(p.default)) for p in parameters
     ]
     try:
+        for parameter in parameters:
+            schema.check_type(parameter.annotation)
         made = msgspec.defstruct(f"{name}_arguments", fields, forbid_unknown_fields=not open_ended, kw_only=True)
         msgspec.json.Decoder(made)  # fails here and now for a type that cannot be decoded
-    except TypeError as error:
+    except (TypeError, RuntimeError) as error:
         why = f"{name}: its arguments cannot be described: {error}"
         raise RegistrationError(why, kind="tool_schema_invalid") from None
     return made
@@ -206,7 +211,17 @@ def _arguments_type(name: str, parameters: list[Parameter], *, open_ended: bool)
 def _field_default(default: Any) -> Any:
     if isinstance(default, _MUTABLE):
         return msgspec.field(default_factory=partial(copy, cast("Any", default)))
+    if not _has_json(default):
+        return msgspec.field(default_factory=lambda: default)  # which the schema does not tell
     return msgspec.field(default=default)
+
+
+def _has_json(value: Any) -> bool:
+    try:
+        codec.to_json(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _start(function: Callable[..., Any], *, thread: bool | None) -> Start:
@@ -218,6 +233,50 @@ def _start(function: Callable[..., Any], *, thread: bool | None) -> Start:
 
 
 # --- from decoded arguments to the call ----------------------------------------------------------
+
+
+class OnThread:
+    """A plain function to be run on a thread, and what to make of its value."""
+
+    __slots__ = ("finish", "function")
+
+    def __init__(self, function: Callable[[], Any], finish: Callable[[Any], Any]) -> None:
+        self.function = function
+        self.finish = finish
+
+
+def runner(handler: Handler, finish: Callable[[Any, Any], Any]) -> Run:
+    """How calls of a handler are run, decided once. `finish` makes the answer of a value and the subject."""
+    bind = handler.bind
+
+    async def run(arguments: Any, context: Any, subject: Any) -> Any:
+        try:
+            return finish(await bind(arguments, context), subject)
+        except SystemExit as error:
+            raise _exited(error) from error
+
+    async def wait(value: Any, subject: Any) -> Any:
+        try:
+            return finish(await value, subject)
+        except SystemExit as error:
+            raise _exited(error) from error
+
+    def run_inline(arguments: Any, context: Any, subject: Any) -> Any:
+        try:
+            value = bind(arguments, context)
+        except SystemExit as error:
+            raise _exited(error) from error
+        return wait(value, subject) if inspect.isawaitable(value) else finish(value, subject)
+
+    def run_on_thread(arguments: Any, context: Any, subject: Any) -> OnThread:
+        return OnThread(partial(bind, arguments, context), lambda value: finish(value, subject))
+
+    return {Start.ASYNC: run, Start.INLINE: run_inline, Start.THREAD: run_on_thread}[handler.start]
+
+
+def _exited(error: SystemExit) -> RuntimeError:
+    """One handler's `sys.exit()` is no reason to end everybody's server."""
+    return RuntimeError(f"a handler called sys.exit({error.code!r})")
 
 
 def _binder(
@@ -256,23 +315,29 @@ def _general_binder(
     return bind
 
 
-def _json_decoder(arguments: type[Struct], *, takes_more: bool) -> Callable[[Any], Any]:
+def _json_decoder(arguments: type[Struct], contexts: list[str], *, takes_more: bool) -> Callable[[Any], Any]:
     """Reads JSON into the arguments of a call; raises `codec.DecodeError` for what does not fit."""
     if not takes_more:
         return codec.decoder(arguments)
     as_object = codec.decoder(dict[str, Any])
-    return lambda raw: _split(arguments, as_object(raw), strict=True)
+    return lambda raw: _split(arguments, contexts, as_object(raw), strict=True)
 
 
-def _text_decoder(arguments: type[Struct], *, takes_more: bool) -> Callable[[Mapping[str, Any]], Any]:
+def _text_decoder(
+    arguments: type[Struct], contexts: list[str], *, takes_more: bool
+) -> Callable[[Mapping[str, Any]], Any]:
     """The same for values that are all text, such as the variables of a URI: `5` may be a number then."""
     if not takes_more:
         return lambda values: msgspec.convert(values, arguments, strict=False)
-    return lambda values: _split(arguments, values, strict=False)
+    return lambda values: _split(arguments, contexts, values, strict=False)
 
 
-def _split(arguments: type[Struct], values: Mapping[str, Any], *, strict: bool) -> tuple[Struct, dict[str, Any]]:
-    """What has a name of its own, and the rest."""
+def _split(
+    arguments: type[Struct], contexts: list[str], values: Mapping[str, Any], *, strict: bool
+) -> tuple[Struct, dict[str, Any]]:
+    """What has a name of its own, and the rest. The context is not for peers to give."""
     names = arguments.__struct_fields__
     more = {name: value for name, value in values.items() if name not in names}
+    if taken := [name for name in contexts if name in more]:
+        raise msgspec.ValidationError(f"Object contains unknown field `{taken[0]}`")
     return msgspec.convert(values, arguments, strict=strict), more

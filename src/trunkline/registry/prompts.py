@@ -3,33 +3,27 @@
 import string
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 from msgspec import Struct
 
 from trunkline.config import Settings
-from trunkline.errors import InternalError, InvalidParams, RegistrationError
+from trunkline.errors import InvalidParams, RegistrationError
 from trunkline.protocol.types import (
-    ContentBlock,
     GetPromptResult,
     Icon,
     Prompt,
     PromptArgument,
     PromptMessage,
+    Role,
     TextContent,
 )
-from trunkline.registry.handlers import Handler
+from trunkline.registry.handlers import Handler, Run, runner
 from trunkline.registry.results import BadResult, as_block
 from trunkline.registry.schema import Validator
 
-__all__ = ["PromptEntry", "PromptFailed", "TextPrompt", "make_prompt", "make_text_prompt"]
-
-
-class PromptFailed(InternalError):
-    """A prompt that could not be rendered."""
-
-    kind = "prompt_render_failed"
+__all__ = ["PromptEntry", "TextPrompt", "make_prompt", "make_text_prompt"]
 
 
 class TextPrompt(Struct, frozen=True):
@@ -68,8 +62,14 @@ class PromptEntry(Struct, frozen=True, dict=True):
         """Its name."""
         return self.definition.name
 
+    @property
+    def wants_context(self) -> bool:
+        """Whether rendering it asks for the context of the call."""
+        return isinstance(self.source, Handler) and self.source.wants_context
+
     @cached_property
-    def _validator(self) -> Validator | None:
+    def validator(self) -> Validator | None:
+        """The schema that was written by hand, compiled once."""
         if self.given_schema is None:
             return None
         return Validator(self.given_schema, f"prompt {self.key!r}")
@@ -95,8 +95,7 @@ class PromptEntry(Struct, frozen=True, dict=True):
             ) from None
 
     def _check_schema(self, values: Mapping[str, str]) -> None:
-        validator = self._validator
-        if validator is not None and (faults := validator.faults(dict(values))):
+        if self.validator is not None and (faults := self.validator.faults(dict(values))):
             told = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
             raise InvalidParams(
                 f"invalid arguments for prompt {self.key!r}: {told}",
@@ -107,29 +106,43 @@ class PromptEntry(Struct, frozen=True, dict=True):
     def _refused(self, why: str, argument: str, kind: str) -> InvalidParams:
         return InvalidParams(f"prompt {self.key!r} {why}", data={"kind": kind, "argument": argument, "name": self.key})
 
-    def result(self, value: Any) -> GetPromptResult:
+    @cached_property
+    def run(self) -> Run:
+        """Renders the prompt."""
+        source = self.source
+        if isinstance(source, TextPrompt):
+            return lambda arguments, _context, _: self.result(source.render(arguments), _)
+        return runner(source, self.result)
+
+    def result(self, value: Any, _: Any) -> GetPromptResult:
         """What was rendered, as the answer to a request."""
         if isinstance(value, GetPromptResult):
-            return value
+            return msgspec.structs.replace(value, messages=[self._message(message) for message in value.messages])
         messages = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else [value]
         return GetPromptResult([self._message(item) for item in messages], self.definition.description)
 
     def _message(self, value: Any) -> PromptMessage:
-        if isinstance(value, PromptMessage):
-            return value
         if isinstance(value, Mapping) and "role" in value:
-            try:
-                given = dict(cast("Mapping[str, Any]", value))
-                if isinstance(given.get("content"), str):
-                    given["content"] = msgspec.to_builtins(TextContent(given["content"]))
-                return msgspec.convert(given, PromptMessage)
-            except msgspec.ValidationError as error:
-                raise PromptFailed(f"prompt {self.key!r}: not a message: {error}") from None
+            value = self._read_message(cast("Mapping[str, Any]", value))
+        if not isinstance(value, PromptMessage):
+            return PromptMessage("user", as_block(value, self.settings))
+        if value.role not in get_args(Role):
+            raise self._failed(f"the role of a message is user or assistant, not {value.role!r}")
+        return PromptMessage(value.role, as_block(value.content, self.settings))
+
+    def _read_message(self, given: Mapping[str, Any]) -> PromptMessage:
+        content = given.get("content")
+        if isinstance(content, str):
+            content = msgspec.to_builtins(TextContent(content))
+        elif isinstance(content, dict) and cast("Any", content).get("type") == "resource/link":  # as some call it
+            content = {**cast("dict[str, Any]", content), "type": "resource_link"}
         try:
-            block: ContentBlock = as_block(value, self.settings)
-        except BadResult as error:
-            raise PromptFailed(f"prompt {self.key!r}: {error.message}") from None
-        return PromptMessage("user", block)
+            return msgspec.convert({**given, "content": content}, PromptMessage)
+        except msgspec.ValidationError as error:
+            raise self._failed(f"not a message: {error}") from None
+
+    def _failed(self, why: str) -> BadResult:
+        return BadResult(f"prompt {self.key!r}: {why}", kind="prompt_render_failed")
 
 
 def make_prompt(
@@ -186,6 +199,5 @@ def make_text_prompt(
 def _checked(entry: PromptEntry) -> PromptEntry:
     if not entry.key:
         raise RegistrationError("a prompt needs a name")
-    if entry.given_schema is not None:
-        Validator(entry.given_schema, f"prompt {entry.key!r}")
+    entry.validator  # noqa: B018 - compiled now, so that a bad schema is refused now
     return entry

@@ -57,6 +57,7 @@ class Registry(Generic[E]):
     ) -> None:
         self.kind = kind
         self.version = 0  # grows with every change, so that what was made of the entries can be kept until then
+        self.live: dict[str, E] = {}  # the enabled entries, for whoever looks one up per call
         self._slots: dict[str, _Slot] = {}
         self._numbers = 0
         self._cursors = cursors or Cursors()
@@ -119,19 +120,22 @@ class Registry(Generic[E]):
         """Takes an entry in. One with the same key is refused or replaced, as the registry was told."""
         if (slot := self._slots.get(entry.key)) is None:
             self._numbers += 1
-            self._slots[entry.key] = _Slot(self._numbers, entry)
+            slot = self._slots[entry.key] = _Slot(self._numbers, entry)
         else:
             if self._on_duplicate == "error":
                 raise DuplicateEntry(self.kind, entry.key)
             if self._on_duplicate == "warn":
                 warnings.warn(f"{self.kind} {entry.key!r} was registered before and is replaced", stacklevel=3)
-            self._slots[entry.key] = _Slot(slot.number, entry)
+            slot.entry = entry
+        if slot.enabled:  # one that was switched off stays so
+            self.live[entry.key] = entry
         self._changed()
 
     def remove(self, key: str) -> None:
         """Takes an entry out."""
         if self._slots.pop(key, None) is None:
             raise NotRegistered(self.kind, key)
+        self.live.pop(key, None)
         self._changed()
 
     def enable(self, key: str) -> None:
@@ -147,6 +151,8 @@ class Registry(Generic[E]):
             raise NotRegistered(self.kind, key)
         if slot.enabled is not on:
             slot.enabled = on
+            self.live.clear()  # filled again, since whoever looks through it relies on the order
+            self.live.update((key, slot.entry) for key, slot in self._slots.items() if slot.enabled)
             self._changed()
 
     def _changed(self) -> None:

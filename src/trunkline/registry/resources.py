@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -10,8 +11,8 @@ from msgspec import UNSET, Struct
 from trunkline.config import Settings
 from trunkline.errors import InvalidParams, InvalidUri, RegistrationError, ResourceAccessDenied, TemplateError
 from trunkline.protocol.types import Annotations, Icon, ReadResourceResult, Resource, ResourceTemplate
-from trunkline.registry.handlers import Handler
-from trunkline.registry.results import check_mime, resource_contents
+from trunkline.registry.handlers import Handler, Run, runner
+from trunkline.registry.results import check_contents, check_mime, resource_contents
 from trunkline.registry.templates import UriTemplate, escapes
 
 __all__ = ["ResourceEntry", "TemplateEntry", "check_uri", "make_resource", "make_template"]
@@ -33,7 +34,7 @@ def check_uri(uri: str, settings: Settings) -> str:
     return uri
 
 
-class ResourceEntry(Struct, frozen=True):
+class ResourceEntry(Struct, frozen=True, dict=True):
     """One resource, under its own URI: a value, or a handler that makes one."""
 
     definition: Resource
@@ -46,14 +47,24 @@ class ResourceEntry(Struct, frozen=True):
         """Its URI."""
         return self.definition.uri
 
-    def result(self, uri: str, value: Any) -> ReadResourceResult:
+    def result(self, value: Any, uri: str) -> ReadResourceResult:
         """What was read, as the answer to a request."""
-        if isinstance(value, ReadResourceResult):
-            return value
-        return ReadResourceResult(resource_contents(value, uri, self.definition.mime_type, self.settings))
+        return _read_result(value, uri, self.definition.mime_type, self.settings)
+
+    @cached_property
+    def arguments(self) -> Any:
+        """What the handler is called with: its defaults."""
+        return None if self.handler is None else self.handler.convert({})
+
+    @cached_property
+    def run(self) -> Run:
+        """Runs a read: by the handler, or with the value itself."""
+        if self.handler is None:
+            return lambda _arguments, _context, uri: self.result(self.value, uri)
+        return runner(self.handler, self.result)
 
 
-class TemplateEntry(Struct, frozen=True):
+class TemplateEntry(Struct, frozen=True, dict=True):
     """Resources whose URIs follow a pattern, and the handler that reads any of them."""
 
     definition: ResourceTemplate
@@ -82,11 +93,22 @@ class TemplateEntry(Struct, frozen=True):
         except msgspec.ValidationError as error:
             raise InvalidParams(f"the URI does not fit {self.key!r}: {error}", data={"uri": uri}) from None
 
-    def result(self, uri: str, value: Any) -> ReadResourceResult:
+    def result(self, value: Any, uri: str) -> ReadResourceResult:
         """What was read, as the answer to a request."""
-        if isinstance(value, ReadResourceResult):
-            return value
-        return ReadResourceResult(resource_contents(value, uri, self.definition.mime_type, self.settings))
+        return _read_result(value, uri, self.definition.mime_type, self.settings)
+
+    @cached_property
+    def run(self) -> Run:
+        """Runs a read."""
+        return runner(self.handler, self.result)
+
+
+def _read_result(value: Any, uri: str, mime_type: str | None, settings: Settings) -> ReadResourceResult:
+    if not isinstance(value, ReadResourceResult):
+        return ReadResourceResult(resource_contents(value, uri, mime_type, settings))
+    for contents in value.contents:
+        check_contents(contents, settings)
+    return value
 
 
 def make_resource(

@@ -7,9 +7,11 @@ everything else is JSON. Where a tool declares what it returns, the value also g
 import binascii
 import inspect
 import re
+import types
+import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass
-from typing import Annotated, Any, Final, cast, get_args, get_origin, is_typeddict
+from typing import Annotated, Any, Final, assert_never, cast, get_args, get_origin, is_typeddict
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -29,7 +31,7 @@ from trunkline.protocol.types import (
 from trunkline.registry import schema
 from trunkline.wire import codec
 
-__all__ = ["BadResult", "Output", "as_block", "check_mime", "resource_contents", "tool_output"]
+__all__ = ["BadResult", "Output", "as_block", "check_contents", "check_mime", "resource_contents", "tool_output"]
 
 _BLOCKS: Final = (TextContent, ImageContent, AudioContent, EmbeddedResource, ResourceLink)
 _MIME: Final = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(\s*;.*)?")
@@ -49,7 +51,7 @@ class Output(msgspec.Struct, frozen=True):
 
     returns: Any  # the type that the tool declares, or UNSET
     wraps: bool  # in the handshake era the value travels as {"result": value}, since only objects may
-    convert: Callable[[Any], CallToolResult]
+    convert: Callable[[Any, Any], CallToolResult]  # of a value; the second argument is not used
 
     def schema(self) -> dict[str, Any] | None:
         """The schema of the value itself; made when it is asked for."""
@@ -71,14 +73,15 @@ class Output(msgspec.Struct, frozen=True):
 def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool = True) -> Output:
     """How a tool with this return annotation answers. Raises for a type that has no JSON."""
     if not structured or _says_nothing(returns):
-        return Output(UNSET, False, lambda value: _unstructured(value, settings))
+        return Output(UNSET, False, lambda value, _: _unstructured(value, settings))
     try:
-        checked = _checker(returns)
+        schema.check_type(returns)
+        decode = codec.decoder(returns)
     except TypeError as error:
         why = f"{name}: what it returns cannot be described: {error}; annotate another type, or use structured=False"
         raise RegistrationError(why, kind="tool_schema_invalid") from None
     wraps = not _is_object(returns)
-    convert = _structured(checked, settings, wraps=wraps)
+    convert = _structured(returns, decode, settings, wraps=wraps)
     return Output(returns, wraps, _text(convert) if returns is str and settings.max_text is None else convert)
 
 
@@ -96,59 +99,67 @@ def _is_object(returns: Any) -> bool:
 
 def _says_nothing(returns: Any) -> bool:
     """Whether an annotation promises no value of its own: none, nothing, anything, or content as it stands."""
-    if returns in (UNSET, None, type(None), Any, object, CallToolResult):
+    if returns in (UNSET, None, type(None), Any, object):
         return True
-    inner = [arg for arg in get_args(returns) if arg is not type(None)]
-    if get_origin(returns) in (list, tuple, Sequence, Iterable) and inner:
-        return all(arg is Ellipsis or _is_content(arg) for arg in inner) and _is_content(inner[0])
+    if get_origin(returns) in (list, tuple, Sequence, Iterable):
+        return any(map(_is_content, get_args(returns)))
     return _is_content(returns)
 
 
 def _is_content(annotation: Any) -> bool:
-    if annotation in _BLOCKS or annotation == ContentBlock:
-        return True
-    options = get_args(annotation)
-    return bool(options) and get_origin(annotation) is not dict and all(option in _BLOCKS for option in options)
+    """Whether an annotation is a block of content or a whole result, or has one among its options."""
+    if get_origin(annotation) in (typing.Union, types.UnionType):
+        return any(map(_is_content, get_args(annotation)))
+    return annotation in (*_BLOCKS, CallToolResult)
 
 
-def _checker(returns: Any) -> Callable[[Any], Any]:
-    """Gives the value back if it is what was promised; raises `msgspec.ValidationError` if not."""
-    if returns is str or returns is bool or returns is int:
-        return lambda value: value if type(value) is returns else msgspec.convert(value, returns)
-    msgspec.json.Decoder(returns)  # refuses types that msgspec cannot read
-    return lambda value: msgspec.convert(value, returns)
-
-
-def _text(general: Callable[[Any], CallToolResult]) -> Callable[[Any], CallToolResult]:
+def _text(general: Callable[[Any, Any], CallToolResult]) -> Callable[[Any, Any], CallToolResult]:
     """The short way of a tool that returns text, which most of them do."""
 
-    def convert(value: Any) -> CallToolResult:
-        return CallToolResult([TextContent(value)], {"result": value}) if type(value) is str else general(value)
+    def convert(value: Any, _: Any) -> CallToolResult:
+        return CallToolResult([TextContent(value)], {"result": value}) if type(value) is str else general(value, _)
 
     return convert
 
 
-def _structured(checked: Callable[[Any], Any], settings: Settings, *, wraps: bool) -> Callable[[Any], CallToolResult]:
-    def convert(value: Any) -> CallToolResult:
-        if isinstance(value, CallToolResult):
-            return value
+def _structured(
+    returns: Any, decode: Callable[[bytes], Any], settings: Settings, *, wraps: bool
+) -> Callable[[Any, Any], CallToolResult]:
+    def encode(value: Any) -> bytes:
         try:
-            value = checked(value)
-        except msgspec.ValidationError as error:
+            encoded = codec.to_json(msgspec.convert(value, returns))  # once, for the reader and for the program
+            decode(encoded)  # `convert` takes instances of a class on trust, and NaN becomes null
+        except (TypeError, ValueError) as error:
             raise BadResult(f"the value is not what the tool declares: {error}") from None
-        if type(value) is str:
-            _check_text(value, settings)
-            return CallToolResult([TextContent(value)], {"result": value} if wraps else value)
-        encoded = codec.to_json(value)  # once, for the reader and for the program
+        return encoded
+
+    def convert(value: Any, _: Any) -> CallToolResult:
+        if isinstance(value, CallToolResult):
+            if not value.is_error:
+                encode(_unwrapped(value.structured_content) if wraps else value.structured_content)
+            return _checked_result(value, settings)
+        encoded = encode(value)
+        text = value if type(value) is str else encoded.decode()
+        _check_text(text, settings)
         body = Raw(encoded)
-        return CallToolResult([TextContent(encoded.decode())], {"result": body} if wraps else body)
+        return CallToolResult([TextContent(text)], {"result": body} if wraps else body)
 
     return convert
+
+
+def _unwrapped(structured: Any) -> Any:
+    if not isinstance(structured, dict) or "result" not in structured:
+        raise BadResult("what the tool declares travels as {'result': value}")
+    return cast("dict[str, Any]", structured)["result"]
+
+
+def _checked_result(result: CallToolResult, settings: Settings) -> CallToolResult:
+    return msgspec.structs.replace(result, content=[as_block(block, settings) for block in result.content])
 
 
 def _unstructured(value: Any, settings: Settings) -> CallToolResult:
     if isinstance(value, CallToolResult):
-        return value
+        return _checked_result(value, settings)
     if value is None:
         return CallToolResult([])
     if isinstance(value, list | tuple):
@@ -163,14 +174,17 @@ def _unstructured(value: Any, settings: Settings) -> CallToolResult:
 
 def as_block(value: Any, settings: Settings) -> ContentBlock:
     """Any value as one block of content."""
-    if isinstance(value, str):
-        _check_text(value, settings)
-        return TextContent(value)
     if isinstance(value, _BLOCKS):
         _check_block(value, settings)
         return value
+    text = value if isinstance(value, str) else _json(value)
+    _check_text(text, settings)
+    return TextContent(text)
+
+
+def _json(value: Any) -> str:
     try:
-        return TextContent(codec.to_json(value).decode())
+        return codec.to_json(value).decode()
     except (TypeError, ValueError) as error:
         raise BadResult(f"{type(value).__name__} has no JSON: {error}") from None
 
@@ -181,23 +195,21 @@ def resource_contents(value: Any, uri: str, mime_type: str | None, settings: Set
         value = [value]
     items = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
     if items and all(isinstance(item, ResourceContents) for item in items):
-        return [_checked_contents(item, settings) for item in items]
+        for item in items:
+            check_contents(item, settings)
+        return list(items)
     return [_one_content(cast("Any", value), uri, mime_type, settings)]
 
 
 def _one_content(value: Any, uri: str, mime_type: str | None, settings: Settings) -> ResourceContents:
     if isinstance(value, bytes | bytearray):
-        blob = binascii.b2a_base64(value, newline=False).decode()
         _check_size(len(value), settings.max_binary, "binary_data_too_large")
+        blob = binascii.b2a_base64(value, newline=False).decode()
         return ResourceContents(uri, mime_type or "application/octet-stream", blob=blob)
-    if isinstance(value, str):
-        _check_text(value, settings)
-        return ResourceContents(uri, mime_type or "text/plain", text=value)
-    try:
-        text = codec.to_json(value).decode()
-    except (TypeError, ValueError) as error:
-        raise BadResult(f"{type(value).__name__} has no JSON: {error}") from None
-    return ResourceContents(uri, mime_type or "application/json", text=text)
+    is_text = isinstance(value, str)
+    text: str = value if is_text else _json(value)
+    _check_text(text, settings)
+    return ResourceContents(uri, mime_type or ("text/plain" if is_text else "application/json"), text=text)
 
 
 def check_mime(mime_type: str | None) -> str | None:
@@ -213,22 +225,30 @@ def _check_block(block: ContentBlock, settings: Settings) -> None:
             _check_text(text, settings)
         case ImageContent(data=data, mime_type=mime_type) | AudioContent(data=data, mime_type=mime_type):
             _check_base64(data, settings)
-            if not _MIME.fullmatch(mime_type):
-                raise BadResult(f"{mime_type!r} is not a MIME type", kind="invalid_mime_type")
+            _check_mime_of(mime_type)
         case EmbeddedResource(resource=contents):
-            _checked_contents(contents, settings)
+            check_contents(contents, settings)
         case ResourceLink():
             pass
+        case _:
+            assert_never(block)
 
 
-def _checked_contents(contents: ResourceContents, settings: Settings) -> ResourceContents:
+def check_contents(contents: ResourceContents, settings: Settings) -> None:
+    """Raises `BadResult` for contents that may not be sent."""
     if (contents.text is None) == (contents.blob is None):
         raise BadResult("the contents of a resource are either text or a blob")
     if contents.text is not None:
         _check_text(contents.text, settings)
     if contents.blob is not None:
         _check_base64(contents.blob, settings)
-    return contents
+    if contents.mime_type is not None:
+        _check_mime_of(contents.mime_type)
+
+
+def _check_mime_of(mime_type: str) -> None:
+    if not _MIME.fullmatch(mime_type):
+        raise BadResult(f"{mime_type!r} is not a MIME type", kind="invalid_mime_type")
 
 
 def _check_text(text: str, settings: Settings) -> None:

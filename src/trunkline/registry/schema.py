@@ -4,18 +4,22 @@ Types are checked by decoding into them; the schema that is made of them is for 
 written by hand is compiled once. References that would need a network are never followed.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Final, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
 
 from trunkline.errors import RegistrationError
 
-__all__ = ["Fault", "Validator", "of_type", "of_types"]
+__all__ = ["Fault", "Validator", "check_type", "of_type"]
 
 Schema = dict[str, Any]
 _REFERENCES = "#/$defs/{name}"
+_PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None), list, dict, Any, object})
+_MADE_OF_OTHERS: Final = frozenset({list, dict, typing.Union, types.UnionType, typing.Annotated})
 
 
 class Fault(Struct, frozen=True):
@@ -28,23 +32,31 @@ class Fault(Struct, frozen=True):
 
 def of_type(kind: Any) -> Schema:
     """The schema of a type; what it refers to stands under `$defs`, the type itself at the root."""
-    return of_types([kind])[0]
-
-
-def of_types(kinds: Sequence[Any]) -> list[Schema]:
-    """The schema of each type."""
-    roots, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCES)
-    return [_rooted(root, components) for root in roots]
-
-
-def _rooted(root: Schema, components: Mapping[str, Schema]) -> Schema:
-    """A schema that stands alone: its root written out, and no more definitions than it needs."""
+    (root,), components = msgspec.json.schema_components([kind], ref_template=_REFERENCES)
     name = _referred(root)
     schema = dict(components[name]) if name is not None and set(root) == {"$ref"} else dict(root)
     needed = _reachable(schema, components)
     if needed:
         schema["$defs"] = {name: components[name] for name in sorted(needed)}
     return schema
+
+
+def check_type(kind: Any) -> None:
+    """Raises `TypeError` for a type that has no schema. Costs next to nothing for what is made of plain types."""
+    if _is_plain(kind):
+        return
+    try:
+        of_type(kind)
+    except TypeError as error:
+        raise TypeError(str(error).splitlines()[-1]) from None  # what it says before that is for users of msgspec
+
+
+def _is_plain(kind: Any) -> bool:
+    if isinstance(kind, type) and kind in _PLAIN:
+        return True
+    if get_origin(kind) is typing.Annotated:
+        return _is_plain(get_args(kind)[0])
+    return get_origin(kind) in _MADE_OF_OTHERS and all(map(_is_plain, get_args(kind)))
 
 
 def _referred(schema: Mapping[str, Any]) -> str | None:

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.config import Settings
-from trunkline.errors import InvalidArguments, RegistrationError
+from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
 from trunkline.protocol.types import Icon, Tool, ToolAnnotations
-from trunkline.registry.handlers import Handler
+from trunkline.registry.handlers import Handler, Run, runner
 from trunkline.registry.results import Output, tool_output
 from trunkline.registry.schema import Fault, Validator
 from trunkline.wire import codec
@@ -20,7 +20,6 @@ from trunkline.wire import codec
 __all__ = ["ToolEntry", "make_tool"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_MSGSPEC_FAULT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
 _as_object: Final = codec.decoder(dict[str, Any])
 
 
@@ -59,21 +58,18 @@ class ToolEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def decode(self) -> Callable[[Any], Any]:
-        """Reads JSON into the arguments of a call. This is the validation: it raises `InvalidArguments`."""
-        return self._checked(self.handler.decode) if self.given_schema is None else self._checked(self._by_schema)
+        """Reads JSON into the arguments of a call. This is the validation: it raises `codec.DecodeError`."""
+        return self.handler.decode if self.given_schema is None else self._by_schema
 
     @cached_property
-    def _validator(self) -> Validator:
+    def run(self) -> Run:
+        """Runs a call."""
+        return runner(self.handler, self.output.convert)
+
+    @cached_property
+    def validator(self) -> Validator:
+        """The input schema, compiled: at registration if it was written by hand, otherwise for the first refusal."""
         return Validator(self.definition.input_schema, f"tool {self.name!r}")
-
-    def _checked(self, decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def checked(raw: Any) -> Any:
-            try:
-                return decode(raw)
-            except codec.DecodeError as error:
-                raise self._refusal(raw, error) from None
-
-        return checked
 
     def _by_schema(self, raw: Any) -> Any:
         values = _as_object(raw)
@@ -81,19 +77,24 @@ class ToolEntry(Struct, frozen=True, dict=True):
         for name, described in properties.items():
             if name not in values and isinstance(described, Mapping) and "default" in described:
                 values[name] = described["default"]
-        if not self._validator.accepts(values):
+        if not self.validator.accepts(values):
             raise codec.DecodeError("the arguments do not fit the schema")
         return self.handler.decode(codec.to_raw(values))
 
-    def _refusal(self, raw: Any, error: Exception) -> InvalidArguments:
-        """Says everything that is wrong, by the schema that the peer has read; or else what decoding ran into."""
+    def refusal(self, raw: Any, error: Exception) -> InvalidParams:
+        """Says everything that is wrong with arguments that could not be read, by the schema that the peer knows;
+        or else what decoding ran into."""
         faults: list[Fault] = []
-        # Not even an object, or a schema that cannot be compiled: then the decoder's own words must do.
-        with contextlib.suppress(codec.DecodeError, RecursionError, RegistrationError):
-            faults = self._validator.faults(_as_object(raw))
+        # Too deep, or a pattern that only Python can read: then the decoder's own words must do.
+        with contextlib.suppress(RecursionError, RegistrationError):
+            try:
+                values = _as_object(raw)
+            except codec.DecodeError:
+                return InvalidParams("params of tools/call: the arguments must be an object")
+            faults = self.validator.faults(values)
         if not faults:
-            found = _MSGSPEC_FAULT.match(str(error))
-            faults = [Fault((found and found["path"]) or "$", "type", (found and found["what"]) or str(error))]
+            what, _, where = str(error).partition(" - at `")
+            faults = [Fault(where.removesuffix("`") or "$", "type", what)]
         told = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
         return InvalidArguments(
             f"invalid arguments for tool {self.name!r}: {told}", errors=[msgspec.to_builtins(fault) for fault in faults]
@@ -135,12 +136,8 @@ def make_tool(
         given_schema=input_schema,
     )
     if input_schema is not None:
-        _check_schema(input_schema, name)
-        entry.decode  # noqa: B018 - compiled now, so that a bad schema is refused now
+        if input_schema.get("type") != "object":
+            why = f'the schema of tool {name!r} must have "type": "object"'
+            raise RegistrationError(why, kind="tool_schema_invalid")
+        entry.validator  # noqa: B018 - compiled now, so that a bad schema is refused now
     return entry
-
-
-def _check_schema(input_schema: Mapping[str, Any], name: str) -> None:
-    if input_schema.get("type") != "object":
-        raise RegistrationError(f'the schema of tool {name!r} must have "type": "object"', kind="tool_schema_invalid")
-    Validator(input_schema, f"tool {name!r}")

@@ -6,10 +6,10 @@ in while calls wait, so nothing can block itself.
 """
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -109,10 +109,14 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._clock = shared.clock
+        self._dispatch = shared.dispatcher.dispatch
+        self._threads = shared.threads
         self._watched = bool(shared.observers)
+        self._max_calls = offer.settings.max_calls
         self._active = 0  # calls that have been started and not ended
         self._waiting: deque[tuple[Running, Any]] = deque()  # calls whose turn has not come
         self._paused = False
+        self._notices: set[drive.Working] = set()  # notifications being taken; the session keeps requests only
         self._batches: dict[RequestId, _Gather] = {}
         self._timer: Timer | None = None
         self._timer_due: float | None = None
@@ -138,19 +142,19 @@ class Connection:
     def _handle(self, event: Event, origin: Origin) -> None:
         if type(event) is CallReceived:
             event.call.origin = origin
-            if self._active < self.settings.max_calls:
+            if self._active < self._max_calls:
                 self._start(event.call, event.params)
             else:
                 self._put_off(event.call, event.params)
         else:
-            self._handle_other(event)
+            self._handle_other(event, origin)
 
-    def _handle_other(self, event: Event) -> None:
+    def _handle_other(self, event: Event, origin: Origin) -> None:
         match event:
             case Answered():
                 _settle(event)
             case NoticeReceived():
-                self._notice(event)
+                self._notice(event, origin)
             case Refused(reply=reply):
                 self.dropped(reply.error.message, "refused")
                 self.channel.send(reply, about=reply.id if isinstance(reply.id, int | str) else None)
@@ -205,13 +209,12 @@ class Connection:
         if self._watched:
             self.tell(CallStarted, request=call.id, method=call.method.name)
         self._active += 1
-        done = partial(self._ended, call)
         try:
-            work = self.shared.dispatcher.dispatch(self, call, params)
-        except Exception as error:  # noqa: BLE001 - becomes an answer
-            done(None, error)
+            work = self._dispatch(self, call, params)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - becomes an answer
+            self._ended(call, None, error)
             return
-        working = drive.start(work, self.shared.threads, done)
+        working = drive.start(work, self._threads, self._ended, call)
         if working is not None and not call.done:
             call.work = working
             if call.deadline is None:  # unless the feature has set one
@@ -226,25 +229,25 @@ class Connection:
         """A call has come to its end, however it did; its answer goes out unless nobody wants it any more."""
         self._active -= 1
         if error is None:
-            self._reply(call, value)
+            try:
+                answer = self.session.reply(call, value)
+                if answer is not None:
+                    if self._batches:
+                        self._send_answer(answer, call.id)
+                    else:
+                        self.channel.send(answer, about=call.id)
+            except Exception as unsendable:  # noqa: BLE001 - a value without JSON, for one
+                self._unsendable(call, unsendable)
+            else:
+                if answer is not None and self._watched:
+                    failed = isinstance(value, CallToolResult) and value.is_error
+                    self._tell_end(call, "failed" if failed else "ok")
         elif not call.done:
             self._fail(call, error)
         elif not isinstance(error, asyncio.CancelledError):
             self._report_failure(call, "-", error)
         if self._waiting or self._paused or self._idle is not None:
             self._next()
-
-    def _reply(self, call: Running, value: Any) -> None:
-        try:
-            answer = self.session.reply(call, value)
-            if answer is not None:
-                self._send_answer(answer, call.id)
-        except Exception as error:  # noqa: BLE001 - a value without JSON, for one
-            self._unsendable(call, error)
-        else:
-            if answer is not None and self._watched:
-                failed = isinstance(value, CallToolResult) and value.is_error
-                self._tell_end(call, "failed" if failed else "ok")
 
     def _unsendable(self, call: Running, error: Exception) -> None:
         failure = failure_of(error, call, self.session.spoken)
@@ -271,7 +274,8 @@ class Connection:
             self._send_answer(answer, call.id)
         if self._watched:
             code = answer.error.code if isinstance(answer, ErrorResponse) else None
-            self._tell_end(call, "failed" if code is None else "error", code)
+            outcome = "failed" if code is None else "error"
+            self._tell_end(call, "timeout" if isinstance(error, RequestTimeout) else outcome, code)
 
     def _next(self) -> None:
         while self._waiting and self._active < self.settings.max_calls:
@@ -291,8 +295,8 @@ class Connection:
         self._next()
 
     def _stop(self, call: Running) -> None:
-        if call.work is not None and not call.work.cancel():
-            self._active -= 1  # a thread goes on with it, but nobody waits for that any more
+        if call.work is not None:
+            call.work.cancel()
 
     def _leave_batch(self, call: Running) -> None:
         gather = self._batches.pop(call.id, None)
@@ -349,15 +353,16 @@ class Connection:
         needs: str | None = None,
         on_progress: Callable[[ProgressParams], None] | None = None,
     ) -> Any:
-        """Asks the peer and waits for its answer (Raw). `about` is the call on whose behalf; its time stands still.
+        """Asks the peer and waits for its answer (Raw). `about` is the call on whose behalf; its time stands still
+        from then on, not while the peer has yet to complete the handshake.
 
         Raises `PeerError` for an error that the peer answers with, `RequestTimeout` when it does not answer in time,
         `ConnectionClosed` when it goes, and `ProtocolError` when the request may not be sent at all.
         """
+        await self._until_open(name)
         if about is not None:
             about.hold(self._clock.now())
         try:
-            await self._until_open(name)
             waiter: asyncio.Future[Any] = self._loop.create_future()
             awaited, message = self.session.call(
                 name, params, self._clock.now(), timeout=timeout, needs=needs, on_progress=on_progress, waiter=waiter
@@ -407,7 +412,7 @@ class Connection:
         if threading.get_ident() == self._thread:
             action()
         else:
-            self._loop.call_soon_threadsafe(action)
+            self._threads.post(action)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -418,26 +423,29 @@ class Connection:
         """The time on this connection's clock."""
         return self._clock.now()
 
-    def _notice(self, event: NoticeReceived) -> None:
+    def _notice(self, event: NoticeReceived, origin: Origin) -> None:
         name = event.method.name
         if not self.shared.dispatcher.answers(name):
             self.dropped(f"nobody handles {name}", "unhandled_notification")
             return
-        call = Running(id=f"notification {name}", method=event.method, started=self._clock.now())
-
-        def done(value: Any, error: BaseException | None) -> None:  # noqa: ARG001 - a notification has no answer
-            self._active -= 1
-            if error is not None and not isinstance(error, asyncio.CancelledError):
-                self._report_failure(call, "-", error)
-            self._next()
-
+        call = Running(id=f"notification {name}", method=event.method, started=self._clock.now(), origin=origin)
         self._active += 1
         try:
-            work = self.shared.dispatcher.dispatch(self, call, event.params)
-        except Exception as error:  # noqa: BLE001 - reported, never answered
-            done(None, error)
-        else:
-            drive.start(work, self.shared.threads, done)
+            work = self._dispatch(self, call, event.params)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - reported, never answered
+            self._noticed(call, None, error)
+            return
+        call.work = drive.start(work, self._threads, self._noticed, call)
+        if call.work is not None:
+            self._notices.add(call.work)
+
+    def _noticed(self, call: Running, _: Any, error: BaseException | None) -> None:
+        """A notification has been taken; it has no answer."""
+        self._active -= 1
+        self._notices.discard(call.work)
+        if error is not None and not isinstance(error, asyncio.CancelledError):
+            self._report_failure(call, "-", error)
+        self._next()
 
     # --- phases and endings --------------------------------------------------------------------
 
@@ -456,10 +464,13 @@ class Connection:
         """Ends in good order: nothing new is taken, what runs may finish within the time, then the line is closed."""
         if self.session.allows(Signal.DRAIN):
             self.step(Signal.DRAIN)
+        until = None if timeout is None else self._loop.time() + timeout
         if self._active or self._waiting:
             self._idle = self._loop.create_future()
             await asyncio.wait([self._idle], timeout=timeout)
-        await self.channel.close()
+        with contextlib.suppress(TimeoutError):  # a peer that does not read keeps nobody
+            async with asyncio.timeout_at(until):
+                await self.channel.close()
 
     def closed(self, closed: Closed) -> None:
         """The channel is gone: everything that this connection owns ends."""
@@ -470,13 +481,16 @@ class Connection:
             if not request.waiter.done():
                 request.waiter.set_exception(ConnectionClosed(f"the connection closed: {closed.reason}"))
                 request.waiter.exception()  # whoever waits still gets it; nobody is warned if nobody waits
-        for call in running:
-            if call.work is not None:
-                call.work.cancel()
         self._waiting.clear()
         self._batches.clear()
+        for call in running:
+            self._tell_end(call, "closed")
+            self._stop(call)
+        for working in list(self._notices):
+            working.cancel()
         if self._opened is not None:
-            self._opened.cancel()
+            self._opened.set_exception(ConnectionClosed(f"the connection closed: {closed.reason}"))
+            self._opened.exception()
         if self._timer is not None:
             self._timer.cancel()
         if self._idle is not None and not self._idle.done():

@@ -9,8 +9,9 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from trunkline.errors import MisuseError
@@ -41,6 +42,7 @@ from trunkline.protocol.types import (
 from trunkline.server.ask import Asker, LiveAsker, OnProgress
 from trunkline.server.connection import Connection
 from trunkline.server.forms import Answer, form_of, read_answer
+from trunkline.wire import codec
 
 __all__ = ["ClientFacts", "Context", "Told"]
 
@@ -147,14 +149,12 @@ class Context:
         """Sends a log message to the client, if it wants to hear of that level. `data` is any JSON."""
         if level not in LOGGING_LEVELS:
             raise MisuseError(f"log level {level!r} is not one of {', '.join(LOGGING_LEVELS)}")
-        self._connection.post(partial(self._log, level, data, logger))
-        return Told(self._connection.channel.drain)
-
-    def _log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         connection = self._connection
         if LOGGING_LEVELS.index(level) >= connection.log_level:
-            params = LoggingMessageParams(level=level, data=data, logger=logger)
-            connection.notify("notifications/message", params, about=self._call)
+            said = codec.to_raw(data)  # as it is now; and what has no JSON is told here, to whoever gave it
+            params = LoggingMessageParams(level=level, data=said, logger=logger)
+            connection.post(partial(connection.notify, "notifications/message", params, about=self._call))
+        return Told(connection.channel.drain)
 
     def debug(self, data: Any, logger: str | None = None) -> Told:
         """Logs at level debug."""
@@ -209,6 +209,7 @@ class Context:
         max_tokens: int = 1024,
         system_prompt: str | None = None,
         model_preferences: ModelPreferences | None = None,
+        include_context: Literal["none", "thisServer", "allServers"] | None = None,
         temperature: float | None = None,
         stop_sequences: Sequence[str] | None = None,
         tools: Sequence[Tool] | None = None,
@@ -217,13 +218,17 @@ class Context:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> CreateMessageResult:
-        """Asks the client's language model for the next message."""
+        """Asks the client's language model for the next message. Raises `MisuseError` for values out of their range.
+
+        `include_context` is a wish, and is not passed on to a client that cannot fulfil it.
+        """
         given = [messages] if isinstance(messages, str) else messages
         params = CreateMessageParams(
             messages=[SamplingMessage("user", TextContent(m)) if isinstance(m, str) else m for m in given],
             max_tokens=max_tokens,
             system_prompt=system_prompt,
             model_preferences=model_preferences,
+            include_context=include_context if self._may_include_context() else None,
             temperature=temperature,
             stop_sequences=None if stop_sequences is None else list(stop_sequences),
             metadata=metadata,
@@ -232,8 +237,13 @@ class Context:
         )
         needs = "sampling.tools" if tools is not None or tool_choice is not None else None
         return await self._asker.ask(
-            "sampling/createMessage", params, needs=needs, timeout=timeout, on_progress=on_progress
+            "sampling/createMessage", _checked(params), needs=needs, timeout=timeout, on_progress=on_progress
         )
+
+    def _may_include_context(self) -> bool:
+        """Since 2025-11-25 a client says that it can (sampling, "Capabilities")."""
+        session = self._connection.session
+        return session.spoken < Revision.V2025_11_25 or session.has(Side.CLIENT, "sampling.context")
 
     async def roots(self, *, timeout: float | None = None) -> list[Root]:
         """Asks where the client lets this server look."""
@@ -252,8 +262,18 @@ class Context:
         except RuntimeError:
             running = None
         if running is loop:
+            if asyncio.iscoroutine(asked):
+                asked.close()  # it will never be awaited
             raise MisuseError("ctx.wait() is for plain handlers on a thread; an async handler awaits")
         return asyncio.run_coroutine_threadsafe(_awaited(asked), loop).result()
+
+
+def _checked(params: CreateMessageParams) -> CreateMessageParams:
+    """The params, once more through their type: what a program builds is checked by nobody else."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(params), CreateMessageParams)
+    except msgspec.ValidationError as error:
+        raise MisuseError(f"this cannot be sampled: {error}") from None
 
 
 async def _awaited(asked: Awaitable[T]) -> T:

@@ -93,6 +93,7 @@ class Failure(Struct, frozen=True):
 _FAILED: Final = {
     "tools/call": "tool_execution_failed",
     "prompts/get": "prompt_render_failed",
+    "resources/subscribe": "subscription_failed",
     "completion/complete": "completion_failed",
 }  # the kind of a handler's failure, by the method it answers
 

@@ -5,7 +5,6 @@ import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Literal, TypeVar, overload
 
 from trunkline.clock import Clock, LoopClock, Timer
@@ -508,6 +507,8 @@ def _decorate(function: Any, add: Callable[..., None], options: dict[str, Any]) 
 
 
 def _own_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # needed once, and dear to import
+
     try:
         return version("trunkline")
     except PackageNotFoundError:  # run from a source tree that was never installed

@@ -2,7 +2,8 @@
 
 Jobs lie in one queue. A thread that takes a job and leaves others behind wakes the next, and never more than one
 thread is being woken at a time: short jobs are all done by the thread that is running already, while a job that
-blocks does not keep the others waiting. Finished jobs are collected and brought to the loop with one wake-up.
+blocks does not keep the others waiting. What threads have for the loop, finished jobs and whatever else, lies in one
+queue too: it gets there in the order in which a thread gave it, with one wake-up for all that has gathered.
 
 Threads are daemons: a function that never returns does not keep the process from ending.
 """
@@ -44,6 +45,11 @@ class Job:
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits, SystemExit of a handler included
             self.error = error
 
+    def report(self) -> None:
+        """Tells of the end, on the loop."""
+        if not self.dropped:
+            self.done(self.value, self.error)
+
 
 class Threads:
     """A pool that belongs to one event loop."""
@@ -53,11 +59,11 @@ class Threads:
         self._limit = limit
         self._state = threading.Lock()  # guards all below; held for a few instructions only
         self._jobs: deque[Job] = deque()
-        self._finished: deque[Job] = deque()
+        self._posted: deque[Callable[[], object]] = deque()  # for the loop to do
         self._idle: list[threading.Lock] = []  # each parked thread waits for its own
         self._count = 0
         self._waking = False  # one thread is on its way
-        self._reporting = False  # the loop has been told that there is something to collect
+        self._collecting = False  # the loop has been told that there is something to collect
         self._closed = False
 
     def submit(self, job: Job) -> None:
@@ -102,7 +108,7 @@ class Threads:
                 continue
             if not job.dropped:
                 job.run()
-                self._report(job)
+                self.post(job.report)
 
     def _take(self, parked: threading.Lock, *, woken: bool) -> Job | None:
         with self._state:
@@ -117,22 +123,25 @@ class Threads:
             self._idle.append(parked)
             return _PARK
 
-    def _report(self, job: Job) -> None:
-        self._finished.append(job)
+    def post(self, action: Callable[[], object]) -> None:
+        """Does something on the loop, soon. Callable from any thread."""
+        self._posted.append(action)
         with self._state:
-            if self._reporting or self._closed:
+            if self._collecting or self._closed:
                 return
-            self._reporting = True
+            self._collecting = True
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
             self.loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
         with self._state:
-            self._reporting = False
-        while self._finished:
-            job = self._finished.popleft()
-            if not job.dropped:
-                job.done(job.value, job.error)
+            self._collecting = False
+        while self._posted:
+            action = self._posted.popleft()
+            try:
+                action()
+            except Exception as error:  # noqa: BLE001 - what comes after it is not to blame
+                self.loop.call_exception_handler({"message": f"{action} failed", "exception": error})
 
 
 _PARK = Job(lambda: None, lambda _value, _error: None)  # stands for "nothing to do"

@@ -1,8 +1,14 @@
-"""Watches resources for as long as somebody is subscribed: the first one starts it, the last one ends it."""
+"""Watches resources for as long as somebody is subscribed: the first one starts it, the last one ends it.
 
+Starting and ending may take time. For one resource they never overlap, so a second subscriber waits until watching has
+begun, and one who comes while it ends begins it anew.
+"""
+
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from inspect import isawaitable
 from typing import Generic
+from weakref import WeakValueDictionary
 
 from trunkline.server.subscriptions import S, Subscriptions
 
@@ -19,24 +25,33 @@ class Watchers(Generic[S]):
         self.subscriptions: Subscriptions[S] = Subscriptions()
         self.on_first: list[Watch] = []
         self.on_last: list[Watch] = []
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = (
+            WeakValueDictionary()
+        )  # gone when nobody holds or awaits one
 
     async def started(self, uri: str, subscriber: S) -> None:
         """Subscribes, once watching has begun. If a watcher raises, there is no subscription."""
-        if not self.subscriptions.subscribers(uri):
-            for watch in self.on_first:
-                await _called(watch, uri)
-        self.subscriptions.add(uri, subscriber)
+        async with self._turn(uri):
+            if not self.subscriptions.subscribers(uri):
+                for watch in self.on_first:
+                    await _called(watch, uri)
+            self.subscriptions.add(uri, subscriber)
 
     async def stopped(self, uri: str, subscriber: S) -> None:
         """Ends a subscription; without one there is nothing to end."""
-        if self.subscriptions.remove(uri, subscriber) and not self.subscriptions.subscribers(uri):
+        if self.subscriptions.remove(uri, subscriber):
             await self.ended([uri])
 
     async def ended(self, uris: Iterable[str]) -> None:
         """Ends watching what nobody is subscribed to any more."""
         for uri in uris:
-            for watch in self.on_last:
-                await _called(watch, uri)
+            async with self._turn(uri):
+                if not self.subscriptions.subscribers(uri):
+                    for watch in self.on_last:
+                        await _called(watch, uri)
+
+    def _turn(self, uri: str) -> asyncio.Lock:
+        return self._turns.setdefault(uri, asyncio.Lock())
 
 
 async def _called(watch: Watch, uri: str) -> None:

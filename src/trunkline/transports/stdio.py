@@ -1,7 +1,8 @@
 """stdio, the server's side: messages on standard input and output, and nothing but messages.
 
-While serving, the process's own standard output points at standard error, and its standard input at nothing; the
-wire keeps private copies of both. So whatever a handler, a library or a child process prints cannot reach the peer.
+From then on the process's own standard output points at standard error, and its standard input at nothing; the wire
+keeps private copies of both. So whatever a handler, a library or a child process prints cannot reach the peer: not
+even what lies in a library's buffer until the process ends, or what a thread prints that was given up.
 
 The peer ends it by closing our input. What is in flight may finish, within a time, and the process ends with 0; so it
 does on the first Ctrl+C, on SIGTERM, and when the process that started us has died without saying so.
@@ -35,7 +36,7 @@ _F_SETPIPE_SZ: Final = 1031  # fcntl has the name only where the platform has th
 
 @contextlib.contextmanager
 def private_streams() -> Generator[tuple[int, int]]:
-    """Takes standard input and output for the wire; gives descriptors for it, and restores both at the end."""
+    """Takes standard input and output for the wire, for good; gives descriptors for it, and closes them at the end."""
     sys.stdout.flush()
     wire_in, wire_out = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -46,10 +47,6 @@ def private_streams() -> Generator[tuple[int, int]]:
             sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         yield wire_in, wire_out
     finally:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-        os.dup2(wire_in, 0)
-        os.dup2(wire_out, 1)
         for descriptor in (wire_in, wire_out, nothing):
             os.close(descriptor)
 
@@ -150,15 +147,15 @@ class PolledReader:
             self._feed(bytes(self._view[:size]))
         else:
             self.close()
-            self._at_end()
 
     def close(self) -> None:
-        """Reads no more."""
+        """Reads no more, whoever decided that."""
         if not self._done:
             self.pause()
             self._done = True
             with contextlib.suppress(OSError):
                 os.set_blocking(self._descriptor, self._was_blocking)
+            self._at_end()
 
 
 class PolledWriter:
@@ -231,11 +228,13 @@ class PolledWriter:
 
     async def finish(self) -> None:
         """Waits until all is written, or until that makes no sense any more."""
-        if self._queue and not self._broken:
-            self._emptied = self._loop.create_future()
-            await self._emptied
-        with contextlib.suppress(OSError):
-            os.set_blocking(self._descriptor, self._was_blocking)
+        try:
+            if self._queue and not self._broken:
+                self._emptied = self._loop.create_future()
+                await self._emptied
+        finally:
+            with contextlib.suppress(OSError):
+                os.set_blocking(self._descriptor, self._was_blocking)
 
 
 def _enlarge(descriptor: int) -> None:
@@ -264,6 +263,7 @@ class ThreadReader:
         self._feed = feed
         self._at_end = at_end
         self._go = threading.Event()
+        self._taken = threading.Semaphore()  # so that no read is begun before the last one was taken
         self._done = False
         self._thread: threading.Thread | None = None
 
@@ -279,21 +279,28 @@ class ThreadReader:
         self._go.clear()
 
     def close(self) -> None:
-        """Reads no more."""
-        self._done = True
-        self._go.set()
+        """Reads no more, whoever decided that."""
+        if not self._done:
+            self._done = True
+            self._go.set()
+            self._taken.release()
+            self._at_end()
 
     def _work(self) -> None:
-        while self._go.wait() and not self._done:
+        while self._taken.acquire() and self._go.wait() and not self._done:
             try:
                 data = os.read(self._descriptor, READ_SIZE)
             except OSError:
                 data = b""
-            action = partial(self._feed, data) if data else self._at_end
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                self._loop.call_soon_threadsafe(action)
-            if not data:
-                return
+                self._loop.call_soon_threadsafe(self._take, data)
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            self.close()
+        elif not self._done:
+            self._feed(data)
+            self._taken.release()
 
 
 class ThreadWriter:

@@ -6,15 +6,18 @@ gives it a `Sink` to write to. It stops reading while too much is unsent, and cu
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from trunkline.config import Settings
 from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
 from trunkline.wire import codec
+from trunkline.wire.codec import decode, encode_into
 from trunkline.wire.framing import Framing, LengthFramer, detect
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
 
 __all__ = ["Sink", "Source", "StreamChannel"]
+
+AT_ONCE: Final = 64  # messages; their answers are written before more are handed up
 
 
 class Sink(Protocol):
@@ -49,6 +52,7 @@ class StreamChannel:
         self._framing: Framing | None = None  # until the first bytes have shown which
         self._lines = True  # how messages go out
         self._loop = asyncio.get_running_loop()
+        self._arrived: list[Incoming] = []  # and not handed up yet
         self._out = bytearray()
         self._handing_up = False  # what is sent meanwhile goes out at the end of it
         self._flush_scheduled = False
@@ -76,14 +80,19 @@ class StreamChannel:
         framing = self._framing or self._detect(data)
         if framing is None:
             return
-        framing.feed(data)
-        messages: list[Incoming] = []
-        while (frame := framing.next_frame()) is not None:
-            messages.append(codec.decode(frame))
-        if messages and self._receiver is not None and self._closed is None:
+        self._arrived += [decode(frame) for frame in framing.feed(data)]
+        self._hand_up()
+
+    def _hand_up(self) -> None:
+        """Hands up what has arrived: not too much at once, and no more than is wanted and than the peer reads."""
+        while self._arrived and not (self._held or self._clogged or self._handing_up or self._closed is not None):
+            messages, self._arrived = self._arrived, []
+            if len(messages) > AT_ONCE:
+                messages, self._arrived = messages[:AT_ONCE], messages[AT_ONCE:]
             self._handing_up = True
             try:
-                self._receiver.received(messages, self._origin)
+                if self._receiver is not None:
+                    self._receiver.received(messages, self._origin)
             finally:
                 self._handing_up = False
             self._flush()
@@ -106,6 +115,7 @@ class StreamChannel:
     def _regulate(self) -> None:
         if self._source is None:
             return
+        self._hand_up()  # what was held back comes first
         if self._held or self._clogged:
             self._source.pause()
         else:
@@ -120,7 +130,7 @@ class StreamChannel:
         if self._lines and not isinstance(message, Encoded):
             start = len(self._out)
             try:
-                codec.encode_into(message, self._out, -1)
+                encode_into(message, self._out, -1)
             except Exception:
                 del self._out[start:]
                 raise
@@ -128,7 +138,9 @@ class StreamChannel:
         else:
             frame = message.frame if isinstance(message, Encoded) else codec.to_json(message)
             self._out += frame + b"\n" if self._framing is None else self._framing.wrap(frame)
-        if not self._handing_up and not self._flush_scheduled:
+        if len(self._out) > self._settings.unsent_high:
+            self._flush()  # too much to gather: what the peer does not read counts from now on
+        elif not self._handing_up and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
@@ -183,6 +195,8 @@ class StreamChannel:
         """Sends what is unsent and ends."""
         if self._closed is None:
             self._flush()
-        if self._sink is not None:
-            await self._sink.finish()
-        self.lost(Closed("closed"))
+        try:
+            if self._sink is not None:
+                await self._sink.finish()
+        finally:
+            self.lost(Closed("closed"))

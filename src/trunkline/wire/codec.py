@@ -44,7 +44,10 @@ PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 INVALID_PARAMS: Final = -32602
 
-DecodeError = msgspec.ValidationError
+DecodeError = msgspec.DecodeError
+"""What a decoder raises for JSON that does not fit its type. JSON nested too deep is a RecursionError."""
+
+MAX_BATCH: Final = 1000  # messages; each is answered, so a line of small change would be answered with a flood
 T = TypeVar("T")
 
 _encoder: Final = msgspec.json.Encoder()
@@ -75,8 +78,12 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
         limit = frame.limit if isinstance(frame, TooLarge) else None
         return Malformed(INVALID_REQUEST, frame.why, limit=limit)
     try:
+        if not frame.isascii():
+            frame.decode()  # all of it, now: what stays raw would be found unreadable much later
         return _classify(_read_envelope(frame))
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except UnicodeDecodeError as error:
+        return Malformed(PARSE_ERROR, f"not UTF-8: {error.reason} at byte {error.start}")
+    except (DecodeError, RecursionError):
         return _diagnose(frame)
 
 
@@ -136,11 +143,17 @@ def _diagnose(frame: bytes) -> Malformed | Batch:
         return _read_batch(frame)
     try:
         value = _read_any(frame)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        return Malformed(PARSE_ERROR, f"not JSON: {error}")
+    except (DecodeError, RecursionError) as error:
+        return _unreadable(error)
     if not isinstance(value, dict):
         return Malformed(INVALID_REQUEST, "a message must be a JSON object")
     return _fault_of(cast("dict[str, Any]", value))
+
+
+def _unreadable(error: Exception) -> Malformed:
+    if isinstance(error, msgspec.ValidationError):
+        return Malformed(INVALID_REQUEST, f"not readable: {error}")  # JSON, with a number that is out of all bounds
+    return Malformed(PARSE_ERROR, f"not JSON: {error}")
 
 
 def _fault_of(value: dict[str, Any]) -> Malformed:
@@ -153,21 +166,27 @@ def _fault_of(value: dict[str, Any]) -> Malformed:
         return _not_version_2(readable, is_reply)
     if not has_good_id and ident is not None:
         return Malformed(INVALID_REQUEST, "an id must be a string or an integer", is_reply=is_reply)
-    if is_reply:
-        return Malformed(INVALID_REQUEST, "an error needs an integer code and a string message", readable, True)
+    if isinstance(value.get("method", ""), str):  # so it is the error that could not be read
+        return Malformed(INVALID_REQUEST, "an error needs an integer code and a string message", readable, is_reply)
     return Malformed(INVALID_REQUEST, "'method' must be a string", readable)
 
 
 def _read_batch(frame: bytes) -> Malformed | Batch:
     try:
         items = _read_array(frame)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        return Malformed(PARSE_ERROR, f"not JSON: {error}")
+    except (DecodeError, RecursionError) as error:
+        return _unreadable(error)
     if not items:
         return Malformed(INVALID_REQUEST, "a batch must not be empty")
-    read = [decode(bytes(item)) for item in items]
-    nested = Malformed(INVALID_REQUEST, "a batch cannot stand inside a batch")
-    return Batch(tuple(nested if isinstance(item, Batch) else item for item in read))
+    if len(items) > MAX_BATCH:
+        return Malformed(INVALID_REQUEST, f"a batch must not have more than {MAX_BATCH} messages")
+    return Batch(tuple(_read_item(bytes(item)) for item in items))
+
+
+def _read_item(frame: bytes) -> Message | Malformed:
+    if frame.startswith(b"["):
+        return Malformed(INVALID_REQUEST, "a batch cannot stand inside a batch")
+    return cast("Message | Malformed", decode(frame))  # only an array is a batch
 
 
 def encode(message: Message | Encoded) -> bytes:

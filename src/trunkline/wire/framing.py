@@ -1,8 +1,8 @@
 """A byte stream to frames: newline-ended lines, or a Content-Length header before each.
 
-A framer is fed bytes as they come and gives whole frames one at a time, so that what came before a fault
-is still delivered, and what comes after it too. It never holds more than one frame of the largest size
-allowed: what is longer is dropped as it arrives, and a value is given in its place.
+A framer is fed bytes as they come and gives the frames that are whole. A fault is a value in its place among them,
+so what came before it is still delivered, and what comes after it too. It never holds more than one frame of the
+largest size allowed: what is longer is dropped as it arrives.
 
 `detect` looks at the first bytes of a connection and settles for one of the two; answers are framed in kind.
 """
@@ -16,6 +16,7 @@ __all__ = ["BadFrame", "Frame", "Framing", "LengthFramer", "LineFramer", "TooLar
 MAX_HEADER: Final = 8 * 1024  # a header block is one or two short lines; more is no header block
 _BLANK: Final = b" \t\r\n"
 _LENGTH_NAME: Final = b"content-length"
+_HEADER_ENDS: Final = (b"\r\n\r\n", b"\n\n")
 
 
 class TooLarge(Struct, frozen=True):
@@ -41,8 +42,8 @@ Frame = bytes | TooLarge | BadFrame
 class Framing(Protocol):
     """Cuts a stream into frames, and puts frames into a stream."""
 
-    def feed(self, data: bytes) -> None: ...
-    def next_frame(self) -> Frame | None: ...
+    def feed(self, data: bytes) -> list[Frame]: ...
+
     def wrap(self, frame: bytes) -> bytes: ...
 
 
@@ -50,53 +51,41 @@ class LineFramer:
     """Cuts a byte stream into newline-ended frames, however the bytes arrive. Blank lines are passed over.
 
     A line that lies whole in what was fed is cut out of it directly. Pieces of an unfinished line are kept
-    as they came and joined once, so no byte is searched or moved twice.
+    as they came and joined once, so no byte is searched twice.
     """
 
     def __init__(self, max_frame: int) -> None:
         self._max_frame = max_frame
-        self._data = b""  # what was fed last
-        self._at = 0  # where the next frame begins in it
         self._pieces: list[bytes] = []  # of a line that has not ended yet
         self._kept = 0  # their size
         self._skipping = False  # inside a line that is too long already
 
-    def feed(self, data: bytes) -> None:
-        """Takes what has arrived."""
-        self._data = data if self._at >= len(self._data) else self._data[self._at :] + data
-        self._at = 0
-
-    def next_frame(self) -> Frame | None:
-        """The next frame, or None until more is fed. One over the limit is dropped and reported in its place."""
-        while (end := self._data.find(b"\n", self._at)) >= 0:
-            line = self._data[self._at : end]
-            self._at = end + 1
-            if self._pieces or self._skipping:
-                line = self._join(line)
-                if line is None:
-                    return TooLarge(self._max_frame)
-            if line.endswith(b"\r"):
-                line = line[:-1]
-            if len(line) > self._max_frame:
-                return TooLarge(self._max_frame)
-            if line and not line.isspace():
-                return line
-        if self._at < len(self._data):
-            self._keep(self._data[self._at :])
-            self._at = len(self._data)
-        return None
+    def feed(self, data: bytes) -> list[Frame]:
+        """Takes what has arrived and gives the frames that are whole now, in order; what is too long as a fault."""
+        lines: list[bytes] = data.split(b"\n")
+        rest = lines.pop()
+        frames: list[Frame] = []
+        for line in lines:
+            whole = line if self._kept == 0 else self._joined(line)
+            if whole is None or len(whole) > self._max_frame:
+                whole = _without_return(whole, self._max_frame)
+            if not isinstance(whole, bytes) or (not whole.isspace() and whole):
+                frames.append(whole)
+        if rest:
+            self._keep(rest)
+        return frames
 
     def _keep(self, piece: bytes) -> None:
+        self._kept += len(piece)
+        if self._kept > self._max_frame + 1:  # the most that is allowed, and a carriage return
+            self._skipping = True
+            self._pieces.clear()
         if not self._skipping:
             self._pieces.append(piece)
-            self._kept += len(piece)
-            if self._kept > self._max_frame + 1:  # one more than allowed, and a carriage return
-                self._skipping = True
-                self._pieces.clear()
 
-    def _join(self, last: bytes) -> bytes | None:
-        skipped = self._skipping
-        line = None if skipped else b"".join((*self._pieces, last))
+    def _joined(self, last: bytes) -> bytes | None:
+        """The whole line, of which this is the end; None if it was too long to be kept."""
+        line = None if self._skipping else b"".join((*self._pieces, last))
         self._pieces.clear()
         self._kept = 0
         self._skipping = False
@@ -105,6 +94,13 @@ class LineFramer:
     def wrap(self, frame: bytes) -> bytes:
         """A frame as it goes out."""
         return frame + b"\n"
+
+
+def _without_return(line: bytes | None, max_frame: int) -> bytes | TooLarge:
+    """A line that seems too long may be of the right length but for the carriage return before its end."""
+    if line is not None and len(line) == max_frame + 1 and line.endswith(b"\r"):
+        return line[:-1]
+    return TooLarge(max_frame)
 
 
 class LengthFramer:
@@ -117,12 +113,12 @@ class LengthFramer:
         self._dropping = 0  # bytes left of a body that is too long
         self._lost = False  # after a bad header block: look for the next good one
 
-    def feed(self, data: bytes) -> None:
-        """Takes what has arrived."""
+    def feed(self, data: bytes) -> list[Frame]:
+        """Takes what has arrived and gives the frames that are whole now. A huge one is refused before it is kept."""
         self._buffer += data
+        return list(iter(self._next, None))
 
-    def next_frame(self) -> Frame | None:
-        """The next frame, or None until more is fed. A huge one is refused before any of it is kept."""
+    def _next(self) -> Frame | None:
         if self._dropping and not self._drop():
             return None
         if self._wanted is None and (fault := self._read_header()):
@@ -147,7 +143,8 @@ class LengthFramer:
             return None
         end, width = self._header_end()
         if end < 0:
-            return self._fault("the header block is too long") if len(self._buffer) > MAX_HEADER else None
+            may_go_on = len(self._buffer) < MAX_HEADER + len(_HEADER_ENDS[0])
+            return None if may_go_on else self._fault("the header block is too long")
         length = _length_in(bytes(self._buffer[:end]))
         if isinstance(length, str):
             return self._fault(length)
@@ -159,8 +156,9 @@ class LengthFramer:
         return None
 
     def _header_end(self) -> tuple[int, int]:
-        ends = [(at, len(mark)) for mark in (b"\r\n\r\n", b"\n\n") if (at := self._buffer.find(mark)) >= 0]
-        return min(ends, default=(-1, 0))
+        """Where the header block ends, and how wide its end is; -1 as long as it does not."""
+        found = [(self._buffer.find(mark, 0, MAX_HEADER + len(mark)), len(mark)) for mark in _HEADER_ENDS]
+        return min((end for end in found if end[0] >= 0), default=(-1, 0))
 
     def _fault(self, why: str) -> BadFrame:
         del self._buffer[:1]  # so that the same header is not found again

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 __all__ = [
     "Batch",
@@ -86,5 +86,3 @@ class Batch(Struct, frozen=True):
 
 Incoming = Message | Malformed | Batch
 """What a frame can turn out to be."""
-
-EMPTY_OBJECT = Raw(b"{}")

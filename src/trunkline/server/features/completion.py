@@ -1,12 +1,9 @@
 """Completion: proposals for the arguments of prompts, resource templates and tools."""
 
-from typing import Any
-
 from trunkline.errors import CompletionNotFound, InvalidParams
 from trunkline.protocol.inflight import Running
-from trunkline.protocol.types import CompleteParams, CompleteResult, Completion, Reference
-from trunkline.registry.completions import completion_key
-from trunkline.server.calls import invoke
+from trunkline.protocol.types import CompleteParams, Reference
+from trunkline.registry.completions import completion_key, no_completion
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.dispatch import Feature
@@ -27,13 +24,12 @@ def _complete(connection: Connection, call: Running, params: CompleteParams) -> 
             data={"kind": "invalid_completion_argument", "argument": argument.name},
         )
     labelled = not params.ref.type.startswith("ref/")
-    entry = connection.offer.completions.get(completion_key(kind, name, argument.name))
+    entry = connection.offer.completions.live.get(completion_key(kind, name, argument.name))
     if entry is None:
-        return _in_kind(CompleteResult(Completion([], 0, False)), labelled=labelled)
+        return no_completion(labelled)
     filled = (params.context.arguments if params.context is not None else None) or {}
     context = Context(connection, call) if entry.handler.wants_context else None
-    arguments = entry.arguments(argument.value, filled)
-    return invoke(entry.handler, arguments, context, lambda value: _in_kind(entry.result(value), labelled=labelled))
+    return entry.run(entry.arguments(argument.value, filled), context, labelled)
 
 
 def _target(ref: Reference) -> tuple[str, str]:
@@ -61,26 +57,6 @@ def _arguments_of(connection: Connection, kind: str, name: str) -> set[str] | No
     if template is not None:
         return set(template.template.variables)
     return set() if name in offer.resources else None
-
-
-def _in_kind(result: CompleteResult, *, labelled: bool) -> Any:
-    """The answer as the specification has it; for a reference without prefix, labels beside it."""
-    if not labelled:
-        return result
-    return LabelledResult(
-        result.completion,
-        completions=[{"value": value, "label": value} for value in result.completion.values],
-        has_more=bool(result.completion.has_more),
-        total=result.completion.total,
-    )
-
-
-class LabelledResult(CompleteResult):
-    """Proposals in both shapes."""
-
-    completions: list[dict[str, str]]
-    has_more: bool
-    total: int | None = None
 
 
 FEATURE = Feature("completion", {"completion/complete": _complete})

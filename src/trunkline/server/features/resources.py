@@ -1,10 +1,8 @@
 """Resources: listed, read and watched."""
 
-from functools import partial
-
 from msgspec import UNSET, Raw
 
-from trunkline.errors import InternalError, ProtocolError, ResourceNotFound
+from trunkline.errors import ResourceNotFound
 from trunkline.facts import SubscriptionStep
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import progress_token
@@ -15,20 +13,14 @@ from trunkline.protocol.types import (
     SubscribeParams,
     UnsubscribeParams,
 )
+from trunkline.registry.handlers import Handler
 from trunkline.registry.resources import check_uri
-from trunkline.server.calls import invoke
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.dispatch import Feature
 from trunkline.server.drive import Work
 
 __all__ = ["FEATURE"]
-
-
-class SubscriptionFailed(InternalError):
-    """A watcher refused to watch."""
-
-    kind = "subscription_failed"
 
 
 def _list(connection: Connection, call: Running, params: PaginatedParams) -> Raw:  # noqa: ARG001
@@ -42,30 +34,25 @@ def _list_templates(connection: Connection, call: Running, params: PaginatedPara
 def _read(connection: Connection, call: Running, params: ReadResourceParams) -> Work:
     offer, uri = connection.offer, params.uri
     call.token = progress_token(params.meta)
-    entry = offer.resources.get(uri)
-    if entry is not None and offer.resources.enabled(uri):
-        if entry.handler is None:
-            return entry.result(uri, entry.value)
-        context = Context(connection, call) if entry.handler.wants_context else None
-        return invoke(entry.handler, entry.handler.convert({}), context, partial(entry.result, uri))
+    entry = offer.resources.live.get(uri)
+    if entry is not None:
+        return entry.run(entry.arguments, _context(connection, call, entry.handler), uri)
     check_uri(uri, connection.settings)
-    for template in offer.templates:
+    for template in offer.templates.live.values():
         if (arguments := template.arguments(uri)) is not UNSET:
-            context = Context(connection, call) if template.handler.wants_context else None
-            return invoke(template.handler, arguments, context, partial(template.result, uri))
+            return template.run(arguments, _context(connection, call, template.handler), uri)
     raise ResourceNotFound(uri)
+
+
+def _context(connection: Connection, call: Running, handler: Handler | None) -> Context | None:
+    return Context(connection, call) if handler is not None and handler.wants_context else None
 
 
 async def _subscribe(connection: Connection, call: Running, params: SubscribeParams) -> Empty:  # noqa: ARG001
     uri = check_uri(params.uri, connection.settings)
     _step(connection, "RegisterSubscription", uri)
     _step(connection, "SetupWatcher", uri)
-    try:
-        await connection.shared.watchers.started(uri, connection)
-    except ProtocolError:
-        raise
-    except Exception as error:
-        raise SubscriptionFailed(f"{uri!r} cannot be watched") from error
+    await connection.shared.watchers.started(uri, connection)
     _step(connection, "ConfirmSubscription", uri)
     return Empty()
 

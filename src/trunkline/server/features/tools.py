@@ -6,11 +6,11 @@ from trunkline.errors import InternalError, ToolNotFound
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import progress_token
 from trunkline.protocol.types import CallToolParams, PaginatedParams
-from trunkline.server.calls import invoke
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.dispatch import Feature
 from trunkline.server.drive import Work
+from trunkline.wire.codec import DecodeError
 
 __all__ = ["FEATURE"]
 
@@ -20,6 +20,9 @@ class ToolDisabled(InternalError):
 
     kind = "tool_is_disabled"
 
+    def __init__(self, name: str) -> None:
+        super().__init__(f"tool {name!r} is disabled", data={"name": name})
+
 
 def _list(connection: Connection, call: Running, params: PaginatedParams) -> Raw:  # noqa: ARG001
     return connection.offer.list_tools(connection.session.spoken, params.cursor, params.limit)
@@ -27,19 +30,18 @@ def _list(connection: Connection, call: Running, params: PaginatedParams) -> Raw
 
 def _call(connection: Connection, call: Running, params: CallToolParams) -> Work:
     tools = connection.offer.tools
-    entry = tools.get(params.name)
+    entry = tools.live.get(params.name)
     if entry is None:
-        raise ToolNotFound(params.name)
-    if not tools.enabled(params.name):
-        raise ToolDisabled(f"tool {params.name!r} is disabled")
-    arguments = entry.decode(params.arguments)
+        raise ToolDisabled(params.name) if params.name in tools else ToolNotFound(params.name)
+    try:
+        arguments = entry.decode(params.arguments)
+    except DecodeError as error:
+        raise entry.refusal(params.arguments, error) from None
     if params.meta is not None:
         call.token = progress_token(params.meta)
     if entry.timeout is not None:
         connection.limit(call, entry.timeout)
-    handler = entry.handler
-    context = Context(connection, call) if handler.wants_context else None
-    return invoke(handler, arguments, context, entry.output.convert)
+    return entry.run(arguments, Context(connection, call) if entry.handler.wants_context else None, None)
 
 
 FEATURE = Feature("tools", {"tools/list": _list, "tools/call": _call})

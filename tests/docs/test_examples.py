@@ -1,0 +1,28 @@
+"""The tour: `make demo`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+TOUR = Path(__file__).parents[2] / "examples/tour.py"
+
+
+def test_the_tour_shows_its_main_points_without_a_terminal() -> None:
+    done = subprocess.run(
+        [sys.executable, str(TOUR)], check=False, capture_output=True, text=True, encoding="utf-8", timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for point in (
+        "greenhouse 1.0, speaking 2025-11-25",
+        "greenhouse://beds/{bed}",
+        "3/3",
+        "heard notifications/resources/updated",
+        "watered tomatoes with 3 l",
+        "spring, summer",
+        "user: Make a planting plan for the bed of tomatoes in summer. It holds 65 % water now.",
+        "Which seeds shall be ordered?",
+        "ordered 3 packets of basil",
+        "the server ended with status 0",
+    ):
+        assert point in done.stdout

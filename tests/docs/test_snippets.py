@@ -1,0 +1,108 @@
+"""Every Python example in the README and the manual is run; those that end in `server.run()` as a process, too."""
+
+import ast
+import asyncio
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#(?P<anchor>[^)]+))?\)")
+RUN = "server.run()"
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """The fenced blocks of a page in one language, each with the line that it begins on."""
+    text = page.read_text("utf-8")
+    found = [block for block in FENCE.finditer(text) if block["language"] == language]
+    return [(text.count("\n", 0, block.start("code")), block["code"]) for block in found]
+
+
+def serves(code: str) -> bool:
+    return code.rstrip().endswith(RUN)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
+def test_the_examples_of_a_page_run(page: Path) -> None:
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    module = sys.modules["__main__"]
+    with asyncio.Runner() as runner:
+        for line, code in blocks(page, "python"):
+            body = code.rstrip().removesuffix(RUN)
+            tree = ast.increment_lineno(ast.parse(body), line)
+            compiled = compile(tree, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            if compiled.co_flags & inspect.CO_COROUTINE:
+                runner.run(_awaited(compiled, namespace))
+            else:
+                exec(compiled, namespace)
+    assert sys.modules["__main__"] is module
+
+
+async def _awaited(compiled, namespace: dict[str, object]) -> None:
+    await eval(compiled, namespace)
+
+
+SERVERS = [(page, code) for page in PAGES for _, code in blocks(page, "python") if serves(code)]
+
+
+@pytest.mark.parametrize(("page", "code"), SERVERS, ids=[name_of(page) for page, _ in SERVERS])
+def test_an_example_that_serves_is_a_whole_program(page: Path, code: str) -> None:
+    ask = [
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": {"name": "reader", "version": "1"},
+            },
+        },
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
+    ]
+    lines = "".join(json.dumps(message) + "\n" for message in ask)
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=lines, check=False, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert first["result"]["protocolVersion"] == "2025-11-25"
+    assert second["result"]["tools"]
+
+
+def test_the_readme_has_the_commands_of_the_makefile() -> None:
+    said = [line.split("#")[0].strip() for _, code in blocks(ROOT / "README.md", "sh") for line in code.splitlines()]
+    assert said == ["make demo", "make test"]
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for command in said:
+        target = command.removeprefix("make ")
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"the Makefile has no target {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_within_the_project_lead_somewhere(page: Path) -> None:
+    for link in LINK.finditer(page.read_text("utf-8")):
+        if "://" not in link["target"]:
+            target = page.parent / link["target"]
+            assert target.exists(), f"{name_of(page)} links to {link['target']}"
+            if link["anchor"]:
+                headings = re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.MULTILINE)
+                assert link["anchor"] in {heading.lower().replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    index = ROOT / "docs/index.md"
+    linked = {(index.parent / link["target"]).resolve() for link in LINK.finditer(index.read_text("utf-8"))}
+    assert {page.resolve() for page in PAGES[1:]} - {index.resolve()} == linked

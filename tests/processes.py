@@ -1,0 +1,221 @@
+"""A server as a process of its own, with both ends of its pipes in a test's hands.
+
+    with StdioPeer(SCRIPT) as peer:
+        peer.initialize()
+        assert peer.result("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})["isError"] is False
+
+Whatever comes out of its standard output has to be a message: anything else fails the test, at the latest when the
+process has ended and all of it has been read. Every wait has a deadline.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+from trunkline.testing import RawPeer, Transcript
+
+PATIENCE = 20.0  # seconds before waiting for a process is a failure
+
+
+class StdioPeer:
+    """Plays the client of a server script, byte by byte if need be."""
+
+    def __init__(
+        self,
+        script: str,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        wrapped: list[str] | None = None,
+        framing: str = "lines",
+    ) -> None:
+        """`wrapped` stands before the command; `framing="headers"` speaks with a Content-Length before each message."""
+        self.transcript = Transcript()
+        self._framing = framing
+        self._ids = count(1)
+        self._buffer = b""
+        self._ended = False  # its output
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the peer
+        self.process = subprocess.Popen(
+            [*(wrapped or []), sys.executable, "-c", script, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env={**os.environ, **(env or {})},
+            bufsize=0,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.input = self.process.stdin.fileno()
+        self.output = self.process.stdout.fileno()
+        os.set_blocking(self.output, False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close_input()
+            if kind is None:
+                self.exit_code()
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            self.process.stdout.close()  # type: ignore[union-attr]
+            self._stderr.close()
+        for tap in RawPeer.taps:
+            tap(self.transcript)
+
+    # --- what we say ---------------------------------------------------------------------------
+
+    def send(self, message: Mapping[str, Any] | list[Any] | bytes) -> None:
+        """Says a message, framed; bytes go as they are."""
+        if isinstance(message, bytes):
+            data = message
+            self.transcript.frames += [("client", line) for line in message.splitlines()]
+        else:
+            frame = json.dumps(message, ensure_ascii=False).encode()
+            self.transcript.frames.append(("client", frame))
+            data = frame + b"\n" if self._framing == "lines" else b"Content-Length: %d\r\n\r\n%b" % (len(frame), frame)
+        while data:
+            data = data[os.write(self.input, data) :]
+
+    def notify(self, method: str, params: Any = None) -> None:
+        """Sends a notification."""
+        self.send({"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})})
+
+    def call(self, method: str, params: Any = None) -> int:
+        """Sends a request; gives its id."""
+        ident = next(self._ids)
+        self.send({"jsonrpc": "2.0", "id": ident, "method": method, **({} if params is None else {"params": params})})
+        return ident
+
+    def tool(self, name: str, **arguments: Any) -> int:
+        """Calls a tool and does not wait; gives the request's id."""
+        return self.call("tools/call", {"name": name, "arguments": arguments})
+
+    def close_input(self) -> None:
+        """Lets the server read the end of its input."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    # --- what the server says --------------------------------------------------------------------
+
+    def read(self, timeout: float = PATIENCE) -> bytes:
+        """Some bytes of its output; none at its end."""
+        if not select.select([self.output], [], [], timeout)[0]:
+            raise AssertionError(f"nothing on standard output for {timeout} s; standard error: {self.stderr()}")
+        data = os.read(self.output, 1 << 20)
+        self._ended = not data
+        return data
+
+    def receive(self) -> Any:
+        """The next message."""
+        deadline = time.monotonic() + PATIENCE
+        while (message := self._next()) is None:
+            self._buffer += self.read(max(0.0, deadline - time.monotonic()))
+            if self._ended:
+                raise AssertionError(f"standard output ended; standard error: {self.stderr()}")
+        return message
+
+    def _next(self) -> Any:
+        frame = self._cut_line() if self._framing == "lines" else self._cut_headed()
+        if frame is None:
+            return None
+        self.transcript.frames.append(("server", frame))
+        try:
+            return json.loads(frame)
+        except ValueError:
+            raise AssertionError(f"standard output has something that is no message: {frame!r}") from None
+
+    def _cut_line(self) -> bytes | None:
+        line, end, rest = self._buffer.partition(b"\n")
+        if not end:
+            return None
+        self._buffer = rest
+        return line
+
+    def _cut_headed(self) -> bytes | None:
+        header, end, rest = self._buffer.partition(b"\r\n\r\n")
+        if not end:
+            return None
+        name, _, size = header.partition(b": ")
+        assert name == b"Content-Length", f"no header of one line: {header!r}"
+        if len(rest) < int(size):
+            return None
+        self._buffer = rest[int(size) :]
+        return rest[: int(size)]
+
+    def answer_to(self, ident: int) -> Any:
+        """The answer to a request; what comes before it is passed over."""
+        while (message := self.receive()).get("id") != ident or "method" in message:
+            pass
+        return message
+
+    def request(self, method: str, params: Any = None) -> Any:
+        """Asks and gives the whole answer."""
+        return self.answer_to(self.call(method, params))
+
+    def result(self, method: str, params: Any = None) -> Any:
+        """Asks and gives the result."""
+        answer = self.request(method, params)
+        assert "result" in answer, answer
+        return answer["result"]
+
+    def initialize(self, revision: str = "2025-11-25", capabilities: Mapping[str, Any] | None = None) -> Any:
+        """Does the handshake."""
+        client = {"name": "stdio peer", "version": "1"}
+        params = {"protocolVersion": revision, "capabilities": dict(capabilities or {}), "clientInfo": client}
+        result = self.result("initialize", params)
+        self.notify("notifications/initialized")
+        return result
+
+    def rest(self) -> list[Any]:
+        """All messages until the end of its output."""
+        messages: list[Any] = []
+        while not self._ended:
+            self._buffer += self.read()
+            messages += iter(self._next, None)
+        assert not self._buffer, f"standard output ends with something that is no message: {self._buffer!r}"
+        return messages
+
+    # --- the process -----------------------------------------------------------------------------
+
+    def exit_code(self, timeout: float = PATIENCE) -> int:
+        """Waits for its end, reading whatever it still says."""
+        self.rest()
+        return self.process.wait(timeout)
+
+    def stderr(self) -> str:
+        """What it has said on standard error so far."""
+        return os.pread(self._stderr.fileno(), 1 << 20, 0).decode()
+
+    def kill(self, number: int) -> None:
+        """Sends a signal."""
+        self.process.send_signal(number)
+
+
+def eventually(truth: Callable[[], Any], timeout: float = PATIENCE) -> Any:
+    """Looks again and again until something is true; gives what it was."""
+    deadline = time.monotonic() + timeout
+    while not (found := truth()):
+        assert time.monotonic() < deadline, f"not true within {timeout} s"
+        time.sleep(0.005)
+    return found
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, though nobody may have waited for it yet."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"

@@ -1,0 +1,125 @@
+"""Messages to frames and back, over generated ones; and frames that are no messages."""
+
+import json
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
+
+from trunkline.wire import codec
+from trunkline.wire.messages import (
+    Batch,
+    ErrorObject,
+    ErrorResponse,
+    Incoming,
+    Malformed,
+    Message,
+    Notification,
+    Request,
+    Response,
+)
+
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
+ids = st.one_of(st.integers(), texts)
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), texts)
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+    max_leaves=8,
+)
+objects = st.dictionaries(texts, values, max_size=3)
+errors = st.builds(ErrorObject, st.integers(), texts, st.one_of(st.just(UNSET), values))
+messages = st.one_of(
+    st.builds(Request, ids, texts, st.one_of(st.just(UNSET), objects)),
+    st.builds(Notification, texts, st.one_of(st.just(UNSET), objects)),
+    st.builds(Response, ids, objects),
+    st.builds(ErrorResponse, st.one_of(ids, st.none(), st.just(UNSET)), errors),
+)
+read_any = codec.decoder(object)
+
+# Objects that are nearly messages: each member is missing, right or wrong.
+nearly = st.fixed_dictionaries(
+    {},
+    optional={
+        "jsonrpc": st.sampled_from(["2.0", "2.0", "2.0", "1.0", 2, None]),
+        "id": st.one_of(ids, values),
+        "method": st.one_of(texts, values),
+        "params": st.one_of(objects, values),
+        "result": values,
+        "error": st.one_of(values, st.fixed_dictionaries({"code": values, "message": values})),
+        "other": values,
+    },
+)
+
+
+def opened(message: Incoming) -> Incoming:
+    """A message whose raw parts are read."""
+    for member in ("params", "result"):
+        if isinstance(raw := getattr(message, member, None), Raw):
+            return replace(message, **{member: read_any(raw)})
+    return message
+
+
+@given(messages)
+def test_p18_a_message_survives_its_way_over_the_wire(message: Message) -> None:
+    assert opened(codec.decode(codec.encode(message))) == message
+
+
+@given(st.lists(messages, min_size=1, max_size=4))
+def test_p05_p18_a_batch_survives_its_way_over_the_wire(batch: list[Message]) -> None:
+    read = codec.decode(codec.encode_batch(batch))
+    assert isinstance(read, Batch)
+    assert [opened(message) for message in read.messages] == batch
+
+
+@given(st.binary(max_size=64))
+@example(b"[" * 50_000)
+@example(b'{"a":' * 50_000)
+@example(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"\xff":1}}')
+def test_p07_decoding_never_raises_whatever_the_bytes(frame: bytes) -> None:
+    assert isinstance(codec.decode(frame), Incoming)
+
+
+@given(st.one_of(values, nearly, st.lists(nearly, max_size=3)))
+def test_p07_x27_json_is_never_called_a_parse_error(value: Any) -> None:
+    message = codec.decode(json.dumps(value).encode())
+    found = message.messages if isinstance(message, Batch) else [message]
+    assert all(not isinstance(part, Malformed) or part.code in {-32600, -32602} for part in found)
+
+
+@given(nearly)
+def test_p08_p09_p11_p12_an_object_is_a_message_exactly_when_it_follows_the_rules(value: dict[str, Any]) -> None:
+    message = codec.decode(json.dumps(value).encode())
+    assert isinstance(message, Malformed) is not is_message(value)
+
+
+def is_message(value: dict[str, Any]) -> bool:
+    """The rules of the base protocol, written down a second time."""
+    has_id = "id" in value and isinstance(value["id"], int | str) and not isinstance(value["id"], bool)
+    error = value.get("error")
+    good_error = (
+        isinstance(error, dict)
+        and isinstance(error.get("code"), int)
+        and not isinstance(error.get("code"), bool)
+        and isinstance(error.get("message"), str)
+    )
+    if value.get("jsonrpc") != "2.0":
+        return False
+    if "method" in value:
+        fits = isinstance(value["method"], str) and isinstance(value.get("params", {}), dict)
+        return fits and (has_id or "id" not in value) and "result" not in value and "error" not in value
+    if "error" in value:
+        return good_error and "result" not in value and (has_id or value.get("id") is None)
+    return "result" in value and has_id
+
+
+@given(st.binary(max_size=48))
+def test_p07_what_a_message_carries_can_be_read_or_is_told_to_be_too_large(inside: bytes) -> None:
+    message = codec.decode(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":%b}}' % inside)
+    if isinstance(message, Request):
+        try:
+            read_any(message.params)
+        except codec.DecodeError as error:
+            assert "out of range" in str(error)

@@ -1,0 +1,86 @@
+"""Frames, over generated streams that arrive in generated pieces."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.wire.framing import BadFrame, Frame, Framing, LengthFramer, LineFramer, TooLarge, detect
+
+LIMIT = 24
+
+lines = st.binary(max_size=2 * LIMIT).filter(lambda line: b"\n" not in line and bool(line) and not line.isspace())
+bodies = st.binary(max_size=2 * LIMIT)
+framers = st.sampled_from([LineFramer, LengthFramer])
+noise = st.lists(
+    st.sampled_from(
+        [b"Content-Length: 3", b"content-length:-1", b"content-length: 30", b"Content-", b"X: 1"]
+        + [b"\r\n\r\n", b"\n\n", b"\r\n", b"\n", b"\r", b" ", b"{}", b"abc", b"\xff", b"x" * 30]
+    ),
+    max_size=12,
+).map(b"".join)
+streams = st.one_of(noise, st.binary(max_size=4 * LIMIT))
+
+
+@st.composite
+def cut(draw: Callable[..., bytes], stream: bytes) -> list[bytes]:
+    """A stream in pieces of any size."""
+    places = draw(st.lists(st.integers(0, len(stream)), max_size=8).map(sorted))
+    return [stream[start:end] for start, end in pairwise([0, *places, len(stream)])]
+
+
+def fed(framer: Framing, chunks: list[bytes]) -> list[Frame]:
+    return [frame for chunk in chunks for frame in framer.feed(chunk)]
+
+
+def shown(frame: bytes) -> Frame:
+    return frame if len(frame) <= LIMIT else TooLarge(LIMIT)
+
+
+def shown_line(line: bytes) -> Frame:
+    """A carriage return before the end of a line counts only if the line is too long with it and without it."""
+    return line[:-1] if len(line) == LIMIT + 1 and line.endswith(b"\r") else shown(line)
+
+
+@given(data=st.data(), sent=st.lists(lines, max_size=6))
+def test_w11_w12_w16_every_line_is_given_or_refused_however_it_arrives(data, sent: list[bytes]) -> None:
+    chunks = data.draw(cut(b"".join(line + b"\n" for line in sent)))
+    assert fed(LineFramer(LIMIT), chunks) == [shown_line(line) for line in sent]
+
+
+@given(data=st.data(), sent=st.lists(bodies, max_size=6))
+def test_w11_w12_w16_every_headed_frame_is_given_or_refused_however_it_arrives(data, sent: list[bytes]) -> None:
+    framer = LengthFramer(LIMIT)
+    chunks = data.draw(cut(b"".join(map(framer.wrap, sent))))
+    assert fed(framer, chunks) == [shown(body) for body in sent]
+
+
+@given(data=st.data(), framer=framers, stream=streams)
+def test_w11_frames_do_not_depend_on_how_the_bytes_arrive(data, framer: type[Framing], stream: bytes) -> None:
+    assert fed(framer(LIMIT), data.draw(cut(stream))) == framer(LIMIT).feed(stream)
+
+
+@given(data=st.data(), stream=streams)
+def test_w14_after_any_noise_a_line_is_found_again(data, stream: bytes) -> None:
+    chunks = data.draw(cut(stream + b"\n" + b'{"next":1}\n'))
+    assert fed(LineFramer(LIMIT), chunks)[-1] == b'{"next":1}'
+
+
+@given(st.lists(st.sampled_from([b"Content-Length: x", b"X: 1", b"Content-Length:"]), min_size=1, max_size=4))
+def test_w14_after_bad_header_blocks_a_headed_frame_is_found_again(blocks: list[bytes]) -> None:
+    framer = LengthFramer(LIMIT)
+    *faults, found = framer.feed(b"".join(block + b"\r\n\r\n" for block in blocks) + framer.wrap(b'{"next":1}'))
+    assert found == b'{"next":1}'
+    assert faults
+    assert all(isinstance(fault, BadFrame) for fault in faults)
+
+
+@given(data=st.data(), framer=framers, sent=st.lists(lines.filter(lambda line: len(line) <= LIMIT), min_size=1))
+def test_x24_the_first_bytes_show_how_the_rest_is_framed(data, framer: type[Framing], sent: list[bytes]) -> None:
+    sent = [b"{" + line.replace(b"\r", b"")[1:] for line in sent]
+    wrap = framer(LIMIT).wrap
+    first, *chunks = [chunk for chunk in data.draw(cut(b"".join(map(wrap, sent)))) if chunk]
+    found = detect(first, LIMIT)
+    assert isinstance(found, framer)
+    assert fed(found, [first, *chunks]) == sent

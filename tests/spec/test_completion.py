@@ -1,0 +1,186 @@
+"""Completion: proposals for arguments of prompts, resource templates and tools."""
+
+from typing import Any
+
+import pytest
+
+from trunkline import Server
+from trunkline.protocol.types import Completion
+from trunkline.testing import RawPeer, RecordingObserver
+
+PROMPT = {"type": "ref/prompt", "name": "query"}
+TEMPLATE = {"type": "ref/resource", "uri": "table://{schema}/{name}"}
+
+
+def make_server() -> Server:
+    server = Server("t", observers=[])
+
+    @server.prompt
+    async def query(sql: str, table: str = "") -> str:
+        return sql
+
+    @server.resource("table://{schema}/{name}")
+    async def table(schema: str, name: str) -> str:
+        return name
+
+    @server.tool
+    async def run(sql: str) -> str:
+        return sql
+
+    server.add_resource("table://static", "text")
+    return server
+
+
+async def complete(peer: RawPeer, ref: Any, argument: str, value: str = "", **more: Any) -> Any:
+    return await peer.request(
+        "completion/complete", {"ref": ref, "argument": {"name": argument, "value": value}, **more}
+    )
+
+
+async def test_c01_cmp_02_a_completer_gets_the_text_so_far_and_the_arguments_filled_in() -> None:
+    server, seen = make_server(), []
+
+    @server.completion(resource="table://{schema}/{name}", argument="name")
+    async def names(value: str, filled: dict[str, str]) -> list[str]:
+        seen.append((value, filled))
+        return [f"{filled['schema']}.users"]
+
+    async with RawPeer(server) as peer:
+        assert (await peer.initialize())["capabilities"]["completions"] == {}
+        answer = await complete(peer, TEMPLATE, "name", "us", context={"arguments": {"schema": "public"}})
+    assert seen == [("us", {"schema": "public"})]
+    assert answer["result"] == {"completion": {"values": ["public.users"], "total": 1, "hasMore": False}}
+
+
+@pytest.mark.parametrize("thread", [True, False])
+async def test_c01_a_completer_may_be_a_plain_function_and_take_the_text_alone(*, thread: bool) -> None:
+    server = make_server()
+
+    @server.completion(prompt="query", argument="sql", thread=thread)
+    def sql(value: str) -> list[str]:
+        return [value + "OM"]
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await complete(peer, PROMPT, "sql", "FR"))["result"]["completion"]["values"] == ["FROM"]
+
+
+async def test_c02_each_kind_of_reference_finds_its_own_completer() -> None:
+    server = make_server()
+    for kind, name, argument in (
+        ("prompt", "query", "sql"),
+        ("resource", "table://{schema}/{name}", "schema"),
+        ("tool", "run", "sql"),
+    ):
+
+        def propose(value: str, found: str = kind) -> list[str]:
+            return [found]
+
+        server.completion(**{kind: name}, argument=argument)(lambda value, found=propose: found(value))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        for ref, argument, kind in (
+            (PROMPT, "sql", "prompt"),
+            (TEMPLATE, "schema", "resource"),
+            ({"type": "ref/tool", "name": "run"}, "sql", "tool"),
+        ):
+            assert (await complete(peer, ref, argument))["result"]["completion"]["values"] == [kind]
+
+
+async def test_c03_x15_a_reference_without_its_prefix_is_answered_with_labels_too() -> None:
+    server = make_server()
+
+    @server.completion(tool="run", argument="sql")
+    async def sql(value: str) -> list[str]:
+        return ["SELECT * FROM"] if "SELECT * FROM".startswith(value) else []
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        answer = await complete(peer, {"type": "tool", "name": "run"}, "sql", "SELECT * FR")
+        nothing = await complete(peer, {"type": "prompt", "name": "query"}, "sql")
+    assert answer["result"] == {
+        "completion": {"values": ["SELECT * FROM"], "total": 1, "hasMore": False},
+        "completions": [{"value": "SELECT * FROM", "label": "SELECT * FROM"}],
+        "hasMore": False,
+        "total": 1,
+    }
+    assert nothing["result"]["completions"] == []
+
+
+@pytest.mark.parametrize(
+    ("ref", "argument", "kind"),
+    [
+        ({"type": "ref/prompt", "name": "nobody"}, "sql", "completion_not_found"),
+        ({"type": "ref/resource", "uri": "no://{where}"}, "where", "completion_not_found"),
+        ({"type": "ref/tool", "name": "nobody"}, "sql", "completion_not_found"),
+        ({"type": "ref/dream", "name": "query"}, "sql", "invalid_completion_reference"),
+        ({"type": "ref/prompt"}, "sql", "invalid_completion_reference"),
+        (PROMPT, "no_such", "invalid_completion_argument"),
+        ({"type": "ref/resource", "uri": "table://static"}, "any", "invalid_completion_argument"),
+    ],
+)
+async def test_c02_c04_cmp_04_what_cannot_be_completed_is_refused_as_invalid_params(
+    ref: Any, argument: str, kind: str
+) -> None:
+    server = make_server()
+    server.completion(prompt="query", argument="sql")(lambda value: [])
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        error = (await complete(peer, ref, argument))["error"]
+    assert (error["code"], error["data"]["kind"]) == (-32602, kind)
+
+
+async def test_c04_a_completer_that_raises_is_an_internal_error_whose_reason_only_the_operator_sees() -> None:
+    observer = RecordingObserver()
+    server = Server("t", observers=[observer])
+    server.add_prompt("{x}", name="p")
+
+    @server.completion(prompt="p", argument="x")
+    async def x(value: str) -> list[str]:
+        raise ValueError("a secret")
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        error = (await complete(peer, {"type": "ref/prompt", "name": "p"}, "x"))["error"]
+    assert (error["code"], error["data"]["kind"]) == (-32603, "completion_failed")
+    assert "secret" not in str(error)
+
+
+async def test_c05_cmp_03_at_most_a_hundred_values_go_out_and_the_rest_is_counted() -> None:
+    server = make_server()
+    server.completion(prompt="query", argument="sql")(lambda value: [f"v{n}" for n in range(150)])
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        found = (await complete(peer, PROMPT, "sql"))["result"]["completion"]
+    assert (found["values"][0], len(found["values"]), found["total"], found["hasMore"]) == ("v0", 100, 150, True)
+
+
+async def test_cmp_03_a_completer_may_say_itself_how_many_there_are() -> None:
+    server = make_server()
+    server.completion(prompt="query", argument="sql")(lambda value: Completion(["a"], 1000, True))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        found = (await complete(peer, PROMPT, "sql"))["result"]["completion"]
+    assert found == {"values": ["a"], "total": 1000, "hasMore": True}
+
+
+async def test_an_argument_without_a_completer_has_no_proposals() -> None:
+    server = make_server()
+    server.completion(prompt="query", argument="sql")(lambda value: ["x"])
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await complete(peer, PROMPT, "table"))["result"]["completion"]["values"] == []
+
+
+async def test_cmp_04_without_the_capability_the_method_does_not_exist() -> None:
+    async with RawPeer(make_server()) as peer:
+        assert "completions" not in (await peer.initialize())["capabilities"]
+        assert (await complete(peer, PROMPT, "sql"))["error"]["code"] == -32601
+
+
+async def test_cmp_01_2024_11_05_has_the_method_and_no_name_for_the_capability() -> None:
+    server = make_server()
+    server.completion(prompt="query", argument="sql")(lambda value: ["x"])
+    async with RawPeer(server) as peer:
+        assert "completions" not in (await peer.initialize("2024-11-05"))["capabilities"]
+        assert (await complete(peer, PROMPT, "sql"))["result"]["completion"]["values"] == ["x"]

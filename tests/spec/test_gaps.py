@@ -1,0 +1,146 @@
+"""The ten gaps that the founding plan lists, each closed by one test."""
+
+import pytest
+
+from trunkline import Server
+from trunkline.protocol.lifecycle import Phase
+from trunkline.testing import RawPeer
+
+
+@pytest.fixture
+def server() -> Server:
+    server = Server("gaps", version="1.2.3", instructions="Mind the gap.")
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        """Adds two numbers."""
+        return a + b
+
+    @server.resource("doc://readme", mime_type="text/markdown")
+    def readme() -> str:
+        """Read me."""
+        return "# Hello"
+
+    @server.prompt
+    def greet(who: str) -> str:
+        """Greets somebody."""
+        return f"Hello, {who}!"
+
+    return server
+
+
+async def test_z13_gap_01_initialize(server: Server) -> None:
+    async with RawPeer(server) as peer:
+        result = await peer.initialize("2025-06-18", {"roots": {}})
+    assert result["protocolVersion"] == "2025-06-18"
+    assert result["serverInfo"] == {"name": "gaps", "version": "1.2.3"}
+    assert result["instructions"] == "Mind the gap."
+    assert result["capabilities"] == {
+        "tools": {"listChanged": True},
+        "resources": {"subscribe": True, "listChanged": True},
+        "prompts": {"listChanged": True},
+        "logging": {},
+    }
+
+
+async def test_z13_gap_02_ping(server: Server) -> None:
+    async with RawPeer(server) as peer:
+        assert await peer.result("ping") == {}
+        await peer.initialize()
+        assert await peer.result("ping") == {}
+
+
+async def test_z13_gap_03_state_machine(server: Server) -> None:
+    async with RawPeer(server) as peer:
+        session = peer.connection.session
+        assert session.phase is Phase.CONNECTING
+        early = await peer.error("tools/list")
+        assert (early["code"], early["data"]["kind"]) == (-32600, "not_initialized")
+        await peer.initialize(confirm=False)
+        assert session.phase is Phase.INITIALIZING
+        peer.notify("notifications/initialized")
+        assert (await peer.result("tools/list"))["tools"]
+        assert session.phase is Phase.READY
+        again = await peer.error(
+            "initialize",
+            {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
+        )
+        assert (again["code"], again["data"]["kind"]) == (-32600, "already_initialized")
+    assert session.phase is Phase.CLOSED
+
+
+async def test_z13_gap_04_resources_read(server: Server) -> None:
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        result = await peer.result("resources/read", {"uri": "doc://readme"})
+        missing = await peer.error("resources/read", {"uri": "doc://nope"})
+    assert result == {"contents": [{"uri": "doc://readme", "mimeType": "text/markdown", "text": "# Hello"}]}
+    assert (missing["code"], missing["data"]["uri"]) == (-32002, "doc://nope")
+
+
+async def test_z13_gap_05_resources_subscribe(server: Server) -> None:
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert await peer.result("resources/subscribe", {"uri": "doc://readme"}) == {}
+        server.notify_updated("doc://readme")
+        told = await peer.quiet()
+        assert await peer.result("resources/unsubscribe", {"uri": "doc://readme"}) == {}
+        server.notify_updated("doc://readme")
+        assert await peer.quiet() == []
+    assert [(message["method"], message["params"]) for message in told] == [
+        ("notifications/resources/updated", {"uri": "doc://readme"})
+    ]
+
+
+async def test_z13_gap_06_tools_call(server: Server) -> None:
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        result = await peer.result("tools/call", {"name": "add", "arguments": {"a": 5, "b": 3}})
+        wrong = await peer.result("tools/call", {"name": "add", "arguments": {"a": "five"}})
+        unknown = await peer.error("tools/call", {"name": "subtract"})
+    assert result == {
+        "content": [{"type": "text", "text": "8"}],
+        "structuredContent": {"result": 8},
+        "isError": False,
+    }
+    assert wrong["isError"] is True
+    assert (unknown["code"], unknown["data"]["kind"]) == (-32602, "tool_not_found")
+
+
+async def test_z13_gap_07_prompts_get(server: Server) -> None:
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        result = await peer.result("prompts/get", {"name": "greet", "arguments": {"who": "you"}})
+        missing = await peer.error("prompts/get", {"name": "greet"})
+    assert result["messages"] == [{"role": "user", "content": {"type": "text", "text": "Hello, you!"}}]
+    assert (missing["code"], missing["data"]["argument"]) == (-32602, "who")
+
+
+async def heard_after(server: Server, change) -> list[str]:
+    """The notifications that a ready client hears of one change."""
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.quiet()
+        change()
+        return [message["method"] for message in await peer.quiet()]
+
+
+async def test_z13_gap_08_resources_list_changed(server: Server) -> None:
+    def change() -> None:
+        server.add_resource("doc://new", "new")
+
+    assert await heard_after(server, change) == ["notifications/resources/list_changed"]
+
+
+async def test_z13_gap_09_tools_list_changed(server: Server) -> None:
+    def change() -> None:
+        server.remove_tool("add")
+
+    assert await heard_after(server, change) == ["notifications/tools/list_changed"]
+
+
+async def test_z13_gap_10_prompts_list_changed(server: Server) -> None:
+    def change() -> None:
+        server.add_prompt("Say {word}.", name="say")
+
+    assert await heard_after(server, change) == ["notifications/prompts/list_changed"]

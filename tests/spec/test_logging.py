@@ -1,0 +1,142 @@
+"""Logging: what a server tells of its work, and how much of it a client wants to hear."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from trunkline import Context, Server
+from trunkline.errors import MisuseError
+from trunkline.protocol.types import LOGGING_LEVELS
+from trunkline.testing import RawPeer
+
+SYSLOG = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+
+
+def make_server(**options: Any) -> Server:
+    server = Server("t", observers=[], **options)
+
+    @server.tool
+    async def say_all(ctx: Context) -> str:
+        for level in LOGGING_LEVELS:
+            await ctx.log(level, f"at {level}")
+        return "said"
+
+    @server.tool
+    def say_from_thread(ctx: Context) -> str:
+        ctx.wait(ctx.warning({"from": "thread"}, logger="worker"))
+        return "said"
+
+    return server
+
+
+async def heard(peer: RawPeer, tool: str = "say_all") -> list[Any]:
+    await peer.result("tools/call", {"name": tool})
+    return [message["params"] for message in peer.waiting() if message["method"] == "notifications/message"]
+
+
+async def test_g02_x18_log_01_a_message_has_a_level_a_logger_and_data() -> None:
+    async with RawPeer(make_server()) as peer:
+        assert (await peer.initialize())["capabilities"]["logging"] == {}
+        assert await heard(peer, "say_from_thread") == [
+            {"level": "warning", "data": {"from": "thread"}, "logger": "worker"}
+        ]
+
+
+@pytest.mark.parametrize("threshold", SYSLOG)
+async def test_g02_g03_log_02_only_messages_of_the_level_that_was_set_and_above_are_sent(threshold: str) -> None:
+    async with RawPeer(make_server()) as peer:
+        await peer.initialize()
+        assert await peer.result("logging/setLevel", {"level": threshold}) == {}
+        levels = [params["level"] for params in await heard(peer)]
+    assert levels == SYSLOG[SYSLOG.index(threshold) :]
+
+
+async def test_g02_until_a_client_says_otherwise_debug_is_not_sent() -> None:
+    async with RawPeer(make_server()) as peer:
+        await peer.initialize()
+        assert [params["level"] for params in await heard(peer)] == SYSLOG[1:]
+
+
+@pytest.mark.parametrize("params", [{"level": "loud"}, {"level": 3}, {}])
+async def test_g03_a_level_that_does_not_exist_is_refused_and_changes_nothing(params: Any) -> None:
+    async with RawPeer(make_server()) as peer:
+        await peer.initialize()
+        await peer.result("logging/setLevel", {"level": "alert"})
+        assert (await peer.error("logging/setLevel", params))["code"] == -32602
+        assert [params["level"] for params in await heard(peer)] == ["alert", "emergency"]
+
+
+async def test_g01_each_session_has_its_own_level() -> None:
+    server, contexts = Server("t"), []
+
+    @server.tool
+    async def join(ctx: Context) -> str:
+        contexts.append(ctx)
+        return "joined"
+
+    async with RawPeer(server) as calm, RawPeer(server) as curious:
+        for peer, level in ((calm, "error"), (curious, "debug")):
+            await peer.initialize()
+            await peer.result("logging/setLevel", {"level": level})
+            await peer.result("tools/call", {"name": "join"})
+        for ctx in contexts:
+            ctx.info("once for each")
+        assert await calm.quiet() == []
+        assert [message["params"]["data"] for message in await curious.quiet()] == ["once for each"]
+
+
+async def test_log_01_without_the_capability_nothing_is_sent_and_no_level_can_be_set() -> None:
+    async with RawPeer(make_server(logging=False)) as peer:
+        assert "logging" not in (await peer.initialize())["capabilities"]
+        assert await heard(peer) == []
+        assert (await peer.error("logging/setLevel", {"level": "info"}))["code"] == -32601
+
+
+async def test_cap_09_logging_may_start_before_initialized() -> None:
+    async with RawPeer(make_server()) as peer:
+        await peer.initialize(confirm=False)
+        assert len(await heard(peer)) == 7
+
+
+@pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_g02_a_message_is_the_same_in_every_revision(revision: str) -> None:
+    async with RawPeer(make_server()) as peer:
+        await peer.initialize(revision)
+        assert (await heard(peer, "say_from_thread"))[0]["data"] == {"from": "thread"}
+
+
+async def test_each_level_with_a_method_of_its_own_is_sent_at_that_level() -> None:
+    server = Server("t")
+
+    @server.tool
+    async def say(ctx: Context) -> str:
+        await asyncio.gather(*(_awaited(tell("x")) for tell in (ctx.debug, ctx.info, ctx.warning, ctx.error)))
+        return "said"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("logging/setLevel", {"level": "debug"})
+        assert [params["level"] for params in await heard(peer, "say")] == ["debug", "info", "warning", "error"]
+
+
+async def _awaited(told: Any) -> None:
+    await told
+
+
+async def test_what_is_no_level_or_has_no_json_is_told_to_the_handler_that_logged_it() -> None:
+    server, raised = Server("t"), []
+
+    @server.tool
+    def say(ctx: Context) -> str:
+        for level, data in (("loud", "x"), ("info", object())):
+            try:
+                ctx.log(level, data)  # type: ignore[arg-type]
+            except (MisuseError, TypeError) as error:
+                raised.append(type(error))
+        return "said"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert await heard(peer, "say") == []
+    assert raised == [MisuseError, TypeError]

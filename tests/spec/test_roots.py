@@ -1,0 +1,169 @@
+"""Roots: where a client lets a server look."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from trunkline import Context, Server
+from trunkline.facts import HandlerFailed
+from trunkline.server.ask import ClientLacks
+from trunkline.testing import ManualClock, RawPeer, RecordingObserver
+
+ROOTS = [{"uri": "file:///a", "name": "A"}, {"uri": "file:///b"}]
+DECLARED = {"roots": {"listChanged": True}}
+
+
+def make_server(**options: Any) -> Server:
+    server = Server("t", **options)
+
+    @server.tool
+    async def look(ctx: Context) -> list[str]:
+        return [root.uri for root in await ctx.roots()]
+
+    return server
+
+
+async def test_o01_roo_01_a_server_asks_for_the_roots_and_sees_all_of_them() -> None:
+    async with RawPeer(make_server()) as peer:
+        await peer.initialize(capabilities=DECLARED)
+        call = peer.call("tools/call", {"name": "look"})
+        asked = await peer.receive()
+        assert (asked["method"], asked.get("params", {})) == ("roots/list", {})
+        peer.reply(asked, {"roots": ROOTS})
+        assert (await peer.answer_to(call))["result"]["structuredContent"] == {"result": ["file:///a", "file:///b"]}
+
+
+async def test_o04_a_client_without_roots_is_not_asked() -> None:
+    server, raised = Server("t"), []
+
+    @server.tool
+    async def look(ctx: Context) -> str:
+        with pytest.raises(ClientLacks) as lacks:
+            await ctx.roots()
+        raised.append(lacks.value.capability)
+        return "no"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "look"})
+        assert [message for message in peer.transcript.said_by("server") if "method" in message] == []
+    assert raised == ["roots"]
+
+
+async def test_roo_03_an_error_of_the_client_fails_the_tool_and_not_the_server() -> None:
+    async with RawPeer(make_server()) as peer:
+        await peer.initialize(capabilities=DECLARED)
+        call = peer.call("tools/call", {"name": "look"})
+        asked = await peer.receive()
+        peer.send({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -32603, "message": "disk on fire"}})
+        result = (await peer.answer_to(call))["result"]
+        assert result["isError"] is True
+        assert "disk on fire" in result["content"][0]["text"]
+
+
+async def test_an_answer_that_is_no_list_of_roots_fails_the_tool() -> None:
+    async with RawPeer(make_server()) as peer:
+        await peer.initialize(capabilities=DECLARED)
+        call = peer.call("tools/call", {"name": "look"})
+        peer.reply(await peer.receive(), {"roots": "everywhere"})
+        result = (await peer.answer_to(call))["result"]
+        assert result["isError"] is True
+        assert "malformed" in result["content"][0]["text"]
+
+
+async def test_o02_roo_02_when_roots_change_the_server_is_told_and_the_next_list_is_the_new_one() -> None:
+    server, seen = Server("t"), asyncio.Queue()
+
+    @server.on_roots_changed
+    async def changed(ctx: Context) -> None:
+        seen.put_nowait(([root.uri for root in await ctx.roots()], ctx.principal))
+
+    async with RawPeer(server, principal="alice") as peer:
+        await peer.initialize(capabilities=DECLARED)
+        for roots in (ROOTS, ROOTS[:1]):
+            peer.notify("notifications/roots/list_changed")
+            peer.reply(await peer.receive(), {"roots": roots})
+            async with asyncio.timeout(10):
+                assert await seen.get() == ([root["uri"] for root in roots], "alice")
+
+
+async def test_x02_the_bare_name_of_the_notification_is_understood() -> None:
+    server, told = Server("t"), asyncio.Event()
+
+    @server.on_roots_changed
+    async def changed(ctx: Context) -> None:
+        told.set()
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities=DECLARED)
+        peer.notify("roots/list_changed")
+        async with asyncio.timeout(10):
+            await told.wait()
+
+
+async def test_o03_a_notification_from_a_client_that_did_not_declare_it_is_ignored() -> None:
+    server, told = Server("t"), []
+
+    @server.on_roots_changed
+    async def changed(ctx: Context) -> None:
+        told.append(ctx)
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"roots": {"listChanged": False}})
+        peer.notify("notifications/roots/list_changed")
+        assert await peer.quiet() == []
+        await asyncio.sleep(0)
+    assert told == []
+
+
+async def test_one_who_fails_to_hear_of_changed_roots_does_not_keep_the_others_from_it() -> None:
+    observer = RecordingObserver()
+    server, told = Server("t", observers=[observer]), asyncio.Event()
+
+    @server.on_roots_changed
+    async def fails(ctx: Context) -> None:
+        raise ValueError("no")
+
+    @server.on_roots_changed
+    async def hears(ctx: Context) -> None:
+        told.set()
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities=DECLARED)
+        peer.notify("notifications/roots/list_changed")
+        async with asyncio.timeout(10):
+            await told.wait()
+        assert await peer.quiet() == []
+    assert [str(fact.error) for fact in observer.of(HandlerFailed)] == ["no"]
+
+
+async def test_who_is_told_of_changed_roots_is_not_left_behind_when_the_line_closes() -> None:
+    server, began, ended = Server("t"), asyncio.Event(), asyncio.Event()
+
+    @server.on_roots_changed
+    async def waits(ctx: Context) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities=DECLARED)
+        peer.notify("notifications/roots/list_changed")
+        async with asyncio.timeout(10):
+            await began.wait()
+    async with asyncio.timeout(10):
+        await ended.wait()
+
+
+async def test_roots_that_are_not_answered_in_five_seconds_are_given_up() -> None:
+    clock = ManualClock()
+    async with RawPeer(make_server(clock=clock)) as peer:
+        await peer.initialize(capabilities=DECLARED)
+        call = peer.call("tools/call", {"name": "look"})
+        asked = await peer.receive()
+        clock.advance(5)
+        assert (await peer.receive())["params"]["requestId"] == asked["id"]
+        assert "roots/list was not done after 5 s" in (await peer.answer_to(call))["result"]["content"][0]["text"]

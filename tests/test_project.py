@@ -1,0 +1,304 @@
+"""What the project promises about itself: who imports whom, how large files grow, what is documented and installed."""
+
+import ast
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import trunkline
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src/trunkline"
+MOST_LINES = 500
+MOST_PACKAGES = 3
+
+GROUND_FLOOR = {"errors", "config", "facts", "clock"}
+SEAMS = {"transports.channel"}  # of a layer that others may know by its seam only
+MAY_IMPORT = {
+    "errors": set(),
+    "config": {"errors"},
+    "facts": set(),
+    "clock": set(),
+    "wire": GROUND_FLOOR,
+    "protocol": GROUND_FLOOR | {"wire"},
+    "registry": GROUND_FLOOR | {"wire", "protocol"},
+    "transports": GROUND_FLOOR | {"wire", "protocol"},
+    "observers": GROUND_FLOOR,
+    "server": GROUND_FLOOR | {"wire", "protocol", "registry", "transports.channel"},
+}
+ASSEMBLY = {"server.server", "server.run"}  # may also import these:
+ASSEMBLED = {"transports", "observers"}
+ANYTHING = {"", "testing"}  # the package itself, and what tests use
+
+PURE = ("wire", "protocol", "registry")
+WRAPS_COROUTINES = {"registry.handlers"}  # those of users, for others to drive
+NOT_PURE = {"asyncio", "logging", "selectors", "socket", "subprocess", "threading", "time"}
+JSON = {"json", "orjson", "simplejson"}
+HOME_OF = {"jsonschema_rs": "registry.schema", "uvloop": "server.run", **dict.fromkeys(JSON, "wire.codec")}
+THIRD_PARTY = {"msgspec", "jsonschema_rs", "uvloop", "orjson"}
+MSGSPEC_JSON = {  # wire.codec has the only JSON; these look at types, and read or write none
+    ("registry.schema", "schema_components"),
+    ("registry.handlers", "Decoder"),
+    ("registry.results", "Decoder"),
+}
+
+
+class Import(NamedTuple):
+    """One import: who imports, what, and whether at run time."""
+
+    module: str  # within the package: "server.run"
+    target: str  # the same for our own modules; a whole name for others
+    own: bool
+    at_run_time: bool
+
+    def __str__(self) -> str:
+        return f"{self.module} imports {self.target}"
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module by its name within the package; the package itself is ""."""
+    found = {}
+    for file in SOURCE.rglob("*.py"):
+        parts = file.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(modules()[module].read_text("utf-8"))
+
+
+@cache
+def imports() -> list[Import]:
+    return [found for module in modules() for found in _imports_in(module, tree(module), at_run_time=True)]
+
+
+def _imports_in(module: str, node: ast.AST, *, at_run_time: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            yield from _imports_in(module, child, at_run_time=False)
+            continue
+        for name in _names(child):
+            own = name == "trunkline" or name.startswith("trunkline.")
+            yield Import(module, name.removeprefix("trunkline").lstrip(".") if own else name, own, at_run_time)
+        yield from _imports_in(module, child, at_run_time=at_run_time)
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """The modules that a statement imports: `from a import b` is a.b where that is a module, and a where it is not."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are absolute"
+        for alias in node.names:
+            whole = f"{node.module}.{alias.name}"
+            yield whole if whole.removeprefix("trunkline.") in modules() else str(node.module)
+
+
+def part(module: str) -> str:
+    """The part of the package that a module belongs to."""
+    return module.partition(".")[0]
+
+
+def covers(allowed: set[str], target: str) -> bool:
+    return target in allowed or (part(target) in allowed and part(target) not in {part(seam) for seam in SEAMS})
+
+
+def allowed_to(module: str, target: str) -> bool:
+    if part(module) in ANYTHING or part(module) == part(target):
+        return True
+    if module in ASSEMBLY and part(target) in ASSEMBLED:
+        return True
+    return covers(MAY_IMPORT[part(module)], target)
+
+
+# --- who imports whom ---------------------------------------------------------------------------
+
+
+def test_w22_imports_point_one_way() -> None:
+    assert [str(found) for found in imports() if found.own and not allowed_to(found.module, found.target)] == []
+
+
+def test_w22_transports_never_import_a_feature() -> None:
+    reached = {found.target for found in imports() if found.own and part(found.module) == "transports"}
+    assert {part(target) for target in reached} <= GROUND_FLOOR | {"wire", "protocol", "transports"}
+
+
+def test_every_part_is_in_the_table() -> None:
+    assert {part(module) for module in modules()} == MAY_IMPORT.keys() | ANYTHING
+
+
+def test_the_manual_shows_the_same_table() -> None:
+    page = (ROOT / "docs/design/architecture.md").read_text("utf-8")
+    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
+    shown = {name: _named(cells[3]) for cells in rows if len(cells) == 4 for name in _named(cells[0])}
+    for name in ("wire", "protocol", "registry", "transports", "observers", "server"):
+        assert shown[name] == MAY_IMPORT[name] - GROUND_FLOOR
+
+
+def _named(cell: str) -> set[str]:
+    return set(re.findall(r"`([\w./]+)`", cell))
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    graph: dict[str, set[str]] = {module: set() for module in modules()}
+    for found in imports():
+        if found.own and found.at_run_time and found.target != found.module:
+            graph[found.module].add(found.target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"import cycle: {' <- '.join(error.args[1])}")
+
+
+def test_third_party_packages_stay_in_their_files() -> None:
+    strangers = [found for found in imports() if not found.own and part(found.target) not in sys.stdlib_module_names]
+    assert {part(found.target) for found in strangers} <= THIRD_PARTY
+    homes = [found for found in imports() if part(found.target) in HOME_OF and not found.own]
+    assert [str(found) for found in homes if HOME_OF[part(found.target)] != found.module] == []
+
+
+def test_json_is_read_and_written_in_the_codec_alone() -> None:
+    used = {(module, name) for module in modules() for name in _msgspec_json(tree(module))}
+    assert {use for use in used if use[0] != "wire.codec"} <= MSGSPEC_JSON
+
+
+def _msgspec_json(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "msgspec.json":
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom) and node.module in {"msgspec", "msgspec.json"}:
+            yield from (a.name for a in node.names if node.module == "msgspec.json" or a.name == "json")
+
+
+def test_what_decides_neither_waits_nor_looks_at_the_clock() -> None:
+    found = [str(i) for i in imports() if part(i.module) in PURE and not i.own and part(i.target) in NOT_PURE]
+    waiting = [
+        f"{module}:{node.lineno}"
+        for module in modules()
+        if part(module) in PURE and module not in WRAPS_COROUTINES
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith)
+    ]
+    assert found == []
+    assert waiting == []
+
+
+# --- size, documents, packaging -----------------------------------------------------------------
+
+
+def test_no_module_is_too_long() -> None:
+    lengths = {name: len(file.read_text("utf-8").splitlines()) for name, file in modules().items()}
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_z09_the_reference_has_every_public_name() -> None:
+    page = (ROOT / "docs/reference/api.md").read_text("utf-8")
+    section = page.partition("<!-- generated: api-names -->")[2].partition("<!-- end -->")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == trunkline.__all__
+
+
+def test_z09_every_public_name_says_what_it_is() -> None:
+    undocumented = []
+    for name in trunkline.__all__:
+        thing = getattr(trunkline, name)
+        members = [(member, value) for member, value in vars(thing).items() if not member.startswith("_")]
+        functions = [(m, value) for m, value in members if inspect.isfunction(value) or isinstance(value, property)]
+        undocumented += [name] * (not thing.__doc__)
+        undocumented += [f"{name}.{member}" for member, value in functions if not inspect.getdoc(value)]
+    assert undocumented == []
+
+
+def test_every_exported_class_and_function_has_a_docstring() -> None:
+    undocumented = []
+    for name in modules():
+        module = tree(name)
+        if module.body and not ast.get_docstring(module):
+            undocumented.append(name)
+        exported = set(getattr(sys.modules.get(f"trunkline.{name}"), "__all__", ()))
+        for node in module.body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name in exported:
+                undocumented += [f"{name}.{node.name}"] * (not ast.get_docstring(node))
+    assert undocumented == []
+
+
+def test_z09_generated_parts_of_the_manual_are_fresh() -> None:
+    command = [sys.executable, str(ROOT / "tools/generated.py"), "--check"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_n18_the_manual_tells_which_change_is_told_how() -> None:
+    page = (ROOT / "docs/reference/methods.md").read_text("utf-8")
+    told = page.partition("<!-- generated: changes -->")[2].partition("<!-- end -->")[0]
+    for name in ("tools/list_changed", "resources/list_changed", "prompts/list_changed", "resources/updated"):
+        assert f"`notifications/{name}`" in told
+
+
+def test_the_base_install_has_few_requirements() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert len(project["dependencies"]) <= MOST_PACKAGES
+
+
+def test_the_package_is_marked_as_typed() -> None:
+    assert (SOURCE / "py.typed").exists()
+
+
+# --- files under version control ----------------------------------------------------------------
+
+# Written in pieces, so that this file does not find itself.
+MACHINE_PATH = re.compile(
+    r"(?<![\w/.:~-])/(?:" + "|".join(["ro" + "ot", "ho" + "me", "Us" + "ers", "wo" + "rk"]) + r")/\w"
+)
+REGISTRY = re.compile("|".join(["py" + r"pi\.org", "python" + "hosted", "npm" + r"js\.(?:org|com)", "index" + "-url"]))
+
+
+def tracked() -> list[Path]:
+    """The files that are under version control, or would be with the next commit."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=60).stdout
+    return [ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize("pattern", [MACHINE_PATH, REGISTRY], ids=["machine paths", "package registries"])
+def test_no_file_knows_the_machine_it_was_written_on(pattern: re.Pattern[str]) -> None:
+    found = {str(file.relative_to(ROOT)): pattern.findall(file.read_text("utf-8", "replace")) for file in tracked()}
+    assert {name: hits for name, hits in found.items() if hits} == {}
+
+
+def test_no_test_hides_another_of_the_same_name() -> None:
+    hidden = []
+    for file in (ROOT / "tests").rglob("test_*.py"):
+        for node in [
+            n for n in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(n, ast.Module | ast.ClassDef)
+        ]:
+            functions = [n.name for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+            hidden += [f"{file.relative_to(ROOT)}: {name}" for name, n in Counter(functions).items() if n > 1]
+    assert hidden == []
+
+
+# --- the acceptance rows ------------------------------------------------------------------------
+
+
+def test_the_rows_are_listed_without_an_environment() -> None:
+    command = [sys.executable, "-I", "-S", str(ROOT / "tools/rows.py")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    rows = re.findall(r"^[A-Z]{1,2}\d{2,3}\b", (ROOT / "tests/rows.txt").read_text("utf-8"), re.MULTILINE)
+    assert len(rows) == len(set(rows)) == 382
+    assert "W22" not in re.findall(r"^  (\w+)", done.stdout, re.MULTILINE)
+    assert re.search(rf"^all +{len(rows)} ", done.stdout, re.MULTILINE)

@@ -1,0 +1,171 @@
+"""Requests under way, and when their time is up."""
+
+import pytest
+
+from trunkline.protocol.inflight import Awaited, Running, Timetable, Tracked
+from trunkline.protocol.methods import Method, find
+
+
+def method(name: str = "tools/call") -> Method:
+    row = find(name)
+    assert row is not None
+    return row
+
+
+def request(
+    ident: int = 1, *, started: float = 100.0, allowed: float | None = None, longest: float | None = None
+) -> Tracked:
+    tracked = Tracked(ident, method(), started)
+    tracked.limit(started, allowed, longest)
+    return tracked
+
+
+# --- deadlines -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("allowed", "longest", "deadline"), [(None, None, None), (5, None, 105), (None, 9, 109), (5, 9, 105), (9, 5, 105)]
+)
+def test_k14_a_request_has_the_shorter_of_its_times(
+    allowed: float | None, longest: float | None, deadline: float | None
+) -> None:
+    assert request(allowed=allowed, longest=longest).deadline == deadline
+
+
+def test_x07_a_sign_of_life_renews_the_time_but_not_the_longest() -> None:
+    tracked = request(allowed=5, longest=12)
+    deadlines = []
+    for now in (104.0, 106.0, 108.0):
+        tracked.renew(now)
+        deadlines.append(tracked.deadline)
+    assert deadlines == [109, 111, 112]
+
+
+def test_x07_time_stands_still_while_it_is_held() -> None:
+    tracked = request(allowed=5, longest=60)
+    tracked.hold(101)
+    tracked.hold(102)
+    tracked.release(103)
+    assert tracked.deadline == 160
+    tracked.release(110)
+    assert tracked.deadline == 115
+
+
+def test_n12_the_progress_that_we_report_must_grow() -> None:
+    call = Running(1, method(), 0.0)
+    assert [call.advance(value, 0.0) for value in (1, 3, 2, 3, 3.5)] == [True, True, False, False, True]
+
+
+def test_n13_no_progress_is_reported_once_a_call_is_done() -> None:
+    call = Running(1, method(), 0.0, done=True)
+    assert not call.advance(1, 0.0)
+
+
+def test_n12_the_progress_that_we_hear_must_grow_and_renews_the_time() -> None:
+    awaited = Awaited(1, method(), 0.0)
+    awaited.limit(0.0, 5, None)
+    assert [awaited.heard(value, at) for value, at in ((1, 1.0), (3, 2.0), (2, 3.0), (3, 4.0))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert awaited.deadline == 7.0
+
+
+# --- the timetable -------------------------------------------------------------------------------
+
+
+def test_k14_requests_fall_due_in_the_order_of_their_deadlines() -> None:
+    timetable = Timetable()
+    late, soon, never = request(1, allowed=9), request(2, allowed=5), request(3)
+    for tracked in (late, soon, never):
+        timetable.watch(tracked)
+    assert timetable.next_due() == 105
+    assert timetable.due(104.9) == []
+    assert timetable.due(105) == [soon]
+    assert timetable.next_due() == 109
+    assert timetable.due(200) == [late]
+    assert timetable.next_due() is None
+
+
+def test_f08_k17_a_request_that_is_done_never_falls_due() -> None:
+    timetable = Timetable()
+    done, other = request(1, allowed=5), request(2, allowed=5)
+    timetable.watch(done)
+    timetable.watch(other)
+    done.done = True
+    assert timetable.due(3600) == [other]
+
+
+def test_a_request_that_is_done_is_not_waited_for() -> None:
+    timetable = Timetable()
+    done = request(allowed=5)
+    timetable.watch(done)
+    done.done = True
+    assert timetable.next_due() is None
+
+
+def test_a_deadline_that_moved_back_is_looked_at_again_at_its_new_time() -> None:
+    timetable = Timetable()
+    tracked = request(allowed=5)
+    timetable.watch(tracked)
+    tracked.renew(104)
+    assert timetable.due(105) == []
+    assert timetable.next_due() == 109
+    assert timetable.due(109) == [tracked]
+
+
+def test_a_deadline_that_moved_forward_is_met_once() -> None:
+    timetable = Timetable()
+    tracked = request(allowed=50)
+    timetable.watch(tracked)
+    tracked.limit(100, 5, None)
+    timetable.watch(tracked)
+    assert timetable.next_due() == 105
+    assert timetable.due(105) == [tracked]
+    assert timetable.due(200) == []
+
+
+def test_a_deadline_that_was_lifted_is_not_waited_for() -> None:
+    timetable = Timetable()
+    tracked = request(allowed=5)
+    timetable.watch(tracked)
+    tracked.hold(101)
+    assert timetable.due(105) == []
+    assert timetable.next_due() is None
+    tracked.release(110)
+    timetable.watch(tracked)
+    assert timetable.due(115) == [tracked]
+
+
+def test_a_request_watched_twice_falls_due_once() -> None:
+    timetable = Timetable()
+    tracked = request(allowed=5)
+    for now in (101, 102, 103):
+        timetable.watch(tracked)
+        tracked.hold(now)
+        tracked.release(now)
+        timetable.watch(tracked)
+    assert timetable.due(200) == [tracked]
+
+
+def test_requests_with_the_same_deadline_fall_due_in_the_order_they_came() -> None:
+    timetable = Timetable()
+    requests = [request(number, allowed=5) for number in range(20)]
+    for tracked in requests:
+        timetable.watch(tracked)
+    assert timetable.due(105) == requests
+
+
+def test_what_is_done_is_not_kept_until_its_time_is_up() -> None:
+    timetable = Timetable()
+    waiting = [request(number, allowed=60) for number in range(10)]
+    for tracked in waiting:
+        timetable.watch(tracked)
+    for number in range(10_000):
+        brief = request(number, allowed=60)
+        timetable.watch(brief)
+        brief.done = True
+    assert len(timetable) <= 64
+    assert timetable.due(160) == waiting

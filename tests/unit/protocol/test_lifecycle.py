@@ -1,0 +1,112 @@
+"""The phases of a conversation: the table, enumerated, against the picture below."""
+
+import pytest
+
+from trunkline.errors import WrongPhase
+from trunkline.protocol.lifecycle import FOUNDING, LIFECYCLE, Phase, Signal, allows, step
+
+PICTURE = """
+                  NEW         CONNECTING    INITIALIZING  READY         PAUSED        RECONNECTING  DRAINING  FAILED      CLOSED
+CONNECT           CONNECTING  -             -             -             -             CONNECTING    -         CONNECTING  -
+RECV_INITIALIZE   -           INITIALIZING  -             -             -             -             -         -           -
+SEND_INITIALIZE   -           INITIALIZING  -             -             -             -             -         -           -
+RECV_INITIALIZED  -           -             READY         READY         -             -             -         -           -
+SEND_INITIALIZED  -           -             READY         -             -             -             -         -           -
+RECV_PING         -           CONNECTING    INITIALIZING  READY         PAUSED        -             DRAINING  -           -
+SEND_PING         -           CONNECTING    INITIALIZING  READY         PAUSED        -             DRAINING  -           -
+RECV_CALL         -           -             INITIALIZING  READY         -             -             -         -           -
+SEND_CALL         -           -             -             READY         PAUSED        -             DRAINING  -           -
+RECV_NOTICE       -           -             INITIALIZING  READY         PAUSED        -             DRAINING  -           -
+SEND_NOTICE       -           -             INITIALIZING  READY         PAUSED        -             DRAINING  -           -
+PAUSE             -           -             -             PAUSED        -             -             -         -           -
+RESUME            -           -             -             -             READY         -             -         -           -
+LOSE              -           RECONNECTING  RECONNECTING  RECONNECTING  RECONNECTING  -             -         -           -
+DRAIN             -           DRAINING      DRAINING      DRAINING      DRAINING      -             -         -           -
+FAIL              FAILED      FAILED        FAILED        FAILED        FAILED        FAILED        FAILED    -           -
+CLOSE             CLOSED      CLOSED        CLOSED        CLOSED        CLOSED        CLOSED        CLOSED    CLOSED      CLOSED
+"""
+HEAD, *ROWS = [line.split() for line in PICTURE.strip().splitlines()]
+CELLS = {
+    (Phase[phase], Signal[name]): None if cell == "-" else Phase[cell]
+    for name, *cells in ROWS
+    for phase, cell in zip(HEAD, cells, strict=True)
+}
+EDGES = {
+    ("NEW", "CONNECTING FAILED CLOSED"),
+    ("CONNECTING", "INITIALIZING RECONNECTING DRAINING FAILED CLOSED"),
+    ("INITIALIZING", "READY RECONNECTING DRAINING FAILED CLOSED"),
+    ("READY", "PAUSED RECONNECTING DRAINING FAILED CLOSED"),
+    ("PAUSED", "READY RECONNECTING DRAINING FAILED CLOSED"),
+    ("RECONNECTING", "CONNECTING FAILED CLOSED"),
+    ("DRAINING", "FAILED CLOSED"),
+    ("FAILED", "CONNECTING CLOSED"),
+    ("CLOSED", ""),
+}
+
+
+def test_f29_ad_001_the_picture_has_a_cell_for_every_phase_and_signal() -> None:
+    assert CELLS.keys() == {(phase, signal) for phase in Phase for signal in Signal}
+
+
+@pytest.mark.parametrize(("phase", "signal"), CELLS)
+def test_f29_ad_001_the_table_equals_the_picture(phase: Phase, signal: Signal) -> None:
+    expected = CELLS[phase, signal]
+    assert LIFECYCLE[phase].get(signal) is expected
+    assert allows(phase, signal) is (expected is not None)
+
+
+@pytest.mark.parametrize(("phase", "signal"), [pair for pair, cell in CELLS.items() if cell is not None])
+def test_f29_a_pair_with_a_row_leads_where_it_says(phase: Phase, signal: Signal) -> None:
+    assert step(phase, signal) is CELLS[phase, signal]
+
+
+@pytest.mark.parametrize(("phase", "signal"), [pair for pair, cell in CELLS.items() if cell is None])
+def test_f16_f29_a_pair_without_a_row_is_illegal_and_says_so(phase: Phase, signal: Signal) -> None:
+    with pytest.raises(WrongPhase, match=f"{signal.name.lower()} .* {phase.name.lower()}") as caught:
+        step(phase, signal)
+    assert caught.value.data == {"kind": "illegal_transition", "phase": phase.name.lower()}
+
+
+@pytest.mark.parametrize("before", Phase)
+@pytest.mark.parametrize("after", Phase)
+def test_f29_one_phase_follows_another_only_where_an_edge_is_drawn(before: Phase, after: Phase) -> None:
+    drawn = after.name in dict(EDGES)[before.name].split()
+    assert (after in set(LIFECYCLE[before].values()) - {before}) is drawn
+
+
+def test_f06_nothing_but_closing_is_allowed_once_closed() -> None:
+    assert LIFECYCLE[Phase.CLOSED] == {Signal.CLOSE: Phase.CLOSED}
+
+
+def test_f05_nothing_is_received_or_sent_once_failed() -> None:
+    assert LIFECYCLE[Phase.FAILED].keys() == {Signal.CONNECT, Signal.CLOSE}
+
+
+@pytest.mark.parametrize(
+    ("phase", "names"),
+    [
+        (Phase.NEW, ("pre_initialization", "disconnected")),
+        (Phase.CONNECTING, ("pre_initialization", "connecting")),
+        (Phase.INITIALIZING, ("initializing", "connected")),
+        (Phase.READY, ("initialized", "ready")),
+        (Phase.PAUSED, ("initialized", "ready")),
+        (Phase.RECONNECTING, ("error", "disconnected")),
+        (Phase.DRAINING, ("closed", "ready")),
+        (Phase.FAILED, ("error", "disconnected")),
+        (Phase.CLOSED, ("closed", "disconnected")),
+    ],
+)
+def test_f01_f17_x05_every_phase_has_the_names_of_the_founding_documents(phase: Phase, names: tuple[str, str]) -> None:
+    assert FOUNDING[phase][:2] == names
+
+
+def test_x05_the_diagram_names_the_phases_between_its_start_and_its_end() -> None:
+    assert {FOUNDING[phase].diagram for phase in Phase} == {
+        "",
+        "Initializing",
+        "Connected",
+        "Paused",
+        "Reconnecting",
+        "GracefulShutdown",
+        "Failed",
+    }

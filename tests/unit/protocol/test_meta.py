@@ -1,0 +1,34 @@
+"""What can be read from `_meta`."""
+
+import re
+from typing import Any
+
+import pytest
+
+from trunkline.protocol import meta
+from trunkline.protocol.meta import progress_token
+
+
+@pytest.mark.parametrize("token", [1, 0, -1, "", "token"])
+def test_l13_a_progress_token_is_a_string_or_an_integer(token: int | str) -> None:
+    assert progress_token({"progressToken": token, "other": 1}) == token
+
+
+@pytest.mark.parametrize("given", [None, {}, {"progressToken": None}, {"other": 1}])
+def test_l13_without_a_token_nobody_wants_to_hear_of_progress(given: dict[str, Any] | None) -> None:
+    assert progress_token(given) is None
+
+
+@pytest.mark.parametrize("token", [True, 1.5, [], {}])
+def test_l13_a_token_of_another_type_counts_as_none(token: object) -> None:
+    assert progress_token({"progressToken": token}) is None
+
+
+def test_our_own_keys_stand_under_no_prefix_that_the_specification_reserves() -> None:
+    keys = {name: getattr(meta, name) for name in meta.__all__ if name.isupper()}
+    prefixes = {name: key.rpartition("/")[0] for name, key in keys.items()}
+    assert prefixes.pop("PROGRESS_TOKEN") == ""
+    assert prefixes.pop("REFUSAL") == "trunkline"
+    assert set(prefixes.values()) == {"io.modelcontextprotocol"}
+    label, name = r"[a-zA-Z]([a-zA-Z0-9-]*[a-zA-Z0-9])?", r"[a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?"
+    assert all(re.fullmatch(rf"({label}(\.{label})*/)?{name}", key) for key in keys.values())

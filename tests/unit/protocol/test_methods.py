@@ -1,0 +1,107 @@
+"""The table of methods, against the specification's own."""
+
+from functools import cache
+
+import pytest
+from tests.official import schema
+
+from trunkline.config import Settings
+from trunkline.protocol.lifecycle import Signal
+from trunkline.protocol.methods import ALIASES, METHODS, Method, Side, Wait, find, known
+from trunkline.protocol.revisions import Revision
+
+PUBLISHED = [Revision.V2025_03_26, Revision.V2025_06_18, Revision.V2025_11_25]
+
+
+@cache
+def official(revision: Revision, sender: str, kind: str) -> set[str]:
+    """The names of the requests or notifications that one side sends, by the official schema."""
+    document = schema(revision.value)
+    definitions = document.get("$defs") or document["definitions"]
+    members = [part["$ref"].rsplit("/", 1)[1] for part in definitions[f"{sender}{kind}"]["anyOf"]]
+    return {definitions[name]["properties"]["method"]["const"] for name in members}
+
+
+@pytest.mark.parametrize("revision", PUBLISHED)
+@pytest.mark.parametrize(("receiver", "sender"), [(Side.SERVER, "Client"), (Side.CLIENT, "Server")])
+def test_l22_a_revision_has_the_methods_of_its_official_schema(revision: Revision, receiver: Side, sender: str) -> None:
+    rows = list(known(revision, receiver))
+    assert {row.name for row in rows if row.request} == official(revision, sender, "Request")
+    assert {row.name for row in rows if not row.request} == official(revision, sender, "Notification")
+
+
+def test_every_method_has_one_row() -> None:
+    assert len({row.name for row in METHODS}) == len(METHODS)
+    assert all(find(row.name) is row for row in METHODS)
+    assert find("foo/bar") is None
+
+
+def test_notifications_are_those_without_a_result() -> None:
+    assert all(row.request is not row.name.startswith("notifications/") for row in METHODS)
+
+
+def test_x02_x03_every_notification_has_a_bare_name_that_is_no_method() -> None:
+    assert ALIASES["initialized"] == "notifications/initialized"
+    assert ALIASES["resources/updated"] == "notifications/resources/updated"
+    assert len(ALIASES) == sum(not row.request for row in METHODS)
+    assert not ALIASES.keys() & {row.name for row in METHODS}
+
+
+@pytest.mark.parametrize(
+    ("name", "received", "sent"),
+    [
+        ("initialize", Signal.RECV_INITIALIZE, Signal.SEND_INITIALIZE),
+        ("notifications/initialized", Signal.RECV_INITIALIZED, Signal.SEND_INITIALIZED),
+        ("ping", Signal.RECV_PING, Signal.SEND_PING),
+        ("tools/call", Signal.RECV_CALL, Signal.SEND_CALL),
+        ("notifications/message", Signal.RECV_NOTICE, Signal.SEND_NOTICE),
+    ],
+)
+def test_ad_001_every_method_is_a_signal_to_the_lifecycle(name: str, received: Signal, sent: Signal) -> None:
+    row = find(name)
+    assert row is not None
+    assert (row.received, row.sent) == (received, sent)
+
+
+def test_a_method_exists_from_its_first_to_its_last_revision() -> None:
+    row = Method("a", Side.SERVER, object, since=Revision.V2025_03_26, until=Revision.V2025_06_18)
+    assert [row.exists(revision) for revision in Revision] == [False, True, True, False, False]
+    endless = Method("a", Side.SERVER, object, since=Revision.V2025_06_18)
+    assert [endless.exists(revision) for revision in Revision] == [False, False, True, True, True]
+
+
+def test_a_method_reaches_the_side_that_it_names_or_either() -> None:
+    sides = (Side.SERVER, Side.CLIENT)
+    assert [Method("a", Side.SERVER, object).reaches(side) for side in sides] == [True, False]
+    assert [Method("a", Side.EITHER, object).reaches(side) for side in sides] == [True, True]
+
+
+def test_each_side_has_another() -> None:
+    assert [side.other for side in (Side.SERVER, Side.CLIENT, Side.EITHER)] == [Side.CLIENT, Side.SERVER, Side.EITHER]
+
+
+@pytest.mark.parametrize(
+    ("names", "seconds"),
+    [
+        (["initialize"], 30),
+        (["ping", "tools/list", "resources/list", "resources/templates/list", "prompts/list", "roots/list"], 5),
+        (["tasks/list"], 5),
+        (["tools/call", "prompts/get", "resources/read", "sampling/createMessage", "completion/complete"], 60),
+        (["logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/get", "tasks/cancel"], 60),
+        (["elicitation/create"], 3600),
+        (["tasks/result"], None),
+    ],
+)
+def test_k04_k14_x06_x07_every_method_has_its_time(names: list[str], seconds: float | None) -> None:
+    rows = [row for row in METHODS if row.name in names]
+    assert len(rows) == len(names)
+    assert {row.wait.seconds(Settings()) for row in rows} == {seconds}
+
+
+def test_k16_the_times_are_those_of_the_settings() -> None:
+    settings = Settings(initialize_timeout=1, quick_timeout=2, work_timeout=3, person_timeout=None)
+    assert [wait.seconds(settings) for wait in Wait] == [1, 2, 3, None, None]
+
+
+def test_only_the_failure_of_a_tool_is_a_result() -> None:
+    assert [row.name for row in METHODS if row.fails_as_result] == ["tools/call"]

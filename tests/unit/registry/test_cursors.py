@@ -1,0 +1,62 @@
+"""Cursors: only the server who gave one can read it."""
+
+import base64
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from trunkline.errors import InvalidCursor
+from trunkline.registry.cursors import Cursors
+
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_+/="
+KEY = b"k" * 32
+
+
+@given(position=st.integers(0, 2**64 - 1), kind=st.sampled_from(["tool", "resource", "resource_template"]))
+def test_a_cursor_is_read_back_as_the_position_it_was_made_of(position: int, kind: str) -> None:
+    cursors = Cursors()
+
+    assert cursors.open(kind, cursors.seal(kind, position)) == position
+
+
+@given(position=st.integers(0, 1000), index=st.integers(0, 21), character=st.sampled_from(ALPHABET))
+def test_y02_a_cursor_with_one_character_changed_is_refused(position: int, index: int, character: str) -> None:
+    cursors = Cursors()
+    cursor = cursors.seal("tool", position)
+    changed = cursor[:index] + character + cursor[index + 1 :]
+    assume(changed != cursor)
+
+    with pytest.raises(InvalidCursor):
+        cursors.open("tool", changed)
+
+
+@pytest.mark.parametrize("junk", ["", "a", "2", "MTAw", "not base64!", "é", "=" * 4, "A" * 22, "A" * 23, "A" * 400])
+def test_y02_what_no_server_gave_is_refused(junk: str) -> None:
+    with pytest.raises(InvalidCursor, match="the cursor is not one that this server gave"):
+        Cursors().open("tool", junk)
+
+
+def test_y02_a_cursor_does_not_show_its_position() -> None:
+    cursors = Cursors(KEY)
+    opened = [base64.urlsafe_b64decode(cursors.seal("tool", position) + "==") for position in (1, 2)]
+
+    assert len(opened[0]) == 16
+    for index in range(0, 16, 8):
+        assert opened[0][index : index + 8] != opened[1][index : index + 8]
+        assert int.from_bytes(opened[0][index : index + 8], "big") != 1
+
+
+def test_a_cursor_fits_one_kind_of_list_only() -> None:
+    cursors = Cursors(KEY)
+
+    with pytest.raises(InvalidCursor):
+        cursors.open("resource", cursors.seal("tool", 1))
+
+
+def test_those_who_share_a_key_read_each_others_cursors_and_others_do_not() -> None:
+    cursor = Cursors(KEY).seal("tool", 7)
+
+    assert Cursors(KEY).open("tool", cursor) == 7
+    with pytest.raises(InvalidCursor):
+        Cursors().open("tool", cursor)

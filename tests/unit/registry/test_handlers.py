@@ -1,0 +1,550 @@
+"""Handlers: signatures read once, arguments decoded, functions of every kind called."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional, TypedDict, Union
+
+import msgspec
+import pytest
+from msgspec import UNSET, Meta, Struct
+
+from trunkline.errors import RegistrationError
+from trunkline.registry.handlers import Handler, OnThread, Parameter, Start, read, runner
+
+
+class Context:
+    """Stands for the context of a call."""
+
+
+CONTEXT = Context()
+
+
+def call(function: Callable[..., Any], **arguments: Any) -> Any:
+    """Calls a function as a peer would, with JSON."""
+    handler = read(function, Context)
+    return handler.bind(handler.decode(msgspec.json.encode(arguments)), CONTEXT)
+
+
+def schema(function: Callable[..., Any]) -> dict[str, Any]:
+    return read(function, Context).input_schema()
+
+
+def properties(function: Callable[..., Any]) -> dict[str, Any]:
+    return schema(function)["properties"]
+
+
+# --- schemas -------------------------------------------------------------------------------------
+
+
+def test_t13_hints_and_defaults_become_the_schema() -> None:
+    def add(a: int, b: int = 3) -> int:
+        return a + b
+
+    assert schema(add) == {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer", "default": 3}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    assert call(add, a=1) == 4
+    assert call(add, a=1, b=1) == 2
+
+
+def test_a_function_without_parameters_takes_an_empty_object() -> None:
+    assert schema(lambda: 1) == {"type": "object", "additionalProperties": False}
+
+
+def test_a_parameter_without_annotation_takes_anything() -> None:
+    def show(value, other=None):
+        return value, other
+
+    assert schema(show)["properties"] == {"value": {}, "other": {"default": None}}
+    assert call(show, value=[1, "a"]) == ([1, "a"], None)
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Options(TypedDict, total=False):
+    deep: bool
+
+
+class Filter(Struct):
+    field: str
+    values: list[int] = []
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "seen"),
+    [
+        (str, "a", "a"),
+        (int, 5, 5),
+        (float, 1, 1.0),
+        (bool, True, True),
+        (None, None, None),
+        (bytes, "AAE=", b"\0\1"),
+        (Optional[int], None, None),
+        (Union[int, str], "a", "a"),
+        (int | None, 1, 1),
+        (Literal["fast", 2], 2, 2),
+        (Colour, "red", Colour.RED),
+        (list[int], [1, 2], [1, 2]),
+        (dict[str, list[float]], {"a": [1.5]}, {"a": [1.5]}),
+        (tuple[int, str], [1, "a"], (1, "a")),
+        (set[int], [1, 1], {1}),
+        (datetime, "2025-01-02T03:04:05Z", datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        (Point, {"x": 1}, Point(1)),
+        (list[Point], [{"x": 1, "y": 2}], [Point(1, 2)]),
+        (Options, {"deep": True}, {"deep": True}),
+        (Filter, {"field": "a"}, Filter("a")),
+        (Annotated[int, Meta(gt=1)], 2, 2),
+    ],
+)
+def test_arguments_arrive_in_the_type_that_the_function_declares(kind: Any, given: Any, seen: Any) -> None:
+    def take(value):
+        return value
+
+    take.__annotations__["value"] = kind
+    assert call(take, value=given) == seen
+    assert type(call(take, value=given)) is type(seen)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (str, 1),
+        (int, "1"),
+        (int, 1.5),
+        (int, True),
+        (bool, 1),
+        (float, "1"),
+        (Optional[int], "a"),
+        (Literal["fast"], "slow"),
+        (Colour, "green"),
+        (list[int], ["a"]),
+        (dict[str, int], {"a": "b"}),
+        (Point, {"y": 1}),
+        (Options, {"deep": 1}),
+        (Filter, {"field": "a", "values": [None]}),
+        (Annotated[int, Meta(gt=1)], 1),
+        (Annotated[str, Meta(pattern="^a")], "b"),
+        (Annotated[str, Meta(max_length=2)], "abc"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(kind: Any, given: Any) -> None:
+    def take(value):
+        return value
+
+    take.__annotations__["value"] = kind
+    with pytest.raises(msgspec.ValidationError):
+        call(take, value=given)
+
+
+def test_unknown_and_missing_arguments_are_refused() -> None:
+    def take(a: int) -> int:
+        return a
+
+    with pytest.raises(msgspec.ValidationError, match="unknown field `b`"):
+        call(take, a=1, b=2)
+    with pytest.raises(msgspec.ValidationError, match="required field `a`"):
+        call(take)
+
+
+def test_values_that_are_all_text_are_converted() -> None:
+    def take(number: int, flag: bool = False) -> tuple[int, bool]:
+        return number, flag
+
+    handler = read(take, Context)
+
+    assert handler.bind(handler.convert({"number": "5", "flag": "true"}), None) == (5, True)
+    with pytest.raises(msgspec.ValidationError):
+        handler.convert({"number": "five"})
+
+
+# --- defaults ------------------------------------------------------------------------------------
+
+
+def test_t09_a_default_is_filled_in_and_told() -> None:
+    def find(limit: Annotated[int, Meta(ge=1, le=1000)] = 100) -> int:
+        return limit
+
+    assert properties(find)["limit"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
+    assert call(find) == 100
+
+
+def test_a_default_that_can_change_is_new_for_every_call() -> None:
+    def collect(names: list[str] = ["a"], more: dict[str, int] = {}) -> tuple[list[str], dict[str, int]]:  # noqa: B006
+        names.append("b")
+        more["c"] = 1
+        return names, more
+
+    assert properties(collect)["names"]["default"] == ["a"]
+    assert properties(collect)["more"]["default"] == {}
+    assert [call(collect), call(collect)] == [(["a", "b"], {"c": 1})] * 2
+
+
+def test_a_default_without_json_is_used_but_not_told() -> None:
+    missing = object()
+
+    def take(value: Any = missing, values: list[Any] = [missing]) -> tuple[Any, Any]:  # noqa: B006
+        return value, values
+
+    assert properties(take) == {"value": {}, "values": {"type": "array"}}
+    assert "required" not in schema(take)
+    assert call(take) == (missing, [missing])
+
+
+def test_a_default_of_an_enum_is_told_by_its_value() -> None:
+    def paint(colour: Colour = Colour.RED) -> Colour:
+        return colour
+
+    assert properties(paint)["colour"]["default"] == "red"
+    assert call(paint) is Colour.RED
+
+
+# --- descriptions --------------------------------------------------------------------------------
+
+
+def test_x23_the_docstring_is_the_description_and_tells_of_arguments() -> None:
+    def find(path: str, depth: int = 1, other: str = "") -> list[str]:
+        """Finds files.
+
+        Args:
+            path: Where to look.
+            depth: How deep.
+        """
+        return [path, str(depth), other]
+
+    assert read(find, Context).description == "Finds files."
+    assert properties(find)["path"] == {"type": "string", "description": "Where to look."}
+    assert properties(find)["depth"]["description"] == "How deep."
+    assert "description" not in properties(find)["other"]
+
+
+def test_a_string_in_annotated_describes_an_argument_and_meta_comes_first() -> None:
+    def find(
+        a: Annotated[int, "plain"],
+        b: Annotated[int, Meta(description="meta", ge=1), "plain"],
+        c: Annotated[str, "inside"] | None = None,
+        d: Annotated[int, Meta(ge=2)] | None = None,
+    ) -> None:
+        """Finds.
+
+        :param a: docstring
+        """
+
+    described = properties(find)
+    assert described["a"] == {"type": "integer", "description": "plain"}
+    assert described["b"] == {"type": "integer", "minimum": 1, "description": "meta"}
+    assert described["c"]["description"] == "inside"
+    assert "description" not in described["d"]
+
+
+# --- functions of every kind ---------------------------------------------------------------------
+
+
+class Robot:
+    """A robot."""
+
+    def __init__(self, name: str = "R") -> None:
+        self.name = name
+
+    def greet(self, whom: str) -> str:
+        """Greets."""
+        return f"{self.name} greets {whom}"
+
+    async def agreet(self, whom: str) -> str:
+        return f"{self.name} greets {whom}"
+
+    @classmethod
+    def build(cls, name: str) -> str:
+        return f"{cls.__name__} {name}"
+
+    @staticmethod
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    def __call__(self, whom: str) -> str:
+        return self.greet(whom)
+
+
+class AsyncRobot:
+    async def __call__(self, whom: str) -> str:
+        return whom
+
+
+def scale(value: float, factor: float, *, offset: float = 0) -> float:
+    """Scales a number.
+
+    Args:
+        value: What to scale.
+        factor: By how much.
+    """
+    return value * factor + offset
+
+
+def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def positional_only(a: int, /, b: int) -> tuple[int, int]:
+    return a, b
+
+
+def keyword_only(*, a: int, b: int = 2) -> tuple[int, int]:
+    return a, b
+
+
+def open_ended(a: int, **more: Any) -> tuple[int, dict[str, Any]]:
+    return a, more
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "value", "name"),
+    [
+        (lambda a: a, {"a": 1}, 1, "<lambda>"),
+        (Robot("K").greet, {"whom": "x"}, "K greets x", "greet"),
+        (Robot.build, {"name": "x"}, "Robot x", "build"),
+        (Robot.add, {"a": 1, "b": 2}, 3, "add"),
+        (Robot("K"), {"whom": "x"}, "K greets x", "Robot"),
+        (functools.partial(scale, factor=2), {"value": 3}, 6.0, "scale"),
+        (functools.partial(functools.partial(scale, 3), offset=1), {"factor": 2}, 7.0, "scale"),
+        (decorated(scale), {"value": 3, "factor": 2, "offset": 1}, 7.0, "scale"),
+        (positional_only, {"a": 1, "b": 2}, (1, 2), "positional_only"),
+        (keyword_only, {"a": 1}, (1, 2), "keyword_only"),
+        (open_ended, {"a": 1, "x": [2]}, (1, {"x": [2]}), "open_ended"),
+        (len, {"obj": [1, 2]}, 2, "len"),
+    ],
+)
+def test_callables_of_every_kind_are_called(function: Any, arguments: Any, value: Any, name: str) -> None:
+    handler = read(function, Context)
+
+    assert handler.name == name
+    assert handler.start is Start.THREAD
+    assert call(function, **arguments) == value
+
+
+def test_a_partial_is_described_by_its_function_and_takes_what_is_left() -> None:
+    handler = read(functools.partial(scale, 3.0, offset=1.0), Context)
+
+    assert handler.description == "Scales a number."
+    assert handler.input_schema() == {
+        "type": "object",
+        "properties": {
+            "factor": {"type": "number", "description": "By how much."},
+            "offset": {"type": "number", "default": 1.0},
+        },
+        "required": ["factor"],
+        "additionalProperties": False,
+    }
+
+
+def test_t10_a_function_with_open_arguments_takes_any_object() -> None:
+    def anything(**values: Any) -> dict[str, Any]:
+        return values
+
+    assert schema(anything) == {"type": "object"}
+    assert call(anything, x=1) == {"x": 1}
+
+
+def test_open_arguments_do_not_loosen_those_with_a_name() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        call(open_ended, a="1")
+    handler = read(open_ended, Context)
+    assert handler.bind(handler.convert({"a": "1", "b": "2"}), None) == (1, {"b": "2"})
+
+
+@pytest.mark.parametrize("function", [Robot().agreet, AsyncRobot(), functools.partial(Robot().agreet)])
+async def test_async_callables_are_known_as_such(function: Any) -> None:
+    handler = read(function, Context, thread=True)
+
+    assert handler.start is Start.ASYNC
+    assert await call(function, whom="x") in {"R greets x", "x"}
+
+
+def test_a_plain_function_goes_to_a_thread_unless_told_otherwise() -> None:
+    assert read(scale, Context).start is Start.THREAD
+    assert read(scale, Context, thread=True).start is Start.THREAD
+    assert read(scale, Context, thread=False).start is Start.INLINE
+
+
+def test_what_a_function_returns_is_known() -> None:
+    assert read(scale, Context).returns is float
+    assert read(lambda: 1, Context).returns is UNSET
+
+
+# --- the context ---------------------------------------------------------------------------------
+
+
+def context_first(ctx: Context, a: int) -> Any:
+    return ctx, a
+
+
+def context_last(a: int, ctx: Context) -> Any:
+    return ctx, a
+
+
+def context_between(a: int, ctx: Context, b: int = 2) -> Any:
+    return ctx, a + b - 2
+
+
+def context_by_keyword(a: int, *, ctx: Context | None = None) -> Any:
+    return ctx, a
+
+
+def context_annotated(a: int, ctx: Annotated[Context, "the call"]) -> Any:
+    return ctx, a
+
+
+def context_open(a: int, ctx: "Context", **more: Any) -> Any:
+    return ctx, a
+
+
+@pytest.mark.parametrize(
+    "function",
+    [context_first, context_last, context_between, context_by_keyword, context_annotated, context_open],
+)
+def test_the_context_is_given_and_never_asked_of_the_peer(function: Any) -> None:
+    handler = read(function, Context)
+
+    assert handler.wants_context
+    assert "ctx" not in properties(function)
+    assert call(function, a=1) == (CONTEXT, 1)
+    with pytest.raises(msgspec.ValidationError, match="unknown field `ctx`"):
+        call(function, a=1, ctx=2)
+
+
+def test_a_context_alone_is_given() -> None:
+    def alone(ctx: Context) -> Any:
+        return ctx
+
+    assert call(alone) is CONTEXT
+    assert not read(lambda: 1, Context).wants_context
+
+
+# --- what can never be called ----------------------------------------------------------------------
+
+
+def star(*values: int) -> None: ...
+
+
+def undefined(a: "Nowhere") -> None: ...  # noqa: F821
+
+
+def misspelt(a: "inspect.Nowhere") -> None: ...  # pyright: ignore
+
+
+def unreadable(a: "1 +") -> None: ...  # noqa: F722
+
+
+def not_a_type(a: 5) -> None: ...
+
+
+def two_objects(a: Point | Filter) -> None: ...
+
+
+def no_json(a: list[Path]) -> None: ...
+
+
+def two_contexts(a: Context, b: Context) -> None: ...
+
+
+def mangled(__a: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (5, "5 is not callable"),
+        (star, r"star: \*values can never be given, since arguments have names; name each one"),
+        (undefined, "undefined: an annotation names something that is not defined: name 'Nowhere' is not defined"),
+        (misspelt, "misspelt: an annotation cannot be read: module 'inspect' has no attribute 'Nowhere'"),
+        (unreadable, "unreadable: an annotation cannot be read: "),
+        (not_a_type, "not_a_type: its arguments cannot be described: Type '5' is not supported"),
+        (two_objects, "two_objects: its arguments cannot be described: Type unions may not contain more than one"),
+        (no_json, "no_json: its arguments cannot be described: type .*Path.* is not supported"),
+        (two_contexts, "two_contexts: a and b both ask for the context; one is enough"),
+        (mangled, "mangled: its arguments cannot be described"),
+        (max, "max: its signature cannot be read"),
+    ],
+)
+def test_what_can_never_be_called_is_refused_with_a_sentence(function: Any, sentence: str) -> None:
+    with pytest.raises(RegistrationError, match=f"^{sentence}"):
+        read(function, Context)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_type_hint_that_typing_refuses_is_refused_with_a_sentence() -> None:
+    def bad(a: int) -> None: ...
+
+    bad.__annotations__["a"] = "Literal[int](5)"
+    with pytest.raises(RegistrationError, match="^bad: an annotation cannot be read"):
+        read(bad, Context)
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+def run(handler: Handler, arguments: Any = None) -> Any:
+    """Runs a call; its answer is the value and the subject."""
+    return runner(handler, lambda value, subject: (value, subject))(arguments, None, "subject")
+
+
+async def test_an_async_function_is_awaited() -> None:
+    async def answer() -> int:
+        return 42
+
+    assert await run(read(answer, Context)) == (42, "subject")
+
+
+async def test_a_plain_function_is_left_for_a_thread_or_called_at_once() -> None:
+    work = run(read(lambda: 42, Context))
+    assert isinstance(work, OnThread)
+    assert work.finish(work.function()) == (42, "subject")
+
+    assert run(read(lambda: 42, Context, thread=False)) == (42, "subject")
+
+
+async def test_a_plain_function_may_return_something_to_be_awaited() -> None:
+    async def answer() -> int:
+        return 42
+
+    assert await run(read(lambda: answer(), Context, thread=False)) == (42, "subject")
+
+
+async def test_a_handler_that_exits_does_not_end_the_server() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(RuntimeError, match=r"a handler called sys.exit\(3\)"):
+        await run(read(leave, Context))
+    with pytest.raises(RuntimeError, match=r"a handler called sys.exit\(3\)"):
+        await run(read(lambda: leave(), Context, thread=False))
+
+    def leave_at_once() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(RuntimeError, match=r"a handler called sys.exit\(3\)"):
+        run(read(leave_at_once, Context, thread=False))
+
+
+def test_a_parameter_is_required_without_a_default() -> None:
+    assert Parameter("a", int).required
+    assert not Parameter("a", int, None).required

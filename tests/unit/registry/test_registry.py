@@ -1,0 +1,266 @@
+"""Registry: unique keys, stable order, pages, and a signal for every change."""
+
+import pytest
+from msgspec import Struct
+
+from trunkline.errors import DuplicateEntry, InvalidCursor, InvalidPageSize, NotRegistered, PageSizeTooLarge
+from trunkline.registry.cursors import Cursors
+from trunkline.registry.registry import Registry
+
+
+class Thing(Struct, frozen=True):
+    key: str
+    value: int = 0
+
+
+def filled(*keys: str, **options) -> Registry[Thing]:
+    registry: Registry[Thing] = Registry("thing", **options)
+    for key in keys:
+        registry.add(Thing(key))
+    return registry
+
+
+def keys(registry: Registry[Thing]) -> list[str]:
+    return [thing.key for thing in registry]
+
+
+def walk(registry: Registry[Thing], limit: int) -> list[list[str]]:
+    pages, cursor = [], None
+    while True:
+        page = registry.page(cursor, limit)
+        pages.append([thing.key for thing in page.entries])
+        if (cursor := page.next_cursor) is None:
+            return pages
+
+
+def test_entries_keep_the_order_in_which_they_were_added() -> None:
+    registry = filled("c", "a", "b")
+
+    assert keys(registry) == ["c", "a", "b"]
+    assert len(registry) == 3
+    assert "a" in registry
+    assert "x" not in registry
+    assert registry.get("a") == Thing("a")
+    assert registry.get("x") is None
+
+
+def test_a_removed_entry_is_gone_and_one_added_again_comes_last() -> None:
+    registry = filled("a", "b")
+    registry.remove("a")
+    assert keys(registry) == ["b"]
+
+    registry.add(Thing("a"))
+
+    assert keys(registry) == ["b", "a"]
+
+
+def test_what_is_not_there_cannot_be_removed_or_switched() -> None:
+    registry = filled()
+    for change in (registry.remove, registry.enable, registry.disable):
+        with pytest.raises(NotRegistered) as caught:
+            change("x")
+        assert str(caught.value) == "thing 'x' is not registered"
+
+
+# --- duplicates ----------------------------------------------------------------------------------
+
+
+def test_r21_a_duplicate_is_refused_by_default() -> None:
+    registry = filled("a")
+
+    with pytest.raises(DuplicateEntry, match="thing 'a' is registered already") as caught:
+        registry.add(Thing("a", 2))
+
+    assert caught.value.kind == "thing_already_exists"
+    assert registry.get("a") == Thing("a")
+
+
+def test_r21_a_duplicate_replaces_the_first_in_its_place_if_so_configured() -> None:
+    registry = filled("a", "b", on_duplicate="replace")
+
+    registry.add(Thing("a", 2))
+
+    assert list(registry) == [Thing("a", 2), Thing("b")]
+    assert registry.live["a"] == Thing("a", 2)
+
+
+def test_r21_a_duplicate_replaces_the_first_with_a_warning_if_so_configured() -> None:
+    registry = filled("a", on_duplicate="warn")
+
+    with pytest.warns(UserWarning, match="thing 'a' was registered before and is replaced"):
+        registry.add(Thing("a", 2))
+
+    assert registry.get("a") == Thing("a", 2)
+
+
+def test_an_entry_that_is_replaced_while_disabled_stays_disabled() -> None:
+    registry = filled("a", on_duplicate="replace")
+    registry.disable("a")
+
+    registry.add(Thing("a", 2))
+    assert keys(registry) == []
+    assert "a" not in registry.live
+
+    registry.enable("a")
+    assert registry.live == {"a": Thing("a", 2)}
+
+
+# --- switching -----------------------------------------------------------------------------------
+
+
+def test_a_disabled_entry_is_kept_but_not_offered() -> None:
+    registry = filled("a", "b")
+
+    registry.disable("a")
+
+    assert keys(registry) == ["b"]
+    assert walk(registry, 10) == [["b"]]
+    assert "a" not in registry.live
+    assert not registry.enabled("a")
+    assert registry.enabled("b")
+    assert not registry.enabled("x")
+    assert registry.get("a") == Thing("a")
+
+
+def test_an_entry_that_is_enabled_again_is_back_in_its_place() -> None:
+    registry = filled("a", "b", "c")
+    registry.disable("a")
+
+    registry.enable("a")
+
+    assert keys(registry) == ["a", "b", "c"]
+    assert list(registry.live) == ["a", "b", "c"]
+
+
+def test_every_change_is_told_and_nothing_else() -> None:
+    told: list[str] = []
+    registry = filled(on_change=told.append, on_duplicate="replace")
+    steps = [
+        lambda: registry.add(Thing("a")),
+        lambda: registry.add(Thing("a")),
+        lambda: registry.disable("a"),
+        lambda: registry.enable("a"),
+        lambda: registry.remove("a"),
+    ]
+    for number, step in enumerate(steps, start=1):
+        step()
+        assert told == ["thing"] * number
+        assert registry.version == number
+
+
+def test_switching_what_is_so_already_changes_nothing() -> None:
+    told: list[str] = []
+    registry = filled("a", on_change=told.append)
+    registry.enable("a")
+    registry.disable("a")
+    registry.disable("a")
+
+    assert told == ["thing"] * 2
+
+
+# --- pages ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "pages"),
+    [
+        (1, [["a"], ["b"], ["c"], ["d"]]),
+        (2, [["a", "b"], ["c", "d"]]),
+        (3, [["a", "b", "c"], ["d"]]),
+        (4, [["a", "b", "c", "d"]]),
+        (5, [["a", "b", "c", "d"]]),
+    ],
+)
+def test_pages_hold_so_many_entries_and_the_last_has_no_cursor(limit: int, pages: list[list[str]]) -> None:
+    assert walk(filled("a", "b", "c", "d"), limit) == pages
+
+
+def test_an_empty_registry_has_one_empty_page() -> None:
+    assert walk(filled(), 1) == [[]]
+
+
+def test_y05_the_size_of_a_page_can_be_set() -> None:
+    registry = filled("a", "b", "c", page_size=2)
+
+    assert [thing.key for thing in registry.page().entries] == ["a", "b"]
+
+
+@pytest.mark.parametrize("limit", [0, -1, "x", "5", 1.5, True, [1]])
+def test_y03_a_limit_that_is_no_positive_whole_number_is_refused(limit: object) -> None:
+    with pytest.raises(InvalidPageSize, match="limit must be a whole number of 1 or more"):
+        filled("a").page(None, limit)
+
+
+def test_y03_a_limit_above_the_largest_page_is_refused() -> None:
+    registry = filled("a", page_size=2, max_page_size=2)
+    assert registry.page(None, 2).entries == [Thing("a")]
+
+    with pytest.raises(PageSizeTooLarge, match="limit 3 is above the largest page of 2") as caught:
+        registry.page(None, 3)
+
+    assert caught.value.data["maximum"] == 2
+
+
+def test_a_cursor_survives_the_removal_of_the_entry_that_it_stands_after() -> None:
+    registry = filled("a", "b", "c")
+    cursor = registry.page(None, 2).next_cursor
+    registry.remove("b")
+
+    assert [thing.key for thing in registry.page(cursor).entries] == ["c"]
+
+
+def test_an_entry_that_was_added_again_is_not_taken_for_the_old_one() -> None:
+    registry = filled("a", "b", "c")
+    cursor = registry.page(None, 2).next_cursor
+    registry.remove("a")
+    registry.add(Thing("a"))
+
+    assert [thing.key for thing in registry.page(cursor).entries] == ["c", "a"]
+
+
+def test_y02_a_cursor_of_another_list_is_refused() -> None:
+    cursors = Cursors()
+    one: Registry[Thing] = Registry("one", cursors=cursors)
+    other: Registry[Thing] = Registry("other", cursors=cursors)
+    for registry in (one, other):
+        registry.add(Thing("a"))
+        registry.add(Thing("b"))
+
+    with pytest.raises(InvalidCursor):
+        other.page(one.page(None, 1).next_cursor)
+
+
+# --- size ----------------------------------------------------------------------------------------
+
+
+class CountingKey(str):
+    """A text that counts how often it is compared."""
+
+    __slots__ = ("compared",)
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        self.compared = getattr(self, "compared", 0) + 1
+        return super().__eq__(other)
+
+
+def test_a08_looking_up_one_of_a_hundred_thousand_entries_compares_a_handful_of_keys() -> None:
+    registry = filled(*(f"resource://{number}" for number in range(100_000)))
+    wanted = CountingKey("resource://77777")
+
+    assert registry.live[wanted].key == "resource://77777"
+    assert registry.get(wanted) is not None
+    assert wanted.compared <= 10
+
+
+def test_a13_ten_thousand_tools_can_be_added_replaced_removed_and_looked_up() -> None:
+    registry = filled(*(f"tool{number}" for number in range(10_000)), on_duplicate="replace")
+    registry.add(Thing("tool5000", 2))
+    registry.remove("tool4999")
+
+    assert len(registry) == 9_999
+    assert registry.get("tool5000") == Thing("tool5000", 2)
+    assert registry.get("tool4999") is None
+    assert keys(registry)[4_998:5_000] == ["tool4998", "tool5000"]

@@ -1,0 +1,179 @@
+"""JSON Schema: made from types, and compiled where it was written by hand."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional, TypedDict
+
+import jsonschema_rs
+import pytest
+from msgspec import Meta, Struct
+
+from trunkline.errors import RegistrationError
+from trunkline.registry.schema import Fault, Validator, check_type, of_type
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Point(Struct):
+    x: int
+    y: int = 0
+
+
+@dataclass
+class Node:
+    name: str
+    children: "list[Node]" = field(default_factory=list)
+
+
+class Options(TypedDict, total=False):
+    colour: Colour
+
+
+POINT = {
+    "title": "Point",
+    "type": "object",
+    "properties": {"x": {"type": "integer"}, "y": {"type": "integer", "default": 0}},
+    "required": ["x"],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        (str, {"type": "string"}),
+        (bool, {"type": "boolean"}),
+        (list[int], {"type": "array", "items": {"type": "integer"}}),
+        (dict[str, float], {"type": "object", "additionalProperties": {"type": "number"}}),
+        (Optional[int], {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        (Literal["a", "b"], {"enum": ["a", "b"]}),
+        (Annotated[int, Meta(ge=1, le=9)], {"type": "integer", "minimum": 1, "maximum": 9}),
+        (Colour, {"title": "Colour", "enum": ["blue", "red"]}),
+        (Point, POINT),
+        (list[Point], {"type": "array", "items": {"$ref": "#/$defs/Point"}, "$defs": {"Point": POINT}}),
+    ],
+)
+def test_a_type_has_a_schema_that_stands_alone(kind: Any, schema: dict[str, Any]) -> None:
+    assert of_type(kind) == schema
+    jsonschema_rs.meta.validate(schema)
+
+
+def test_a_type_that_holds_itself_refers_to_itself() -> None:
+    made = of_type(Node)
+
+    assert made["type"] == "object"
+    assert made["$defs"]["Node"]["properties"]["children"] == {"type": "array", "items": {"$ref": "#/$defs/Node"}}
+    assert jsonschema_rs.is_valid(made, {"name": "a", "children": [{"name": "b"}]})
+    assert not jsonschema_rs.is_valid(made, {"name": "a", "children": [{"name": 1}]})
+
+
+def test_only_definitions_that_are_needed_are_given() -> None:
+    made = of_type(Options)
+
+    assert list(made["$defs"]) == ["Colour"]
+    assert made["properties"] == {"colour": {"$ref": "#/$defs/Colour"}}
+
+
+@pytest.mark.parametrize(
+    "kind", [str, Any, list, dict[str, list[int | None]], Annotated[int, Meta(ge=1)], Point, tuple[int, str], set[int]]
+)
+def test_a_type_that_can_be_described_passes_the_check(kind: Any) -> None:
+    check_type(kind)
+
+
+@pytest.mark.parametrize("kind", [Path, list[Path], dict[str, Path] | None, Annotated[Path, "where"], complex])
+def test_a_type_without_json_does_not_pass_the_check(kind: Any) -> None:
+    with pytest.raises(TypeError, match="is not supported"):
+        check_type(kind)
+
+
+# --- compiled schemas ----------------------------------------------------------------------------
+
+SEARCH = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "pattern": "^[a-z]+$"},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 1000},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["query"],
+}
+
+
+def test_a_value_that_fits_has_no_faults() -> None:
+    validator = Validator(SEARCH, "search")
+
+    assert validator.accepts({"query": "abc", "limit": 1})
+    assert validator.faults({"query": "abc", "limit": 1}) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "rule"),
+    [
+        ({"query": 5}, "$.query", "type"),
+        ({}, "$", "required"),
+        ({"query": "a", "limit": 1001}, "$.limit", "maximum"),
+        ({"query": "A1"}, "$.query", "pattern"),
+        ({"query": "a", "tags": ["x", 2]}, "$.tags[1]", "type"),
+    ],
+)
+def test_t11_types_required_ranges_and_patterns_are_enforced_and_told(value: Any, path: str, rule: str) -> None:
+    validator = Validator(SEARCH, "search")
+
+    assert not validator.accepts(value)
+    (fault,) = validator.faults(value)
+    assert (fault.path, fault.rule) == (path, rule)
+    assert fault.message
+
+
+def test_all_faults_are_told_but_twenty_at_most() -> None:
+    validator = Validator({"type": "array", "items": {"type": "integer"}}, "list")
+
+    assert [fault.path for fault in validator.faults(["a", 1, "b"])] == ["$[0]", "$[2]"]
+    assert len(validator.faults(["a"] * 50)) == 20
+
+
+def test_a_schema_that_refuses_everything_names_no_rule() -> None:
+    (fault,) = Validator({"not": {}}, "nothing").faults(1)
+
+    assert isinstance(fault, Fault)
+    assert fault.path == "$"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        # Only Draft 4 reads exclusiveMaximum as a switch, only Draft 7 has no prefixItems, and 2020-12 is the default.
+        ({"$schema": "http://json-schema.org/draft-04/schema#", "maximum": 5, "exclusiveMaximum": True}, 5),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "string"}]}, [1]),
+        ({"$schema": "https://json-schema.org/draft/2020-12/schema", "prefixItems": [{"type": "string"}]}, [1]),
+        ({"prefixItems": [{"type": "string"}]}, [1]),
+    ],
+)
+def test_x30_a_schema_is_read_by_the_draft_that_it_names_and_by_2020_12_otherwise(schema: Any, value: Any) -> None:
+    assert not Validator(schema, "it").accepts(value)
+
+
+def test_x30_a_keyword_of_another_draft_means_nothing() -> None:
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "prefixItems": [{"type": "string"}]}
+
+    assert Validator(schema, "it").accepts([1])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "nonsense"},
+        {"type": "object", "properties": 5},
+        {"$ref": "https://example.com/schema.json"},
+        {"$ref": "#/$defs/missing"},
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_refused_with_a_sentence(schema: Any) -> None:
+    with pytest.raises(RegistrationError, match=r"^the schema of tool 'x' is not valid: [^\n]+$") as caught:
+        Validator(schema, "tool 'x'")
+
+    assert caught.value.kind == "tool_schema_invalid"

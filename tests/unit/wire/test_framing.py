@@ -1,0 +1,197 @@
+"""A byte stream to frames."""
+
+import pytest
+
+from trunkline.wire.framing import MAX_HEADER, BadFrame, Frame, Framing, LengthFramer, LineFramer, TooLarge, detect
+
+LIMIT = 100
+
+
+def headed(body: bytes, *more: bytes) -> bytes:
+    return b"\r\n".join((b"Content-Length: %d" % len(body), *more)) + b"\r\n\r\n" + body
+
+
+def fed(framer: Framing, *chunks: bytes) -> list[Frame]:
+    return [frame for chunk in chunks for frame in framer.feed(chunk)]
+
+
+# --- lines ---------------------------------------------------------------------------------------
+
+
+def test_w12_all_lines_of_one_read_are_given_in_order() -> None:
+    assert LineFramer(LIMIT).feed(b"one\ntwo\nthree\n") == [b"one", b"two", b"three"]
+
+
+def test_w13_half_a_line_gives_nothing_until_the_rest_is_there() -> None:
+    framer = LineFramer(LIMIT)
+    assert framer.feed(b"on") == []
+    assert framer.feed(b"e\ntw") == [b"one"]
+    assert framer.feed(b"o\n") == [b"two"]
+
+
+def test_w11_a_line_may_arrive_byte_by_byte() -> None:
+    assert fed(LineFramer(LIMIT), *(b"%c" % byte for byte in b'{"a":1}\n{}\n')) == [b'{"a":1}', b"{}"]
+
+
+@pytest.mark.parametrize("text", ["é", "日本", "😀"])
+def test_w15_characters_split_across_reads_stay_whole(text: str) -> None:
+    assert fed(LineFramer(LIMIT), *(b"%c" % byte for byte in text.encode() + b"\n")) == [text.encode()]
+
+
+def test_blank_lines_are_passed_over() -> None:
+    assert LineFramer(LIMIT).feed(b"\n\r\n  \t\none\n \n") == [b"one"]
+
+
+def test_w16_a_line_of_the_limit_is_accepted_and_one_byte_more_is_not() -> None:
+    framer = LineFramer(LIMIT)
+    assert framer.feed(b"x" * LIMIT + b"\n") == [b"x" * LIMIT]
+    assert framer.feed(b"x" * (LIMIT + 1) + b"\n") == [TooLarge(LIMIT)]
+
+
+def test_w16_the_carriage_return_before_the_end_of_a_line_does_not_count() -> None:
+    whole, cut = LineFramer(LIMIT), LineFramer(LIMIT)
+    line = b"x" * LIMIT
+    assert whole.feed(line + b"\r\n") == [line]
+    assert fed(cut, line, b"\r", b"\n") == [line]
+    assert whole.feed(line + b"\r\r\n") == [TooLarge(LIMIT)]
+    assert fed(cut, line + b"\r", b"\r", b"\n") == [TooLarge(LIMIT)]
+
+
+def test_w16_the_default_limit_of_16_mib_is_kept_exactly() -> None:
+    limit = 16 * 1024 * 1024
+    framer = LineFramer(limit)
+    assert [len(frame) for frame in framer.feed(b"x" * limit + b"\n") if isinstance(frame, bytes)] == [16_777_216]
+    assert framer.feed(b"x" * (limit + 1) + b"\n") == [TooLarge(16_777_216)]
+
+
+def test_w14_w16_a_line_that_is_too_long_is_not_kept_while_it_arrives() -> None:
+    framer = LineFramer(LIMIT)
+    assert fed(framer, *[b"x" * 60] * 1000) == []
+    assert framer.feed(b"x\nnext\n") == [TooLarge(LIMIT), b"next"]
+
+
+def test_w16_a_line_after_one_that_was_too_long_may_be_as_long_as_any() -> None:
+    framer = LineFramer(LIMIT)
+    assert fed(framer, b"x" * 150, b"x\n" + b"y" * 60, b"y" * 40 + b"\n") == [TooLarge(LIMIT), b"y" * LIMIT]
+
+
+def test_a_line_goes_out_with_its_end() -> None:
+    assert LineFramer(LIMIT).wrap(b"{}") == b"{}\n"
+
+
+# --- headers -------------------------------------------------------------------------------------
+
+
+def test_w10_a_frame_follows_a_header_with_its_length() -> None:
+    assert LengthFramer(LIMIT).feed(b'Content-Length: 7\r\n\r\n{"a":1}') == [b'{"a":1}']
+
+
+def test_w12_all_frames_of_one_read_are_given_in_order() -> None:
+    assert LengthFramer(LIMIT).feed(headed(b"one") + headed(b"two") + headed(b"three")) == [b"one", b"two", b"three"]
+
+
+def test_w13_half_a_frame_gives_nothing_until_the_rest_is_there() -> None:
+    framer = LengthFramer(LIMIT)
+    assert framer.feed(b"Content-Len") == []
+    assert framer.feed(b"gth: 5\r\n\r\nhal") == []
+    assert framer.feed(b"ves") == [b"halve"]
+
+
+def test_w11_a_frame_may_arrive_byte_by_byte() -> None:
+    stream = headed(b'{"a":1}') + headed(b"{}")
+    assert fed(LengthFramer(LIMIT), *(b"%c" % byte for byte in stream)) == [b'{"a":1}', b"{}"]
+
+
+@pytest.mark.parametrize("text", ["é", "日本", "😀"])
+def test_w15_the_length_counts_bytes_and_not_characters(text: str) -> None:
+    stream = headed(text.encode()) + headed(b"next")
+    assert fed(LengthFramer(LIMIT), *(b"%c" % byte for byte in stream)) == [text.encode(), b"next"]
+
+
+@pytest.mark.parametrize("name", [b"Content-Length", b"content-length", b"CONTENT-LENGTH", b" Content-Length "])
+def test_w14_the_case_of_a_header_does_not_matter(name: bytes) -> None:
+    assert LengthFramer(LIMIT).feed(name + b":2\r\n\r\n{}") == [b"{}"]
+
+
+def test_w14_other_headers_are_passed_over() -> None:
+    framer = LengthFramer(LIMIT)
+    assert framer.feed(headed(b"{}", b"Content-Type: application/json")) == [b"{}"]
+    assert framer.feed(b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}") == [b"{}"]
+
+
+def test_w14_lines_of_a_header_may_end_without_carriage_return() -> None:
+    assert LengthFramer(LIMIT).feed(b"Content-Length: 2\n\n{}" + headed(b"next")) == [b"{}", b"next"]
+
+
+def test_blanks_between_frames_are_passed_over() -> None:
+    assert LengthFramer(LIMIT).feed(b"\r\n" + headed(b"{}") + b" \t\r\n\n" + headed(b"{}")) == [b"{}", b"{}"]
+
+
+def test_an_empty_frame_is_a_frame() -> None:
+    assert LengthFramer(LIMIT).feed(headed(b"") + headed(b"{}")) == [b"", b"{}"]
+
+
+@pytest.mark.parametrize("length", [b"-5", b"five", b"", b"0x10", b"1.5", b"+5", b"9" * 19, b"\xff"])
+def test_w14_a_bad_length_is_a_fault_and_the_next_frame_is_found(length: bytes) -> None:
+    fault, *rest = LengthFramer(LIMIT).feed(b"Content-Length: %b\r\n\r\n{}" % length + headed(b"next"))
+    assert isinstance(fault, BadFrame)
+    assert fault.why.startswith("Content-Length must be a whole number of bytes")
+    assert rest == [b"next"]
+
+
+def test_w14_a_header_block_without_a_length_is_a_fault_and_the_next_frame_is_found() -> None:
+    stream = b"Content-Type: text\r\n\r\n{}" + headed(b"next")
+    expected = [BadFrame("the header block has no Content-Length"), b"next"]
+    assert LengthFramer(LIMIT).feed(stream) == expected
+    assert fed(LengthFramer(LIMIT), *(b"%c" % byte for byte in stream)) == expected
+
+
+def test_w14_a_header_block_that_does_not_end_is_a_fault_and_is_not_kept() -> None:
+    framer = LengthFramer(LIMIT)
+    assert fed(framer, *[b"C" * 1000] * 100) == [BadFrame("the header block is too long")]
+    assert framer.feed(headed(b"next")) == [b"next"]
+
+
+@pytest.mark.parametrize(("size", "accepted"), [(MAX_HEADER, True), (MAX_HEADER + 1, False)])
+def test_w14_how_long_a_header_block_may_be_does_not_depend_on_how_it_arrives(size: int, accepted: bool) -> None:
+    block = b"Content-Length: 2\r\nX: ".ljust(size, b"x")
+    stream = block + b"\r\n\r\n{}"
+    expected = [b"{}"] if accepted else [BadFrame("the header block is too long")]
+    assert LengthFramer(LIMIT).feed(stream) == expected
+    assert fed(LengthFramer(LIMIT), *(b"%c" % byte for byte in stream)) == expected
+
+
+def test_w14_w16_a_huge_frame_is_refused_before_any_of_it_is_there() -> None:
+    framer = LengthFramer(LIMIT)
+    assert framer.feed(b"Content-Length: 101\r\n\r\n") == [TooLarge(LIMIT)]
+    assert fed(framer, b"x" * 60, b"x" * 41 + headed(b"next")) == [b"next"]
+
+
+def test_w16_a_frame_of_the_limit_is_accepted() -> None:
+    assert LengthFramer(LIMIT).feed(headed(b"x" * LIMIT)) == [b"x" * LIMIT]
+
+
+def test_w10_a_frame_goes_out_after_its_length() -> None:
+    assert LengthFramer(LIMIT).wrap("é".encode()) == b"Content-Length: 2\r\n\r\n\xc3\xa9"
+
+
+# --- which of the two ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [b"Content-Length: 2\r\n\r\n{}", b"content-type: x", b"\r\n C"])
+def test_x24_a_connection_that_begins_with_a_header_is_framed_by_lengths(start: bytes) -> None:
+    assert isinstance(detect(start, LIMIT), LengthFramer)
+
+
+@pytest.mark.parametrize("start", [b"{", b"\n [", b"oops", b"\xff"])
+def test_x24_a_connection_that_begins_with_anything_else_is_framed_by_lines(start: bytes) -> None:
+    assert isinstance(detect(start, LIMIT), LineFramer)
+
+
+@pytest.mark.parametrize("start", [b"", b" \r\n\t"])
+def test_x24_blanks_tell_nothing_about_the_framing(start: bytes) -> None:
+    assert detect(start, LIMIT) is None
+
+
+def test_w16_a_fault_says_its_limit_in_a_sentence() -> None:
+    assert TooLarge(LIMIT).why == "message is larger than the limit of 100 bytes"

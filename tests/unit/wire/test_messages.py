@@ -1,0 +1,52 @@
+"""Messages as records."""
+
+import pytest
+from msgspec import UNSET, Raw
+
+from trunkline.wire.codec import encode
+from trunkline.wire.messages import (
+    Batch,
+    Encoded,
+    ErrorObject,
+    ErrorResponse,
+    Malformed,
+    Notification,
+    Request,
+    Response,
+)
+
+
+def test_every_message_says_that_it_is_json_rpc_2() -> None:
+    messages = [Request(1, "a"), Notification("a"), Response(1, {}), ErrorResponse(1, ErrorObject(-1, "no"))]
+    assert all(encode(message).startswith(b'{"jsonrpc":"2.0"') for message in messages)
+
+
+def test_a_request_without_params_has_no_member_for_them() -> None:
+    assert encode(Request(1, "a")) == b'{"jsonrpc":"2.0","id":1,"method":"a"}'
+
+
+def test_a_raw_result_goes_out_as_it_stands() -> None:
+    assert encode(Response(1, Raw(b'{"a": 1}'))) == b'{"jsonrpc":"2.0","id":1,"result":{"a": 1}}'
+
+
+def test_p07_an_error_without_a_readable_id_leaves_the_id_out_or_says_null() -> None:
+    error = ErrorObject(-32700, "no")
+    assert encode(ErrorResponse(UNSET, error)) == b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"no"}}'
+    assert encode(ErrorResponse(None, error)) == b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}'
+
+
+@pytest.mark.parametrize("data", ["Tool 'unknown' not found", 5, ["a"], {"a": None}, None, False])
+def test_p26_the_data_of_an_error_may_be_any_json(data: object) -> None:
+    assert encode(ErrorResponse(1, ErrorObject(-1, "no", data))).count(b'"data":') == 1
+
+
+def test_an_encoded_message_is_sent_as_the_bytes_it_is() -> None:
+    assert encode(Encoded(b"made before")) == b"made before"
+
+
+@pytest.mark.parametrize(
+    ("record", "member"), [(Malformed(-32600, "no"), "code"), (Batch(()), "messages"), (Encoded(b""), "frame")]
+)
+def test_what_was_read_or_made_once_cannot_be_changed(record: object, member: str) -> None:
+    with pytest.raises(AttributeError, match="immutable"):
+        setattr(record, member, getattr(record, member))
