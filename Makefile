@@ -24,7 +24,7 @@ $(PEERS)/%/.ready: tests/interop/peers/%.txt
 	$(PEERS)/$*/bin/python $(PIP) --requirement $<
 	touch $@
 
-$(PEERS)/node/.ready: tests/interop/peers/package.json $(VENV)/.ready
+$(PEERS)/node/.ready: tests/interop/peers/package.json | $(VENV)/.ready
 	mkdir -p $(PEERS)/node
 	cp tests/interop/peers/package.json $(PEERS)/node/
 	cd $(PEERS)/node && PATH="$(CURDIR)/$(BIN):$$PATH" npm install --silent --no-audit --no-fund --no-package-lock

@@ -20,7 +20,7 @@ from trunkline.protocol.codes import CODES
 from trunkline.protocol.lifecycle import FOUNDING, LIFECYCLE, Phase
 from trunkline.protocol.methods import METHODS, Method, Side, Wait
 from trunkline.protocol.revisions import HANDSHAKE, Revision
-from trunkline.server.server import _CHANGED as CHANGED
+from trunkline.server.announcer import CHANGES as CHANGED
 
 ROOT = Path(__file__).resolve().parents[1]
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -67,16 +67,9 @@ async def test_c01_a_completer_may_be_a_plain_function_and_take_the_text_alone(*
 
 async def test_c02_each_kind_of_reference_finds_its_own_completer() -> None:
     server = make_server()
-    for kind, name, argument in (
-        ("prompt", "query", "sql"),
-        ("resource", "table://{schema}/{name}", "schema"),
-        ("tool", "run", "sql"),
-    ):
-
-        def propose(value: str, found: str = kind) -> list[str]:
-            return [found]
-
-        server.completion(**{kind: name}, argument=argument)(lambda value, found=propose: found(value))
+    server.completion(prompt="query", argument="sql")(lambda value: ["prompt"])
+    server.completion(resource="table://{schema}/{name}", argument="schema")(lambda value: ["resource"])
+    server.completion(tool="run", argument="sql")(lambda value: ["tool"])
     async with RawPeer(server) as peer:
         await peer.initialize()
         for ref, argument, kind in (

@@ -8,7 +8,7 @@ Both sides use it: `side` says which one we are.
 
 from collections.abc import Iterable, Mapping
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -175,7 +175,7 @@ class Session:
 
     def receive(self, message: Message | Malformed, now: float) -> Event:
         """What a message means."""
-        if type(message) is Request:
+        if isinstance(message, Request):
             row = self._open.get(message.method)
             ident = message.id
             if row is None or row.result is None or ident in self._running:
@@ -184,10 +184,8 @@ class Session:
             return CallReceived(call, message.params)
         return self._receive_other(message, now)
 
-    def _receive_other(self, message: Message | Malformed, now: float) -> Event:
+    def _receive_other(self, message: Notification | Response | ErrorResponse | Malformed, now: float) -> Event:
         match message:
-            case Request():
-                return self._refuse_call(message, None)
             case Notification():
                 return self._receive_notice(message, now)
             case Response(id=ident, result=result):
@@ -196,6 +194,8 @@ class Session:
                 return self._receive_answer(ident, None, error)
             case Malformed():
                 return self._receive_malformed(message)
+            case _:
+                assert_never(message)
 
     def _refuse_call(self, message: Request, row: Method | None) -> Refused:
         return Refused(self._error(message.id, self._why_not(message, row)))

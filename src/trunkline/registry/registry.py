@@ -5,6 +5,7 @@ they were added, and each has a number that is never given again: a cursor names
 walk sees every entry once, whatever is added or removed meanwhile.
 """
 
+import threading
 import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -57,7 +58,10 @@ class Registry(Generic[E]):
     ) -> None:
         self.kind = kind
         self.version = 0  # grows with every change, so that what was made of the entries can be kept until then
-        self.live: dict[str, E] = {}  # the enabled entries, for whoever looks one up per call
+        self.live: dict[
+            str, E
+        ] = {}  # the enabled entries, to be looked up; their order means nothing
+        self._changing = threading.Lock()  # plain handlers run on threads, and may change what is offered
         self._slots: dict[str, _Slot] = {}
         self._numbers = 0
         self._cursors = cursors or Cursors()
@@ -110,33 +114,38 @@ class Registry(Generic[E]):
     def _listed(self) -> list[_Slot]:
         version, slots = self._visible
         if version != self.version:
-            slots = [slot for slot in self._slots.values() if slot.enabled]
-            self._visible = (self.version, slots)
+            with self._changing:
+                slots = [slot for slot in self._slots.values() if slot.enabled]
+                self._visible = (self.version, slots)
         return slots
 
     # --- changing ------------------------------------------------------------------------------
 
     def add(self, entry: E) -> None:
         """Takes an entry in. One with the same key is refused or replaced, as the registry was told."""
-        if (slot := self._slots.get(entry.key)) is None:
-            self._numbers += 1
-            slot = self._slots[entry.key] = _Slot(self._numbers, entry)
-        else:
-            if self._on_duplicate == "error":
+        with self._changing:
+            slot = self._slots.get(entry.key)
+            if slot is None:
+                self._numbers += 1
+                slot = self._slots[entry.key] = _Slot(self._numbers, entry)
+            elif self._on_duplicate == "error":
                 raise DuplicateEntry(self.kind, entry.key)
-            if self._on_duplicate == "warn":
+            elif self._on_duplicate == "warn":
                 warnings.warn(f"{self.kind} {entry.key!r} was registered before and is replaced", stacklevel=3)
             slot.entry = entry
-        if slot.enabled:  # one that was switched off stays so
-            self.live[entry.key] = entry
-        self._changed()
+            if slot.enabled:  # one that was switched off stays so
+                self.live[entry.key] = entry
+            self.version += 1
+        self._on_change(self.kind)
 
     def remove(self, key: str) -> None:
         """Takes an entry out."""
-        if self._slots.pop(key, None) is None:
-            raise NotRegistered(self.kind, key)
-        self.live.pop(key, None)
-        self._changed()
+        with self._changing:
+            if self._slots.pop(key, None) is None:
+                raise NotRegistered(self.kind, key)
+            self.live.pop(key, None)
+            self.version += 1
+        self._on_change(self.kind)
 
     def enable(self, key: str) -> None:
         """Offers an entry again."""
@@ -147,14 +156,16 @@ class Registry(Generic[E]):
         self._switch(key, on=False)
 
     def _switch(self, key: str, *, on: bool) -> None:
-        if (slot := self._slots.get(key)) is None:
-            raise NotRegistered(self.kind, key)
-        if slot.enabled is not on:
+        with self._changing:
+            slot = self._slots.get(key)
+            if slot is None:
+                raise NotRegistered(self.kind, key)
+            if slot.enabled is on:
+                return
             slot.enabled = on
-            self.live.clear()  # filled again, since whoever looks through it relies on the order
-            self.live.update((key, slot.entry) for key, slot in self._slots.items() if slot.enabled)
-            self._changed()
-
-    def _changed(self) -> None:
-        self.version += 1
+            if on:
+                self.live[key] = slot.entry
+            else:
+                del self.live[key]
+            self.version += 1
         self._on_change(self.kind)

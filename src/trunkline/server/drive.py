@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from inspect import isawaitable
 from types import CoroutineType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from trunkline.registry.handlers import OnThread
 from trunkline.server.threads import Done, Job, Threads
@@ -24,6 +24,8 @@ class Working(Protocol):
 
     def cancel(self) -> object: ...
 
+
+_COROUTINE: Any = CoroutineType
 
 Told = Callable[[Any, Any, BaseException | None], None]
 """Who is told of the end of a call: the call, the value it gave, or what it raised."""
@@ -40,8 +42,8 @@ else:
 
 def start(work: Work, threads: Threads, done: Told, call: Any) -> Working | None:
     """Gets the work of a call going, on the running loop. None: it is done, and `done` has been told."""
-    if type(work) is CoroutineType:
-        task: asyncio.Task[Any] = _task(cast("Coroutine[Any, Any, Any]", work), loop=threads.loop)
+    if type(work) is _COROUTINE:
+        task: asyncio.Task[Any] = _task(work, loop=threads.loop)  # pyright: ignore[reportArgumentType]
         if task.done():
             _ended(task, done, call)
             return None

@@ -66,6 +66,11 @@ class _Envelope(Struct):
     error: ErrorObject | UnsetType = UNSET
 
 
+class _Older(Struct, tag_field="jsonrpc", tag="1.0"):
+    """Stands beside `Request`, so that `jsonrpc` has to be there: a type that is read alone may go untagged."""
+
+
+_read_request: Final = msgspec.json.Decoder(Request | _Older).decode  # most of what a server reads
 _read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 _read_any: Final = msgspec.json.Decoder().decode
 _read_array: Final = msgspec.json.Decoder(list[Raw]).decode
@@ -80,7 +85,15 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
     try:
         if not frame.isascii():
             frame.decode()  # all of it, now: what stays raw would be found unreadable much later
-        return _classify(_read_envelope(frame))
+        try:
+            request = _read_request(frame)
+        except DecodeError:  # the rest goes the longer way
+            return _classify(_read_envelope(frame))
+        if isinstance(request, _Older):
+            return _classify(_read_envelope(frame))
+        if request.params is UNSET or memoryview(request.params)[0] == _OPENING_BRACE:
+            return request
+        return _params_of_no_use(request.params, request.id)
     except UnicodeDecodeError as error:
         return Malformed(PARSE_ERROR, f"not UTF-8: {error.reason} at byte {error.start}")
     except (DecodeError, RecursionError):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 __all__ = [
     "Batch",
@@ -21,12 +21,12 @@ __all__ = [
 RequestId = int | str
 
 
-class Request(Struct, tag_field="jsonrpc", tag="2.0"):
-    """Asks for an answer. `params` is what was read (`Raw`) or what is to be written (anything)."""
+class Request(Struct, tag_field="jsonrpc", tag="2.0", forbid_unknown_fields=True):
+    """Asks for an answer. `params` is what was read (`Raw`), or anything that is to be written."""
 
     id: RequestId
     method: str
-    params: Any = UNSET
+    params: Raw | UnsetType = UNSET
 
 
 class Notification(Struct, tag_field="jsonrpc", tag="2.0"):

@@ -38,7 +38,7 @@ def test_l14_a_capability_that_is_no_object_has_no_members() -> None:
     assert not declared({"tools": True}, "tools.listChanged")
 
 
-def test_l08_ad_004_the_example_of_the_founding_documents() -> None:
+def test_l08_ad004_the_example_of_the_founding_documents() -> None:
     assert agree({"resources": {}}, {"resources": {}, "tools": {}}).server == {"resources": {}}
 
 
@@ -137,5 +137,5 @@ def test_l24_a_client_feature_may_be_turned_off_by_false_or_null() -> None:
 def test_x04_a_capability_is_not_named_to_a_revision_that_does_not_know_it(
     revision: Revision, names: list[str]
 ) -> None:
-    everything = dict.fromkeys(["tools", "completions", "elicitation", "tasks", "extensions", "own"], {})
+    everything = {name: {} for name in ("tools", "completions", "elicitation", "tasks", "extensions", "own")}
     assert list(without_newer(everything, revision)) == names

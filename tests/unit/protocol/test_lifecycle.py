@@ -44,12 +44,12 @@ EDGES = {
 }
 
 
-def test_f29_ad_001_the_picture_has_a_cell_for_every_phase_and_signal() -> None:
+def test_f29_ad001_the_picture_has_a_cell_for_every_phase_and_signal() -> None:
     assert CELLS.keys() == {(phase, signal) for phase in Phase for signal in Signal}
 
 
 @pytest.mark.parametrize(("phase", "signal"), CELLS)
-def test_f29_ad_001_the_table_equals_the_picture(phase: Phase, signal: Signal) -> None:
+def test_f29_ad001_the_table_equals_the_picture(phase: Phase, signal: Signal) -> None:
     expected = CELLS[phase, signal]
     assert LIFECYCLE[phase].get(signal) is expected
     assert allows(phase, signal) is (expected is not None)

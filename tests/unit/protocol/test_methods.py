@@ -57,7 +57,7 @@ def test_x02_x03_every_notification_has_a_bare_name_that_is_no_method() -> None:
         ("notifications/message", Signal.RECV_NOTICE, Signal.SEND_NOTICE),
     ],
 )
-def test_ad_001_every_method_is_a_signal_to_the_lifecycle(name: str, received: Signal, sent: Signal) -> None:
+def test_ad001_every_method_is_a_signal_to_the_lifecycle(name: str, received: Signal, sent: Signal) -> None:
     row = find(name)
     assert row is not None
     assert (row.received, row.sent) == (received, sent)

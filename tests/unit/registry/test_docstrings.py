@@ -73,7 +73,9 @@ def test_each_style_gives_the_same(text: str) -> None:
     assert parse(text) == Docstring("Finds files.", ARGUMENTS)
 
 
-@pytest.mark.parametrize("title", ["Args", "Arguments", "Parameters", "Params", "Keyword Arguments", "Other Parameters"])
+@pytest.mark.parametrize(
+    "title", ["Args", "Arguments", "Parameters", "Params", "Keyword Arguments", "Other Parameters"]
+)
 def test_google_names_the_section_in_several_ways(title: str) -> None:
     assert parse(f"Finds.\n\n{title}:\n    path: Where.").arguments == {"path": "Where."}
 

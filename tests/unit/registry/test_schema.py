@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import jsonschema_rs
 import pytest
@@ -48,7 +48,7 @@ POINT = {
         (bool, {"type": "boolean"}),
         (list[int], {"type": "array", "items": {"type": "integer"}}),
         (dict[str, float], {"type": "object", "additionalProperties": {"type": "number"}}),
-        (Optional[int], {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
         (Literal["a", "b"], {"enum": ["a", "b"]}),
         (Annotated[int, Meta(ge=1, le=9)], {"type": "integer", "minimum": 1, "maximum": 9}),
         (Colour, {"title": "Colour", "enum": ["blue", "red"]}),

@@ -38,7 +38,7 @@ def _read(connection: Connection, call: Running, params: ReadResourceParams) -> 
     if entry is not None:
         return entry.run(entry.arguments, _context(connection, call, entry.handler), uri)
     check_uri(uri, connection.settings)
-    for template in offer.templates.live.values():
+    for template in offer.templates:
         if (arguments := template.arguments(uri)) is not UNSET:
             return template.run(arguments, _context(connection, call, template.handler), uri)
     raise ResourceNotFound(uri)

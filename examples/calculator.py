@@ -1,0 +1,24 @@
+"""A calculator.
+
+python examples/calculator.py
+"""
+
+import operator
+from typing import Literal
+
+from trunkline import Server, ToolError
+
+server = Server("calculator", version="1.0")
+OPERATIONS = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv}
+
+
+@server.tool(structured=False)
+async def calculator(operation: Literal["add", "subtract", "multiply", "divide"], a: float, b: float) -> str:
+    """Calculates with two numbers."""
+    if operation == "divide" and b == 0:
+        raise ToolError("Nothing can be divided by 0.")
+    return f"Result: {OPERATIONS[operation](a, b):g}"
+
+
+if __name__ == "__main__":
+    server.run()

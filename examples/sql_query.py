@@ -1,0 +1,35 @@
+"""A database that can be asked, and not changed.
+
+python examples/sql_query.py
+"""
+
+import sqlite3
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from trunkline import Server, ToolAnnotations, ToolError
+
+server = Server("sql", version="1.0")
+database = sqlite3.connect(":memory:", check_same_thread=False)
+database.executescript("""
+    CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT);
+    INSERT INTO users (name) VALUES ('Alice'), ('Bob'), ('Carol');
+    PRAGMA query_only = ON;
+""")
+database.row_factory = sqlite3.Row
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True), meta={"version": "1.0.0"})
+def sql_query(
+    query: Annotated[str, "SQL query to execute"], limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+) -> list[dict[str, Any]]:
+    """Execute SQL queries against the database."""
+    try:
+        return [dict(row) for row in database.execute(query).fetchmany(limit)]
+    except sqlite3.Error as error:
+        raise ToolError(f"SQL error: {error}") from error
+
+
+if __name__ == "__main__":
+    server.run()

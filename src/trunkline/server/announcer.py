@@ -1,0 +1,48 @@
+"""Announces that lists have changed: for each kind the first change at once, the last never lost, none too often."""
+
+from collections.abc import Callable
+from typing import Final
+
+from trunkline.clock import Clock, Timer
+from trunkline.server.coalescing import Coalescer
+
+__all__ = ["CHANGES", "Announcer"]
+
+CHANGES: Final = {
+    "tool": "notifications/tools/list_changed",
+    "resource": "notifications/resources/list_changed",
+    "resource_template": "notifications/resources/list_changed",
+    "prompt": "notifications/prompts/list_changed",
+}
+"""What clients are told when a registry changes, by its kind."""
+
+
+class Announcer:
+    """Sends what a `Coalescer` lets through, when it lets it through."""
+
+    def __init__(self, interval: float, clock: Clock, send: Callable[[str], None]) -> None:
+        self._coalescer = Coalescer(interval)
+        self._clock = clock
+        self._send = send
+        self._timer: Timer | None = None
+
+    def changed(self, name: str) -> None:
+        """Something has changed that is announced under that name."""
+        if self._coalescer.changed(name, self._clock.now()):
+            self._send(name)
+        elif self._timer is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        due = self._coalescer.next_due()
+        self._timer = None if due is None else self._clock.call_at(due, self._late)
+
+    def _late(self) -> None:
+        for name in self._coalescer.due(self._clock.now()):
+            self._send(name)
+        self._wait()
+
+    def close(self) -> None:
+        """Announces no more."""
+        if self._timer is not None:
+            self._timer.cancel()

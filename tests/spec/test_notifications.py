@@ -1,0 +1,393 @@
+"""Notifications of a server: what has changed, for those who are to hear of it, and not too often."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from trunkline import Server, Settings
+from trunkline.facts import Dropped, HandlerFailed, SubscriptionStep
+from trunkline.testing import ManualClock, RawPeer, RecordingObserver
+
+TOOLS, PROMPTS = "notifications/tools/list_changed", "notifications/prompts/list_changed"
+RESOURCES = "notifications/resources/list_changed"
+
+
+async def nothing() -> str:
+    return ""
+
+
+def make_server(**options: Any) -> Server:
+    server = Server("t", observers=options.pop("observers", []), **options)
+    server.add_tool(nothing, name="tool")
+    server.add_prompt("text", name="prompt")
+    server.add_resource("r://1", "text")
+    return server
+
+
+def add(server: Server, kind: str, number: int) -> None:
+    match kind:
+        case "tools":
+            server.add_tool(nothing, name=f"tool {number}".replace(" ", "_"))
+        case "prompts":
+            server.add_prompt("text", name=f"prompt{number}")
+        case "resources":
+            server.add_resource(f"r://more/{number}", "text")
+        case "templates":
+            server.add_resource(f"r://{number}/{{x}}", lambda x: x)
+
+
+def methods(messages: list[Any]) -> list[str]:
+    return [message["method"] for message in messages]
+
+
+# --- list_changed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("tools", TOOLS), ("prompts", PROMPTS), ("resources", RESOURCES), ("templates", RESOURCES)]
+)
+async def test_n02_n04_a_change_is_announced_at_once_to_every_session_with_empty_params(kind: str, name: str) -> None:
+    server = make_server()
+    async with RawPeer(server) as one, RawPeer(server) as other:
+        await one.initialize()
+        await other.initialize("2024-11-05")
+        add(server, kind, 2)
+        for peer in (one, other):
+            (message,) = peer.waiting()  # no turn of the loop has passed
+            assert message == {"jsonrpc": "2.0", "method": name, "params": {}}
+
+
+async def test_n02_removing_enabling_and_disabling_are_changes_too() -> None:
+    clock = ManualClock()
+    server = make_server(clock=clock)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        for change in (
+            lambda: server.tools.disable("tool"),
+            lambda: server.tools.enable("tool"),
+            lambda: server.remove_tool("tool"),
+        ):
+            change()
+            assert methods(peer.waiting()) == [TOOLS]
+            clock.advance(1)
+
+
+async def test_n02_a_session_that_has_not_shaken_hands_hears_nothing() -> None:
+    server = make_server()
+    async with RawPeer(server) as peer:
+        add(server, "tools", 2)
+        assert await peer.quiet() == []
+
+
+async def test_n05_x13_the_last_change_is_never_lost() -> None:
+    clock = ManualClock(start=0)
+    server = make_server(clock=clock)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        add(server, "tools", 1)
+        assert methods(peer.waiting()) == [TOOLS]  # at 0 ms
+        clock.advance(0.05)
+        add(server, "tools", 2)
+        clock.advance(0.0499)
+        assert peer.waiting() == []
+        clock.advance(0.1 - clock.now())
+        assert methods(peer.waiting()) == [TOOLS]  # at 100 ms
+        clock.advance(10)
+        assert peer.waiting() == []
+
+
+async def test_n03_x13_a_burst_of_changes_is_two_messages() -> None:
+    clock = ManualClock()
+    server = make_server(clock=clock)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        for number in range(50):
+            add(server, "tools", number)
+            clock.advance(0.001)
+        assert methods(peer.waiting()) == [TOOLS]
+        clock.advance(1)
+        assert methods(peer.waiting()) == [TOOLS]
+
+
+async def test_n03_a_burst_of_one_kind_does_not_delay_another() -> None:
+    clock = ManualClock()
+    server = make_server(clock=clock)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        for number in range(5):
+            add(server, "tools", number)
+        assert methods(peer.waiting()) == [TOOLS]
+        clock.advance(0.02)
+        add(server, "prompts", 1)
+        assert methods(peer.waiting()) == [PROMPTS]
+        add(server, "prompts", 2)
+        clock.advance(0.08)
+        assert methods(peer.waiting()) == [TOOLS]
+        clock.advance(0.02)
+        assert methods(peer.waiting()) == [PROMPTS]
+
+
+async def test_r19_resources_and_templates_share_one_notification() -> None:
+    clock = ManualClock()
+    server = make_server(clock=clock)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        add(server, "resources", 2)
+        add(server, "templates", 2)
+        clock.advance(0.2)
+        assert methods(peer.waiting()) == [RESOURCES, RESOURCES]
+        clock.advance(0.2)
+        server.remove_resource("r://more/2")
+        assert methods(peer.waiting()) == [RESOURCES]
+
+
+@pytest.mark.parametrize("kind", ["tools", "prompts", "resources"])
+async def test_n06_without_the_flag_nothing_is_announced(kind: str) -> None:
+    clock = ManualClock()
+    server = make_server(clock=clock, list_changed=False)
+    async with RawPeer(server) as peer:
+        assert "listChanged" not in (await peer.initialize())["capabilities"][kind]
+        add(server, kind, 1)
+        clock.advance(1)
+        assert await peer.quiet() == []
+
+
+@pytest.mark.parametrize("kind", ["tools", "prompts", "resources"])
+async def test_n06_a_feature_that_was_not_declared_announces_nothing(kind: str) -> None:
+    server = Server("t")
+    async with RawPeer(server) as peer:
+        assert kind not in (await peer.initialize())["capabilities"]
+        add(server, kind, 1)
+        assert await peer.quiet() == []
+
+
+async def test_x04_a_client_that_turns_the_flag_off_hears_nothing() -> None:
+    server = make_server()
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"tools": {"listChanged": False}})
+        add(server, "tools", 1)
+        add(server, "prompts", 1)
+        assert methods(await peer.quiet()) == [PROMPTS]
+
+
+async def test_n04_a_change_made_by_another_thread_is_announced() -> None:
+    server = make_server()
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await asyncio.to_thread(add, server, "tools", 1)
+        assert methods([await peer.receive()]) == [TOOLS]
+
+
+async def test_n05_a_change_that_was_still_to_be_announced_when_all_had_gone_is_forgotten() -> None:
+    clock = ManualClock()
+    server = make_server(clock=clock)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        add(server, "tools", 1)
+        add(server, "tools", 2)
+    await server.aclose()
+    assert clock.waiting == 0
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        clock.advance(1)
+        assert await peer.quiet() == []
+
+
+# --- resources/updated --------------------------------------------------------------------------------------------
+
+
+async def subscribe(peer: RawPeer, uri: str = "r://1") -> None:
+    assert await peer.result("resources/subscribe", {"uri": uri}) == {}
+
+
+async def test_n01_r11_r17_a10_x12_an_update_goes_to_the_subscribers_of_that_resource_only() -> None:
+    server = make_server()
+    async with RawPeer(server) as a, RawPeer(server) as b, RawPeer(server) as c, RawPeer(server) as d:
+        for peer in (a, b, c, d):
+            await peer.initialize()
+        await subscribe(a)
+        await subscribe(b)
+        await subscribe(d, "r://2")
+        server.notify_updated("r://1")
+        for peer in (a, b):
+            assert await peer.quiet() == [
+                {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "r://1"}}
+            ]
+        for peer in (c, d):
+            assert await peer.quiet() == []
+
+
+async def test_r11_subscribing_twice_is_subscribing_once() -> None:
+    server = make_server()
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await subscribe(peer)
+        await subscribe(peer)
+        server.notify_updated("r://1")
+        assert len(await peer.quiet()) == 1
+        await peer.result("resources/unsubscribe", {"uri": "r://1"})
+        server.notify_updated("r://1")
+        assert await peer.quiet() == []
+
+
+async def test_r12_r13_after_unsubscribing_no_update_comes() -> None:
+    server = make_server()
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await subscribe(peer)
+        assert await peer.result("resources/unsubscribe", {"uri": "r://1"}) == {}
+        assert await peer.result("resources/unsubscribe", {"uri": "r://never"}) == {}
+        server.notify_updated("r://1")
+        assert await peer.quiet() == []
+
+
+async def test_r14_without_the_flag_there_is_nothing_to_subscribe_to() -> None:
+    server = make_server(subscribe=False)
+    async with RawPeer(server) as peer:
+        assert "subscribe" not in (await peer.initialize())["capabilities"]["resources"]
+        for method in ("resources/subscribe", "resources/unsubscribe"):
+            error = await peer.error(method, {"uri": "r://1"})
+            assert (error["code"], error["data"]["capability"]) == (-32601, "resources.subscribe")
+        server.notify_updated("r://1")
+        assert await peer.quiet() == []
+
+
+@pytest.mark.parametrize("uri", ["::::", "", "no scheme", "r://" + "x" * 3000])
+async def test_r15_only_a_uri_can_be_subscribed_to(uri: str) -> None:
+    async with RawPeer(make_server()) as peer:
+        await peer.initialize()
+        assert (await peer.error("resources/subscribe", {"uri": uri}))["code"] == -32602
+
+
+async def test_r23_a11_a_session_that_ends_takes_its_subscriptions_along() -> None:
+    server, watched = make_server(), []
+    server.on_first_subscriber(lambda uri: watched.append(("first", uri)))
+    last = asyncio.Event()
+
+    @server.on_last_unsubscribed
+    async def ended(uri: str) -> None:
+        watched.append(("last", uri))
+        last.set()
+
+    async with RawPeer(server) as stays:
+        await stays.initialize()
+        async with RawPeer(server) as goes:
+            await goes.initialize()
+            await subscribe(goes, "r://1")
+            await subscribe(goes, "r://both")
+            await subscribe(stays, "r://both")
+        async with asyncio.timeout(10):
+            await last.wait()
+        assert watched == [("first", "r://1"), ("first", "r://both"), ("last", "r://1")]
+        server.notify_updated("r://1")
+        server.notify_updated("r://both")
+        assert [message["params"]["uri"] for message in await stays.quiet()] == ["r://both"]
+    await server.aclose()
+    assert watched[3:] == [("last", "r://both")]
+
+
+async def test_r17_an_update_may_be_told_by_another_thread() -> None:
+    server = make_server()
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await subscribe(peer)
+        thread = threading.Thread(target=server.notify_updated, args=("r://1",))
+        thread.start()
+        assert (await peer.receive())["params"] == {"uri": "r://1"}
+        thread.join()
+
+
+async def test_r18_the_first_subscriber_starts_watching_and_the_last_one_ends_it() -> None:
+    server, watched = make_server(), []
+    server.on_first_subscriber(lambda uri: watched.append("on"))
+    server.on_last_unsubscribed(lambda uri: watched.append("off"))
+    async with RawPeer(server) as one, RawPeer(server) as other:
+        await one.initialize()
+        await other.initialize()
+        for peer in (one, other):
+            await subscribe(peer)
+        assert watched == ["on"]
+        for peer in (one, other):
+            await peer.result("resources/unsubscribe", {"uri": "r://1"})
+        assert watched == ["on", "off"]
+
+
+async def test_f20_a_subscription_is_confirmed_once_its_watcher_is_set() -> None:
+    observer = RecordingObserver()
+    server, go, began = make_server(observers=[observer]), asyncio.Event(), asyncio.Event()
+
+    @server.on_first_subscriber
+    async def watch(uri: str) -> None:
+        began.set()
+        await go.wait()
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        call = peer.call("resources/subscribe", {"uri": "r://1"})
+        await began.wait()
+        assert await peer.quiet() == []  # not answered yet
+        go.set()
+        assert (await peer.answer_to(call))["result"] == {}
+    steps = [(fact.step, fact.uri) for fact in observer.of(SubscriptionStep)]
+    assert steps == [(step, "r://1") for step in ("RegisterSubscription", "SetupWatcher", "ConfirmSubscription")]
+
+
+async def test_f20_a_watcher_that_fails_leaves_no_subscription_and_the_operator_learns_why() -> None:
+    observer = RecordingObserver()
+    server = make_server(observers=[observer])
+
+    @server.on_first_subscriber
+    async def watch(uri: str) -> None:
+        raise OSError("a secret path")
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        error = await peer.error("resources/subscribe", {"uri": "r://1"})
+        server.notify_updated("r://1")
+        assert await peer.quiet() == []
+    assert (error["code"], error["data"]["kind"]) == (-32603, "subscription_failed")
+    assert "secret" not in str(error)
+    (failure,) = observer.of(HandlerFailed)
+    assert str(failure.error) == "a secret path"
+    assert failure.reference == error["data"]["reference"]
+    assert [fact.step for fact in observer.of(SubscriptionStep)] == ["RegisterSubscription", "SetupWatcher"]
+
+
+# --- what nobody handles ---------------------------------------------------------------------------------------------
+
+
+async def test_n08_an_unknown_notification_is_counted_and_changes_nothing() -> None:
+    observer = RecordingObserver()
+    async with RawPeer(Server("t", observers=[observer])) as peer:
+        await peer.initialize()
+        peer.notify("notifications/nobody/knows", {"a": 1})
+        assert await peer.quiet() == []
+        peer.notify("notifications/tasks/status", {"taskId": "1"})
+        assert await peer.quiet() == []
+    assert [fact.kind for fact in observer.of(Dropped)] == ["unknown_notification"] * 2
+
+
+async def test_a21_a_notification_that_no_feature_takes_is_counted() -> None:
+    from trunkline.server.features import lifecycle
+
+    observer = RecordingObserver()
+    async with RawPeer(Server("t", observers=[observer], features=[lifecycle.FEATURE])) as peer:
+        await peer.initialize(capabilities={"roots": {"listChanged": True}})
+        peer.notify("notifications/roots/list_changed")
+        assert await peer.quiet() == []
+    assert [fact.kind for fact in observer.of(Dropped)] == ["unhandled_notification"]
+
+
+async def test_x13_the_interval_is_a_setting() -> None:
+    clock = ManualClock()
+    server = make_server(clock=clock, settings=Settings(list_changed_interval=5))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        add(server, "tools", 1)
+        add(server, "tools", 2)
+        clock.advance(4.9)
+        assert methods(peer.waiting()) == [TOOLS]
+        clock.advance(0.1)
+        assert methods(peer.waiting()) == [TOOLS]

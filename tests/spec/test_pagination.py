@@ -1,0 +1,170 @@
+"""Pagination: every list of the specification, in pages."""
+
+from typing import Any
+
+import pytest
+
+from trunkline import Server, Settings
+from trunkline.testing import RawPeer
+
+REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
+LISTS = {
+    "tools/list": ("tools", "name"),
+    "resources/list": ("resources", "uri"),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
+    "prompts/list": ("prompts", "name"),
+}
+every_list = pytest.mark.parametrize("method", LISTS)
+
+
+def add(server: Server, method: str, number: int) -> str:
+    """Adds an entry to the list of a method; gives its key."""
+    match method:
+        case "tools/list":
+            server.add_tool(lambda: None, name=(key := f"tool{number}"))
+        case "resources/list":
+            server.add_resource(key := f"doc://{number}", "text")
+        case "resources/templates/list":
+            server.add_resource(key := f"doc://{number}/{{page}}", lambda page: page)
+        case _:
+            server.add_prompt("text", name=(key := f"prompt{number}"))
+    return key
+
+
+def filled(method: str, count: int, **settings: Any) -> tuple[Server, list[str]]:
+    server = Server("t", settings=Settings(**settings), resources=True)
+    return server, [add(server, method, number) for number in range(count)]
+
+
+async def page(peer: RawPeer, method: str, **params: Any) -> tuple[list[str], str | None]:
+    """The keys on a page, and the cursor of the next."""
+    member, key = LISTS[method]
+    result = await peer.result(method, params)
+    assert result.keys() <= {member, "nextCursor"}
+    return [item[key] for item in result[member]], result.get("nextCursor")
+
+
+@every_list
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_pag_01_y01_y05_r02_a_list_goes_out_in_pages_of_the_size_that_was_set(revision: str, method: str) -> None:
+    server, keys = filled(method, 5, page_size=2)
+    async with RawPeer(server) as peer:
+        await peer.initialize(revision)
+        first, cursor = await page(peer, method)
+        second, following = await page(peer, method, cursor=cursor)
+        third, end = await page(peer, method, cursor=following)
+    assert [first, second, third] == [keys[:2], keys[2:4], keys[4:]]
+    assert end is None
+    assert isinstance(cursor, str)
+    assert cursor != following
+
+
+@every_list
+async def test_y05_a_page_has_a_thousand_entries_by_default(method: str) -> None:
+    server, keys = filled(method, 1001)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        first, cursor = await page(peer, method)
+        assert first == keys[:1000]
+        assert await page(peer, method, cursor=cursor) == (keys[1000:], None)
+
+
+async def test_y05_120_tools_in_pages_of_50_need_three_pages_and_by_default_one() -> None:
+    for settings, sizes in [({"page_size": 50}, [50, 50, 20]), ({}, [120])]:
+        server, _ = filled("tools/list", 120, **settings)
+        async with RawPeer(server) as peer:
+            await peer.initialize()
+            seen, cursor = [], None
+            for _ in sizes:
+                keys, cursor = await page(peer, "tools/list", **({} if cursor is None else {"cursor": cursor}))
+                seen.append(len(keys))
+        assert seen == sizes
+        assert cursor is None
+
+
+@every_list
+async def test_an_empty_list_is_one_empty_page(method: str) -> None:
+    server = Server("t", tools=True, resources=True, prompts=True)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert await page(peer, method) == ([], None)
+
+
+@every_list
+async def test_y04_a_walk_sees_all_of_250_items_once_though_some_are_added_and_removed_meanwhile(method: str) -> None:
+    server, keys = filled(method, 250, page_size=60)
+    registry = {"prompts/list": server.prompts, "tools/list": server.tools, "resources/list": server.resources}
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        seen, cursor = await page(peer, method)
+        registry.get(method, server.templates).remove(keys[10])  # seen already
+        while cursor is not None:
+            keys.append(add(server, method, len(keys)))
+            found, cursor = await page(peer, method, cursor=cursor)
+            seen += found
+        peer.waiting()
+    assert seen == keys
+
+
+@every_list
+async def test_x14_y03_a_limit_is_accepted_and_the_next_page_is_told_as_next_cursor(method: str) -> None:
+    server, keys = filled(method, 3)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await page(peer, method, limit=1))[0] == keys[:1]
+        found, cursor = await page(peer, method, limit=2)
+        assert found == keys[:2]
+        assert await page(peer, method, limit=2, cursor=cursor) == (keys[2:], None)
+
+
+@every_list
+@pytest.mark.parametrize(
+    ("params", "kind"),
+    [
+        ({"limit": 0}, "invalid_page_size"),
+        ({"limit": -1}, "invalid_page_size"),
+        ({"limit": "x"}, "invalid_page_size"),
+        ({"limit": 1.5}, "invalid_page_size"),
+        ({"limit": True}, "invalid_page_size"),
+        ({"limit": {"a": [1]}}, "invalid_page_size"),
+        ({"limit": 1001}, "page_size_too_large"),
+        ({"cursor": "junk"}, "invalid_cursor"),
+        ({"cursor": ""}, "invalid_cursor"),
+        ({"cursor": 5}, "invalid_params"),
+    ],
+)
+async def test_y03_pag_04_a_limit_or_cursor_that_cannot_be_is_invalid_params(
+    method: str, params: Any, kind: str
+) -> None:
+    server, keys = filled(method, 2)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        error = await peer.error(method, params)
+        assert error["code"] == -32602
+        assert error["data"]["kind"] == kind
+        assert await page(peer, method) == (keys, None)
+
+
+@every_list
+async def test_y02_a_cursor_with_a_character_changed_is_refused_wherever_it_is(method: str) -> None:
+    server, _ = filled(method, 2, page_size=1)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        _, cursor = await page(peer, method)
+        assert cursor is not None
+        for index, character in enumerate(cursor):
+            other = "A" if character != "A" else "B"
+            error = await peer.error(method, {"cursor": cursor[:index] + other + cursor[index + 1 :]})
+            assert error["data"]["kind"] == "invalid_cursor"
+
+
+async def test_y02_a_cursor_of_another_list_or_another_server_is_refused() -> None:
+    server, _ = filled("tools/list", 2, page_size=1)
+    other, _ = filled("tools/list", 2, page_size=1)
+    add(server, "prompts/list", 0)
+    async with RawPeer(server) as peer, RawPeer(other) as stranger:
+        await peer.initialize()
+        await stranger.initialize()
+        _, cursor = await page(peer, "tools/list")
+        assert (await peer.error("prompts/list", {"cursor": cursor}))["data"]["kind"] == "invalid_cursor"
+        assert (await stranger.error("tools/list", {"cursor": cursor}))["data"]["kind"] == "invalid_cursor"

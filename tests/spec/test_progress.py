@@ -1,0 +1,226 @@
+"""Progress: how far a call has come, for those who asked to hear of it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from trunkline import Context, Server, Settings
+from trunkline.facts import Dropped
+from trunkline.testing import ManualClock, RawPeer, RecordingObserver
+
+
+def call_params(name: str, token: Any = None) -> dict[str, Any]:
+    return {"name": name, **({} if token is None else {"_meta": {"progressToken": token}})}
+
+
+class Worker:
+    """A server whose tool reports what it is given, one report after the other."""
+
+    def __init__(self, **options: Any) -> None:
+        self.observer = RecordingObserver()
+        self.server = Server("t", observers=[self.observer], **options)
+        self.reports: asyncio.Queue[Any] = asyncio.Queue()
+        self.contexts: list[Context] = []
+
+        @self.server.tool
+        async def work(ctx: Context) -> str:
+            self.contexts.append(ctx)
+            while (report := await self.reports.get()) is not None:
+                await ctx.progress(*report)
+            return "done"
+
+    def report(self, *report: Any) -> None:
+        self.reports.put_nowait(report)
+
+    def finish(self) -> None:
+        self.reports.put_nowait(None)
+
+    def dropped(self) -> list[str]:
+        return [fact.kind for fact in self.observer.of(Dropped)]
+
+
+@pytest.mark.parametrize("token", ["t-1", 7, 0, ""], ids=repr)
+async def test_n10_prg_01_progress_is_reported_in_order_and_before_the_result(token: str | int) -> None:
+    worker = Worker()
+    async with RawPeer(worker.server) as peer:
+        await peer.initialize()
+        for step in (1, 2, 3):
+            worker.report(step, 3, f"step {step}")
+        worker.finish()
+        call = peer.call("tools/call", call_params("work", token))
+        messages = [await peer.receive() for _ in range(4)]
+    assert [message.get("method") for message in messages] == ["notifications/progress"] * 3 + [None]
+    assert [message["params"] for message in messages[:3]] == [
+        {"progressToken": token, "progress": step, "total": 3, "message": f"step {step}"} for step in (1, 2, 3)
+    ]
+    assert messages[3]["id"] == call
+
+
+async def test_n11_x33_the_total_may_be_left_out_and_numbers_may_be_fractions() -> None:
+    worker = Worker()
+    async with RawPeer(worker.server) as peer:
+        await peer.initialize()
+        for step in (0, 0.5, 45.5):
+            worker.report(step)
+        worker.finish()
+        await peer.result("tools/call", call_params("work", "t"))
+        assert [message["params"] for message in peer.waiting()] == [
+            {"progressToken": "t", "progress": step} for step in (0, 0.5, 45.5)
+        ]
+
+
+async def test_n12_prg_02_progress_that_does_not_grow_is_dropped_and_counted() -> None:
+    worker = Worker()
+    async with RawPeer(worker.server) as peer:
+        await peer.initialize()
+        for step in (1, 3, 2, 3, 4):
+            worker.report(step)
+        worker.finish()
+        await peer.result("tools/call", call_params("work", "t"))
+        assert [message["params"]["progress"] for message in peer.waiting()] == [1, 3, 4]
+    assert worker.dropped() == ["progress_value_invalid"] * 2
+
+
+async def test_prg_01_without_a_token_nothing_is_sent() -> None:
+    worker = Worker()
+    async with RawPeer(worker.server) as peer:
+        await peer.initialize()
+        worker.report(1)
+        worker.finish()
+        await peer.result("tools/call", call_params("work"))
+        assert peer.waiting() == []
+    assert worker.contexts[0].progress_token is None
+
+
+@pytest.mark.parametrize("token", [True, 1.5, {"a": 1}], ids=repr)
+async def test_prg_01_a_token_that_is_neither_text_nor_a_whole_number_counts_as_none(token: Any) -> None:
+    worker = Worker()
+    async with RawPeer(worker.server) as peer:
+        await peer.initialize()
+        worker.report(1)
+        worker.finish()
+        await peer.request("tools/call", call_params("work", token))
+        assert peer.waiting() == []
+
+
+async def test_n13_prg_03_progress_after_the_answer_is_not_sent_and_counted() -> None:
+    worker = Worker()
+    async with RawPeer(worker.server) as peer:
+        await peer.initialize()
+        worker.finish()
+        await peer.result("tools/call", call_params("work", "t"))
+        await worker.contexts[0].progress(1)
+        assert await peer.quiet() == []
+    assert worker.dropped() == ["progress_token_expired"]
+
+
+async def test_n13_progress_from_the_client_under_a_token_that_is_not_in_use_is_ignored_and_counted() -> None:
+    worker = Worker()
+    async with RawPeer(worker.server) as peer:
+        await peer.initialize()
+        peer.notify("notifications/progress", {"progressToken": 99, "progress": 1})
+        peer.notify("notifications/progress", {"progressToken": 99})
+        assert await peer.quiet() == []
+    assert worker.dropped() == ["invalid_progress_token", "invalid_params"]
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [("prompts/get", {"name": "p"}), ("resources/read", {"uri": "r://x"}), ("resources/read", {"uri": "t://x"})],
+)
+async def test_n10_prompts_and_resources_report_progress_too(method: str, params: Any) -> None:
+    server = Server("t")
+
+    async def render(ctx: Context) -> str:
+        await ctx.progress(1)
+        return "text"
+
+    async def read(ctx: Context, x: str) -> str:
+        return await render(ctx)
+
+    server.add_prompt(render, name="p")
+    server.add_resource("r://x", render)
+    server.add_resource("t://{x}", read)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result(method, {**params, "_meta": {"progressToken": "t"}})
+        assert [message["method"] for message in peer.waiting()] == ["notifications/progress"]
+
+
+async def test_n10_a_plain_function_reports_progress_from_its_thread() -> None:
+    server = Server("t")
+
+    @server.tool
+    def work(ctx: Context) -> str:
+        for step in range(100):
+            ctx.progress(step)
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        call = peer.call("tools/call", call_params("work", "t"))
+        messages = [await peer.receive() for _ in range(101)]
+    assert [message["params"]["progress"] for message in messages[:100]] == list(range(100))
+    assert messages[100]["id"] == call
+
+
+async def test_prg_02_the_message_is_left_out_in_2024_11_05() -> None:
+    worker = Worker()
+    async with RawPeer(worker.server) as peer:
+        await peer.initialize("2024-11-05")
+        worker.report(1, 2, "half")
+        worker.finish()
+        await peer.result("tools/call", call_params("work", "t"))
+        assert [message["params"] for message in peer.waiting()] == [{"progressToken": "t", "progress": 1, "total": 2}]
+
+
+# --- time ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["t", None])
+async def test_x07_progress_renews_the_deadline_whether_or_not_anybody_hears_of_it(token: str | None) -> None:
+    clock = ManualClock()
+    worker = Worker(clock=clock)
+    async with RawPeer(worker.server) as peer:
+        await peer.initialize()
+        call = peer.call("tools/call", call_params("work", token))
+        for step in range(5):
+            await peer.quiet()
+            clock.advance(59)
+            worker.report(step)
+        await peer.quiet()
+        worker.finish()
+        assert (await peer.answer_to(call))["result"]["isError"] is False
+
+
+async def test_x07_without_progress_a_call_is_given_up_after_a_minute() -> None:
+    clock = ManualClock()
+    worker = Worker(clock=clock)
+    async with RawPeer(worker.server) as peer:
+        await peer.initialize()
+        call = peer.call("tools/call", call_params("work"))
+        await peer.quiet()
+        clock.advance(59.9)
+        assert await peer.quiet() == []
+        clock.advance(0.1)
+        result = (await peer.answer_to(call))["result"]
+    assert result["isError"] is True
+    assert result["_meta"]["trunkline/error"] == {"kind": "request_timeout", "method": "tools/call", "elapsed": 60.0}
+
+
+async def test_x07_however_much_progress_there_is_the_longest_time_holds() -> None:
+    clock = ManualClock()
+    worker = Worker(clock=clock, settings=Settings(longest_call=100))
+    async with RawPeer(worker.server) as peer:
+        await peer.initialize()
+        call = peer.call("tools/call", call_params("work", "t"))
+        await peer.quiet()
+        for step in range(3):
+            clock.advance(33)
+            worker.report(step)
+            await peer.quiet()
+            await peer.quiet()
+        assert worker.contexts[0].deadline == 1
+        clock.advance(1)
+        assert "not done after 100 s" in (await peer.answer_to(call))["result"]["content"][0]["text"]

@@ -1,0 +1,340 @@
+"""Prompts: listed and rendered."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.processes import StdioPeer
+
+from trunkline import (
+    AudioContent,
+    EmbeddedResource,
+    GetPromptResult,
+    Icon,
+    ImageContent,
+    PromptMessage,
+    ResourceContents,
+    ResourceLink,
+    Server,
+    Settings,
+    TextContent,
+)
+from trunkline.errors import DuplicateEntry
+from trunkline.facts import HandlerFailed
+from trunkline.testing import ManualClock, RawPeer, RecordingObserver
+
+REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+every_revision = pytest.mark.parametrize("revision", REVISIONS)
+
+
+def reviews(**options: Any) -> Server:
+    server = Server("t", **options)
+
+    @server.prompt(title="Review", icons=[Icon("https://example.com/eye.png")], meta={"team": "tools"})
+    async def code_review(language: str, style: str = "default") -> str:
+        """Review code for quality issues.
+
+        Args:
+            language: Programming language
+            style: Code style guide
+        """
+        return f"Review {language} code using {style} style."
+
+    server.add_prompt("Hello {name}, in {mood} mood.", name="greet", defaults={"mood": "good"})
+    return server
+
+
+async def get(peer: RawPeer, name: str, /, **arguments: str) -> Any:
+    return await peer.result("prompts/get", {"name": name, **({"arguments": arguments} if arguments else {})})
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": {"type": "text", "text": text}}
+
+
+# --- listing -------------------------------------------------------------------------------------
+
+
+@every_revision
+async def test_m01_prm_02_prompts_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
+    async with RawPeer(reviews()) as peer:
+        await peer.initialize(revision)
+        listed = await peer.result("prompts/list")
+    expected: dict[str, Any] = {
+        "name": "code_review",
+        "description": "Review code for quality issues.",
+        "arguments": [
+            {"name": "language", "description": "Programming language", "required": True},
+            {"name": "style", "description": "Code style guide"},
+        ],
+    }
+    if revision >= "2025-06-18":
+        expected |= {"title": "Review", "_meta": {"team": "tools"}}
+    if revision >= "2025-11-25":
+        expected["icons"] = [{"src": "https://example.com/eye.png"}]
+    greet = {"name": "greet", "arguments": [{"name": "name", "required": True}, {"name": "mood"}]}
+    assert listed == {"prompts": [expected, greet]}
+
+
+async def test_prm_01_without_prompts_there_are_no_methods_for_them() -> None:
+    async with RawPeer(Server("t")) as peer:
+        assert "prompts" not in (await peer.initialize())["capabilities"]
+        for method in ("prompts/list", "prompts/get"):
+            error = await peer.error(method, {"name": "x"})
+            assert (error["code"], error["data"]["kind"]) == (-32601, "capability_not_supported")
+
+
+async def test_m07_a15_functions_decorators_and_texts_give_the_same_list() -> None:
+    def greet(name: str) -> str:
+        return f"Hello {name}."
+
+    by_function, by_decorator, by_text = Server("t"), Server("t"), Server("t")
+    by_function.add_prompt(greet)
+    assert by_decorator.prompt(greet) is greet
+    by_text.add_prompt("Hello {name}.", name="greet")
+
+    seen = []
+    for server in (by_function, by_decorator, by_text):
+        async with RawPeer(server) as peer:
+            await peer.initialize()
+            seen.append([await peer.result("prompts/list"), await get(peer, "greet", name="Ada")])
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0] == [
+        {"prompts": [{"name": "greet", "arguments": [{"name": "name", "required": True}]}]},
+        {"messages": [user("Hello Ada.")]},
+    ]
+
+
+@pytest.mark.parametrize("on_duplicate", ["error", "replace", "warn"])
+async def test_a_second_prompt_of_a_name_is_refused_or_replaces_the_first(on_duplicate: Any) -> None:
+    server = Server("t", settings=Settings(on_duplicate=on_duplicate))
+    server.add_prompt("first", name="twice")
+    if on_duplicate == "error":
+        with pytest.raises(DuplicateEntry, match="prompt 'twice' is registered already"):
+            server.add_prompt("second", name="twice")
+    elif on_duplicate == "warn":
+        with pytest.warns(UserWarning, match="prompt 'twice' was registered before and is replaced"):
+            server.add_prompt("second", name="twice")
+    else:
+        server.add_prompt("second", name="twice")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await get(peer, "twice"))["messages"] == [user("first" if on_duplicate == "error" else "second")]
+
+
+# --- rendering -----------------------------------------------------------------------------------
+
+
+@every_revision
+async def test_m02_m04_a15_a_prompt_is_rendered_with_its_arguments_and_defaults(revision: str) -> None:
+    async with RawPeer(reviews()) as peer:
+        await peer.initialize(revision)
+        assert await get(peer, "code_review", language="Erlang", style="stricter") == {
+            "description": "Review code for quality issues.",
+            "messages": [user("Review Erlang code using stricter style.")],
+        }
+        assert (await get(peer, "code_review", language="Erlang"))["messages"] == [
+            user("Review Erlang code using default style.")
+        ]
+        assert await get(peer, "greet", name="Ada") == {"messages": [user("Hello Ada, in good mood.")]}
+
+
+PICTURE = {"type": "image", "data": "AAEC", "mimeType": "image/png"}
+
+
+@pytest.mark.parametrize(
+    ("block", "content"),
+    [
+        (TextContent("hi"), {"type": "text", "text": "hi"}),
+        (ImageContent("AAEC", "image/png"), PICTURE),
+        (
+            EmbeddedResource(ResourceContents("doc://a", "text/plain", text="a")),
+            {"type": "resource", "resource": {"uri": "doc://a", "mimeType": "text/plain", "text": "a"}},
+        ),
+    ],
+)
+@pytest.mark.parametrize("role", ["user", "assistant"])
+@every_revision
+async def test_m05_m06_prm_03_messages_of_both_roles_hold_every_kind_of_content(
+    revision: str, role: Any, block: Any, content: Any
+) -> None:
+    server = Server("t")
+    server.add_prompt(lambda: [PromptMessage(role, block)], name="it")
+    async with RawPeer(server) as peer:
+        await peer.initialize(revision)
+        assert await get(peer, "it") == {"messages": [{"role": role, "content": content}]}
+
+
+@every_revision
+async def test_m05_x22_content_of_later_kinds_is_said_as_a_revision_can(revision: str) -> None:
+    server = Server("t")
+    link = {"role": "user", "content": {"type": "resource/link", "uri": "doc://b", "name": "b"}}
+    server.add_prompt(lambda: [AudioContent("AAEC", "audio/wav"), ResourceLink("doc://a", "a"), link], name="it")
+    async with RawPeer(server) as peer:
+        await peer.initialize(revision)
+        kinds = [message["content"]["type"] for message in (await get(peer, "it"))["messages"]]
+    assert kinds == {
+        "2024-11-05": ["resource", "text", "text"],
+        "2025-03-26": ["audio", "text", "text"],
+    }.get(revision, ["audio", "resource_link", "resource_link"])
+
+
+async def test_m02_a_prompt_may_give_a_whole_result() -> None:
+    server = Server("t")
+
+    @server.prompt
+    async def it() -> GetPromptResult:
+        """Said of the prompt."""
+        return GetPromptResult([PromptMessage("user", TextContent("hi"))], "said of this one")
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert await get(peer, "it") == {"description": "said of this one", "messages": [user("hi")]}
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+@every_revision
+async def test_m03_prm_04_a_missing_required_argument_is_named_and_an_optional_one_may_be_left_out(
+    revision: str,
+) -> None:
+    async with RawPeer(reviews()) as peer:
+        await peer.initialize(revision)
+        for name, argument in (("code_review", "language"), ("greet", "name")):
+            error = await peer.error("prompts/get", {"name": name})
+            assert error["code"] == -32602
+            assert error["data"] == {"kind": "prompt_argument_missing", "argument": argument, "name": name}
+            assert argument in error["message"]
+            error = await peer.error("prompts/get", {"name": name, "arguments": {argument: "x", "colour": "red"}})
+            assert (error["code"], error["data"]["argument"]) == (-32602, "colour")
+            assert (await get(peer, name, **{argument: "x"}))["messages"]
+
+
+async def test_prm_01_the_values_of_arguments_are_text() -> None:
+    async with RawPeer(reviews()) as peer:
+        await peer.initialize()
+        for arguments in ({"language": 5}, [], "x"):
+            error = await peer.error("prompts/get", {"name": "code_review", "arguments": arguments})
+            assert (error["code"], error["data"]["kind"]) == (-32602, "invalid_params")
+
+
+@every_revision
+async def test_m08_ad007_a_schema_makes_the_checks_stricter(revision: str) -> None:
+    server, seen = Server("t"), []
+
+    @server.prompt(input_schema={"type": "object", "properties": {"language": {"enum": ["Erlang", "Python"]}}})
+    async def review(language: str) -> str:
+        seen.append(language)
+        return language
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(revision)
+        error = await peer.error("prompts/get", {"name": "review", "arguments": {"language": "COBOL"}})
+        assert (error["code"], error["data"]["kind"]) == (-32602, "invalid_prompt_arguments")
+        assert [fault["path"] for fault in error["data"]["errors"]] == ["$.language"]
+        await get(peer, "review", language="Erlang")
+    assert seen == ["Erlang"]
+
+
+@every_revision
+async def test_m11_an_unknown_or_disabled_prompt_is_named(revision: str) -> None:
+    server = reviews()
+    server.prompts.disable("greet")
+    async with RawPeer(server) as peer:
+        await peer.initialize(revision)
+        for name in ("nope", "greet"):
+            error = await peer.error("prompts/get", {"name": name, "arguments": {"name": "x"}})
+            assert error["code"] == -32602
+            assert error["data"] == {"kind": "prompt_not_found", "name": name}
+            assert repr(name) in error["message"]
+        assert [prompt["name"] for prompt in (await peer.result("prompts/list"))["prompts"]] == ["code_review"]
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+def failing(**options: Any) -> Server:
+    server = Server("t", **options)
+
+    @server.prompt
+    async def undefined() -> str:
+        return "{hunter2}".format_map({})
+
+    @server.prompt
+    def on_thread() -> str:
+        raise ValueError("password: hunter2")
+
+    @server.prompt
+    async def system() -> list[dict[str, str]]:
+        return [{"role": "system", "content": "hunter2"}]
+
+    @server.prompt
+    async def system_message() -> PromptMessage:
+        return PromptMessage("system", TextContent("hunter2"))
+
+    return server
+
+
+@pytest.mark.parametrize("name", ["undefined", "on_thread", "system", "system_message"])
+@every_revision
+async def test_m06_m12_x21_a_prompt_that_cannot_be_rendered_is_an_internal_error_that_hides_its_reason(
+    revision: str, name: str
+) -> None:
+    observer = RecordingObserver()
+    async with RawPeer(failing(observers=[observer])) as peer:
+        await peer.initialize(revision)
+        error = await peer.error("prompts/get", {"name": name})
+        assert not any(b"hunter2" in frame for _, frame in peer.transcript.frames)
+    (failed,) = observer.of(HandlerFailed)
+    assert error["code"] == -32603
+    assert error["data"] == {"kind": "prompt_render_failed", "reference": failed.reference}
+    assert failed.error.__traceback__ is not None
+
+
+async def test_m12_the_log_has_the_traceback_under_the_reference(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "trunkline"):
+        async with RawPeer(failing()) as peer:
+            await peer.initialize()
+            error = await peer.error("prompts/get", {"name": "undefined"})
+    (record,) = caplog.records
+    assert error["data"]["reference"] in record.getMessage()
+    assert "KeyError: 'hunter2'" in caplog.text
+
+
+# --- changes -------------------------------------------------------------------------------------
+
+
+async def test_m10_prm_05_a_burst_of_prompts_is_announced_at_once_and_once_more() -> None:
+    clock = ManualClock()
+    server = Server("t", prompts=True, clock=clock)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        for number in range(50):
+            server.add_prompt("hi", name=f"prompt{number}")
+        clock.advance(0.01)
+        assert [message["method"] for message in await peer.quiet()] == ["notifications/prompts/list_changed"]
+        clock.advance(0.1)
+        assert [message["method"] for message in await peer.quiet()] == ["notifications/prompts/list_changed"]
+        assert len((await peer.result("prompts/list"))["prompts"]) == 50
+        clock.advance(10)
+        assert await peer.quiet() == []
+        server.remove_prompt("prompt0")
+        assert len(await peer.quiet()) == 1
+
+
+# --- the example ---------------------------------------------------------------------------------
+
+
+def test_m13_the_code_review_example_uses_the_default_style_if_none_is_given() -> None:
+    with StdioPeer((EXAMPLES / "code_review.py").read_text()) as peer:
+        peer.initialize()
+        (prompt,) = peer.result("prompts/list")["prompts"]
+        assert [argument["name"] for argument in prompt["arguments"]] == ["language", "style"]
+        for arguments, style in [({}, "default"), ({"style": "stricter"}, "stricter")]:
+            params = {"name": "code_review", "arguments": {"language": "erlang", **arguments}}
+            first, second = peer.result("prompts/get", params)["messages"]
+            assert first == user(f"Review erlang code using {style} style.")
+            assert second["role"] == "assistant"

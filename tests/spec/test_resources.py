@@ -1,0 +1,495 @@
+"""Resources: listed, read, and watched by those who subscribed."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.processes import StdioPeer
+
+from trunkline import Annotations, Icon, ProtocolError, ResourceContents, ResourceNotFound, Server, Settings
+from trunkline.errors import DuplicateEntry
+from trunkline.facts import HandlerFailed, SubscriptionStep
+from trunkline.protocol.types import ReadResourceResult
+from trunkline.testing import ManualClock, RawPeer, RecordingObserver
+
+REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+every_revision = pytest.mark.parametrize("revision", REVISIONS)
+
+
+async def read(peer: RawPeer, uri: str) -> Any:
+    return (await peer.result("resources/read", {"uri": uri}))["contents"]
+
+
+# --- listing -------------------------------------------------------------------------------------
+
+ANNOTATIONS = Annotations(audience=["user", "assistant"], priority=0.8, last_modified="2025-01-02T03:04:05Z")
+SHARED = {
+    "title": "Read me",
+    "mime_type": "text/markdown",
+    "annotations": ANNOTATIONS,
+    "icons": [Icon("https://example.com/doc.svg", sizes=["any"])],
+    "meta": {"owner": "docs"},
+}
+
+
+def documents() -> Server:
+    server = Server("t")
+    server.add_resource("doc://readme", "# Hi", name="readme", description="Start here.", size=4, **SHARED)
+
+    @server.resource("doc://{chapter}/{page}", **SHARED)
+    async def page(chapter: str, page: int) -> str:
+        """Any page."""
+        return f"{chapter}, {page}"
+
+    server.add_resource("doc://bare", "bare")
+    return server
+
+
+def told(revision: str, own: dict[str, Any]) -> dict[str, Any]:
+    """What a revision tells of a resource with everything that it can have."""
+    found: dict[str, Any] = {**own, "mimeType": "text/markdown"}
+    found["annotations"] = {"audience": ["user", "assistant"], "priority": 0.8}
+    if revision >= "2025-06-18":
+        found |= {"title": "Read me", "_meta": {"owner": "docs"}}
+        found["annotations"]["lastModified"] = "2025-01-02T03:04:05Z"
+    if revision >= "2025-11-25":
+        found["icons"] = [{"src": "https://example.com/doc.svg", "sizes": ["any"]}]
+    return found
+
+
+@every_revision
+async def test_r01_r03_r04_res_02_resources_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
+    async with RawPeer(documents()) as peer:
+        await peer.initialize(revision)
+        listed = await peer.result("resources/list")
+    own = {"uri": "doc://readme", "name": "readme", "description": "Start here.", "size": 4}
+    assert listed == {"resources": [told(revision, own), {"uri": "doc://bare", "name": "doc://bare"}]}
+
+
+@every_revision
+async def test_r07_templates_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
+    async with RawPeer(documents()) as peer:
+        await peer.initialize(revision)
+        listed = await peer.result("resources/templates/list")
+    own = {"uriTemplate": "doc://{chapter}/{page}", "name": "page", "description": "Any page."}
+    assert listed == {"resourceTemplates": [told(revision, own)]}
+
+
+async def test_res_01_without_resources_there_are_no_methods_for_them() -> None:
+    async with RawPeer(Server("t")) as peer:
+        assert "resources" not in (await peer.initialize())["capabilities"]
+        for method in ("resources/list", "resources/templates/list", "resources/read", "resources/subscribe"):
+            error = await peer.error(method, {"uri": "doc://readme"})
+            assert (error["code"], error["data"]["kind"]) == (-32601, "capability_not_supported")
+
+
+async def test_r20_functions_and_decorators_give_the_same_lists() -> None:
+    def readme() -> str:
+        """Start here."""
+        return "# Hi"
+
+    def page(number: int) -> str:
+        """Any page."""
+        return f"page {number}"
+
+    by_function, by_decorator = Server("t"), Server("t")
+    by_function.add_resource("doc://readme", readme)
+    by_function.add_resource("doc://{number}/page", page)
+    assert by_decorator.resource("doc://readme")(readme) is readme
+    assert by_decorator.resource("doc://{number}/page")(page) is page
+
+    seen = []
+    for server in (by_function, by_decorator):
+        async with RawPeer(server) as peer:
+            await peer.initialize()
+            lists = [await peer.result(method) for method in ("resources/list", "resources/templates/list")]
+            seen.append([*lists, await read(peer, "doc://readme"), await read(peer, "doc://5/page")])
+    assert seen[0] == seen[1]
+    assert seen[0][0] == {"resources": [{"uri": "doc://readme", "name": "readme", "description": "Start here."}]}
+    assert seen[0][3] == [{"uri": "doc://5/page", "mimeType": "text/plain", "text": "page 5"}]
+
+
+@pytest.mark.parametrize("uri", ["doc://readme", "doc://{page}"])
+@pytest.mark.parametrize("on_duplicate", ["error", "replace", "warn"])
+async def test_r21_a_second_resource_at_a_uri_is_refused_or_replaces_the_first(on_duplicate: Any, uri: str) -> None:
+    server = Server("t", settings=Settings(on_duplicate=on_duplicate))
+    server.add_resource(uri, lambda page="": "first")
+    if on_duplicate == "error":
+        with pytest.raises(DuplicateEntry, match="is registered already"):
+            server.add_resource(uri, lambda page="": "second")
+    elif on_duplicate == "warn":
+        with pytest.warns(UserWarning, match="was registered before and is replaced"):
+            server.add_resource(uri, lambda page="": "second")
+    else:
+        server.add_resource(uri, lambda page="": "second")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await read(peer, "doc://readme"))[0]["text"] == ("first" if on_duplicate == "error" else "second")
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "contents"),
+    [
+        ("text", {"mimeType": "text/plain", "text": "text"}),
+        (b"\0\1\2", {"mimeType": "application/octet-stream", "blob": "AAEC"}),
+        ({"a": [1]}, {"mimeType": "application/json", "text": '{"a":[1]}'}),
+    ],
+)
+@every_revision
+async def test_r05_r10_res_03_text_goes_out_as_text_bytes_as_base64_and_values_as_json(
+    revision: str, value: Any, contents: Any
+) -> None:
+    server = Server("t")
+    server.add_resource("doc://value", value)
+    server.add_resource("doc://function", lambda: value)
+    server.add_resource("doc://function/{n}", lambda n: value)
+
+    @server.resource("doc://async")
+    async def later() -> Any:
+        return value
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(revision)
+        for uri in ("doc://value", "doc://function", "doc://function/1", "doc://async"):
+            assert await read(peer, uri) == [{"uri": uri, **contents}]
+
+
+@pytest.mark.parametrize(
+    ("value", "mime_type", "contents"),
+    [
+        ("# Hi", "text/markdown", {"mimeType": "text/markdown", "text": "# Hi"}),
+        (b"\x89PNG", "image/png", {"mimeType": "image/png", "blob": "iVBORw=="}),
+        (b"RIFF", "audio/wav", {"mimeType": "audio/wav", "blob": "UklGRg=="}),
+    ],
+)
+async def test_r06_x22_text_pictures_and_sounds_go_out_under_their_mime_type(
+    value: Any, mime_type: str, contents: Any
+) -> None:
+    server = Server("t")
+    server.add_resource("doc://it", value, mime_type=mime_type)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert await read(peer, "doc://it") == [{"uri": "doc://it", **contents}]
+
+
+@every_revision
+async def test_r06_a_resource_may_lead_to_others(revision: str) -> None:
+    server = Server("t")
+
+    @server.resource("dir://all")
+    async def everything() -> list[ResourceContents]:
+        return [ResourceContents("doc://a", "text/plain", text="a"), ResourceContents("doc://b", blob="AAEC")]
+
+    @server.resource("dir://whole")
+    async def whole() -> ReadResourceResult:
+        return ReadResourceResult([ResourceContents("doc://a", text="a")])
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(revision)
+        assert await read(peer, "dir://all") == [
+            {"uri": "doc://a", "mimeType": "text/plain", "text": "a"},
+            {"uri": "doc://b", "blob": "AAEC"},
+        ]
+        assert await read(peer, "dir://whole") == [{"uri": "doc://a", "text": "a"}]
+
+
+async def test_r08_the_values_of_a_template_reach_the_handler_by_name() -> None:
+    server, seen = Server("t"), []
+
+    @server.resource("user://{username}/profile")
+    async def profile(*, username: str) -> str:
+        seen.append({"username": username})
+        return "it"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await read(peer, "user://alice/profile")
+    assert seen == [{"username": "alice"}]
+
+
+async def test_r09_res_08_a_last_place_spans_slashes_and_never_climbs() -> None:
+    server, seen = Server("t"), []
+
+    @server.resource("file:///{path}")
+    async def file(path: str) -> str:
+        seen.append(path)
+        return "it"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await read(peer, "file:///app/config.json")
+        for climbing in ("file:///../etc/passwd", "file:///app/..%2f..%2fetc/passwd", "file:////etc/passwd"):
+            error = await peer.error("resources/read", {"uri": climbing})
+            assert (error["code"], error["data"]["kind"]) == (-32602, "resource_access_denied")
+    assert seen == ["app/config.json"]
+
+
+async def test_a09_a_template_takes_special_characters_as_they_are() -> None:
+    server = Server("t")
+    server.add_resource("a.b://{x}", lambda x: x)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await read(peer, "a.b://1"))[0]["text"] == "1"
+        assert (await peer.error("resources/read", {"uri": "aXb://1"}))["data"]["kind"] == "resource_not_found"
+
+
+async def test_r22_a_static_resource_wins_over_templates_and_the_first_template_over_later_ones() -> None:
+    server = Server("t")
+    server.add_resource("doc://{page}", lambda page: "first template")
+    server.add_resource("doc://{other}/{page}", lambda other, page: "second template")
+    server.add_resource("doc://a", "static")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await read(peer, "doc://a"))[0]["text"] == "static"
+        assert (await read(peer, "doc://b/c"))[0]["text"] == "first template"
+        server.templates.disable("doc://{page}")
+        assert (await read(peer, "doc://b/c"))[0]["text"] == "second template"
+        server.templates.enable("doc://{page}")
+        assert (await read(peer, "doc://b/c"))[0]["text"] == "first template"
+        server.resources.disable("doc://a")
+        assert (await read(peer, "doc://a"))[0]["text"] == "first template"
+
+
+async def test_a08_one_of_a_hundred_thousand_resources_is_read() -> None:
+    server = Server("t")
+    for number in range(100_000):
+        server.add_resource(f"doc://{number}", str(number))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await read(peer, "doc://77777"))[0]["text"] == "77777"
+
+
+# --- what cannot be read -------------------------------------------------------------------------
+
+
+@every_revision
+async def test_x10_res_06_a_resource_that_is_not_there_has_a_code_of_its_own(revision: str) -> None:
+    server = documents()
+
+    @server.resource("user://{name}")
+    async def user(name: str) -> str:
+        raise ResourceNotFound(f"user://{name}")
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(revision)
+        for uri in ("nope://x", "user://nobody"):
+            error = await peer.error("resources/read", {"uri": uri})
+            assert error["code"] == -32002
+            assert error["data"] == {"kind": "resource_not_found", "uri": uri}
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind"),
+    [
+        ("::::", "invalid_uri"),
+        ("", "invalid_uri"),
+        ("doc://a b", "uri_syntax_error"),
+        ("doc://" + "x" * 2048, "uri_too_long"),
+        (5, "invalid_params"),
+        ("doc://chapter/notanumber", "invalid_params"),
+    ],
+)
+async def test_r15_y11_a_junk_uri_is_invalid_params(uri: Any, kind: str) -> None:
+    async with RawPeer(documents()) as peer:
+        await peer.initialize()
+        error = await peer.error("resources/read", {"uri": uri})
+        assert (error["code"], error["data"]["kind"]) == (-32602, kind)
+
+
+@pytest.mark.parametrize("uri", ["::::", "doc://a b"])
+async def test_r15_nobody_can_subscribe_to_a_junk_uri(uri: str) -> None:
+    async with RawPeer(documents()) as peer:
+        await peer.initialize()
+        assert (await peer.error("resources/subscribe", {"uri": uri}))["code"] == -32602
+
+
+def failing(**options: Any) -> Server:
+    server = Server("t", **options)
+
+    @server.resource("doc://secret")
+    def secret() -> str:
+        raise ValueError("password: hunter2")
+
+    @server.resource("doc://unsendable/{n}")
+    async def unsendable(n: str) -> ResourceContents:
+        return ResourceContents("doc://hunter2")
+
+    @server.resource("doc://declined")
+    async def declined() -> str:
+        raise ProtocolError("not for you")
+
+    return server
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind"), [("doc://secret", "internal_error"), ("doc://unsendable/1", "invalid_content")]
+)
+@every_revision
+async def test_r16_a_failing_handler_is_an_internal_error_that_hides_its_reason(
+    revision: str, uri: str, kind: str
+) -> None:
+    observer = RecordingObserver()
+    async with RawPeer(failing(observers=[observer])) as peer:
+        await peer.initialize(revision)
+        error = await peer.error("resources/read", {"uri": uri})
+        assert not any(b"hunter2" in frame for _, frame in peer.transcript.frames)
+    (failed,) = observer.of(HandlerFailed)
+    assert error["code"] == -32603
+    assert error["data"] == {"kind": kind, "reference": failed.reference}
+    assert error["message"] == f"resources/read failed; the server's log has the details under {failed.reference}"
+    assert str(failed.error) in {"password: hunter2", "the contents of a resource are either text or a blob"}
+
+
+async def test_r16_the_log_has_the_traceback_and_the_wire_has_none(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "trunkline"):
+        async with RawPeer(failing()) as peer:
+            await peer.initialize()
+            error = await peer.error("resources/read", {"uri": "doc://secret"})
+            assert (await peer.error("resources/read", {"uri": "doc://declined"}))["message"] == "not for you"
+    (record,) = caplog.records
+    assert error["data"]["reference"] in record.getMessage()
+    assert "Traceback" in caplog.text
+    assert "ValueError: password: hunter2" in caplog.text
+
+
+# --- subscriptions -------------------------------------------------------------------------------
+
+
+def updated(uri: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}}
+
+
+@every_revision
+async def test_r11_r12_r13_x12_res_04_subscribing_twice_is_once_and_unsubscribing_ends_it(revision: str) -> None:
+    server = documents()
+    async with RawPeer(server) as peer:
+        capabilities = (await peer.initialize(revision))["capabilities"]
+        assert capabilities["resources"] == {"subscribe": True, "listChanged": True}
+        assert await peer.result("resources/subscribe", {"uri": "doc://readme"}) == {}
+        assert await peer.result("resources/subscribe", {"uri": "doc://readme"}) == {}
+        server.notify_updated("doc://readme")
+        server.notify_updated("doc://bare")
+        assert await peer.quiet() == [updated("doc://readme")]
+        assert await peer.result("resources/unsubscribe", {"uri": "doc://readme"}) == {}
+        assert await peer.result("resources/unsubscribe", {"uri": "doc://readme"}) == {}
+        assert await peer.result("resources/unsubscribe", {"uri": "doc://unknown"}) == {}
+        server.notify_updated("doc://readme")
+        assert await peer.quiet() == []
+
+
+async def test_r17_a10_an_update_reaches_its_subscribers_and_nobody_else() -> None:
+    server = documents()
+    async with RawPeer(server) as a, RawPeer(server) as b, RawPeer(server) as c:
+        for peer in (a, b, c):
+            await peer.initialize()
+        for peer in (a, b):
+            await peer.result("resources/subscribe", {"uri": "doc://readme"})
+        await c.result("resources/subscribe", {"uri": "doc://bare"})
+        server.notify_updated("doc://readme")
+        assert [await peer.quiet() for peer in (a, b, c)] == [[updated("doc://readme")], [updated("doc://readme")], []]
+
+
+async def test_r14_without_the_flag_nobody_can_subscribe() -> None:
+    server, watched = Server("t", subscribe=False), []
+    server.add_resource("doc://readme", "# Hi")
+    server.on_first_subscriber(watched.append)
+    async with RawPeer(server) as peer:
+        assert (await peer.initialize())["capabilities"]["resources"] == {"listChanged": True}
+        for method in ("resources/subscribe", "resources/unsubscribe"):
+            error = await peer.error(method, {"uri": "doc://readme"})
+            assert (error["code"], error["data"]["kind"]) == (-32601, "capability_not_supported")
+        server.notify_updated("doc://readme")
+        assert await peer.quiet() == []
+    assert watched == []
+
+
+async def test_r23_a11_a16_ad006_a_peer_that_goes_takes_its_subscriptions_along() -> None:
+    server, ended = documents(), []
+    server.on_last_unsubscribed(ended.append)
+    async with RawPeer(server) as staying:
+        await staying.initialize()
+        async with RawPeer(server) as going:
+            await going.initialize()
+            for uri in ("doc://readme", "doc://bare"):
+                await going.result("resources/subscribe", {"uri": uri})
+            await staying.result("resources/subscribe", {"uri": "doc://bare"})
+            assert len(server.connections) == 2
+        await staying.quiet()
+        assert server.connections == [staying.connection]
+        assert ended == ["doc://readme"]
+        server.notify_updated("doc://readme")
+        server.notify_updated("doc://bare")
+        assert await staying.quiet() == [updated("doc://bare")]
+
+
+async def test_r11_a_subscription_is_confirmed_when_watching_has_begun_and_not_if_that_fails() -> None:
+    observer = RecordingObserver()
+    server = Server("t", observers=[observer])
+    server.add_resource("doc://readme", "# Hi")
+    server.add_resource("doc://bad", "# Hi")
+
+    @server.on_first_subscriber
+    async def watch(uri: str) -> None:
+        if uri == "doc://bad":
+            raise OSError("password: hunter2")
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("resources/subscribe", {"uri": "doc://readme"})
+        steps = [step.step for step in observer.of(SubscriptionStep)]
+        assert steps == ["RegisterSubscription", "SetupWatcher", "ConfirmSubscription"]
+        error = await peer.error("resources/subscribe", {"uri": "doc://bad"})
+        assert (error["code"], error["data"]["kind"]) == (-32603, "subscription_failed")
+        assert "hunter2" not in error["message"]
+        server.notify_updated("doc://bad")
+        assert await peer.quiet() == []
+
+
+# --- changes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("uri", ["doc://new", "doc://new/{page}"])
+async def test_r19_res_05_adding_and_removing_are_announced_apart(uri: str) -> None:
+    clock = ManualClock()
+    server = Server("t", resources=True, clock=clock)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        server.add_resource(uri, lambda page="": page)
+        assert [message["method"] for message in await peer.quiet()] == ["notifications/resources/list_changed"]
+        clock.advance(0.2)
+        server.remove_resource(uri)
+        assert [message["method"] for message in await peer.quiet()] == ["notifications/resources/list_changed"]
+
+
+async def test_r19_changes_are_not_announced_where_that_was_not_declared() -> None:
+    server = Server("t", resources=True, list_changed=False)
+    async with RawPeer(server) as peer:
+        assert (await peer.initialize())["capabilities"]["resources"] == {"subscribe": True}
+        server.add_resource("doc://new", "text")
+        server.remove_resource("doc://new")
+        assert await peer.quiet() == []
+
+
+# --- the example ---------------------------------------------------------------------------------
+
+
+def test_r24_the_documents_example_is_read_and_watched() -> None:
+    with StdioPeer((EXAMPLES / "documents.py").read_text()) as peer:
+        peer.initialize()
+        (readme,) = peer.result("resources/read", {"uri": "doc://readme"})["contents"]
+        assert readme["mimeType"] == "text/markdown"
+        assert readme["text"].startswith("# Read me")
+        assert peer.result("resources/read", {"uri": "weather://city"})["contents"] == [
+            {"uri": "weather://city", "mimeType": "application/json", "text": '{"Berlin":21,"Oslo":14}'}
+        ]
+        (city,) = peer.result("resources/read", {"uri": "weather://city/Oslo"})["contents"]
+        assert city["text"].startswith("14 degrees in Oslo at ")
+        assert peer.request("resources/read", {"uri": "weather://city/Atlantis"})["error"]["code"] == -32002
+        peer.result("resources/subscribe", {"uri": "weather://city"})
+        peer.tool("measure", city="Oslo", degrees=15)
+        assert peer.receive() == updated("weather://city")

@@ -1,0 +1,686 @@
+"""A conversation, from either side of it."""
+
+from typing import Any
+
+import pytest
+from msgspec import UNSET, Raw
+
+from trunkline.config import Settings
+from trunkline.errors import (
+    CapabilityNotSupported,
+    InternalError,
+    InvalidRequest,
+    MethodNotFound,
+    ResourceNotFound,
+    WrongPhase,
+)
+from trunkline.protocol.events import (
+    Answered,
+    CallReceived,
+    Cancelled,
+    Event,
+    Ignored,
+    NoticeReceived,
+    Opened,
+    ProgressHeard,
+    Refused,
+)
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.lifecycle import LIFECYCLE, Phase, Signal
+from trunkline.protocol.methods import Side
+from trunkline.protocol.revisions import HANDSHAKE, Revision
+from trunkline.protocol.session import Session
+from trunkline.protocol.types import (
+    CallToolParams,
+    CallToolResult,
+    Empty,
+    Implementation,
+    InitializeParams,
+    InitializeResult,
+    LoggingMessageParams,
+    PaginatedParams,
+    ProgressParams,
+    TextContent,
+)
+from trunkline.wire import codec
+from trunkline.wire.messages import ErrorObject, ErrorResponse, Malformed, Message, Notification, Request, Response
+
+NOW = 100.0
+ME = Implementation("me", "1")
+OFFERED = {"tools": {"listChanged": True}, "logging": {}, "experimental": {"a": {}, "b": {}}}
+DECLARED = {"sampling": {}, "roots": {"listChanged": True}, "experimental": {"b": {}, "c": {}}}
+
+
+def wired(message: Message) -> Message:
+    """A message as the other side reads it."""
+    read = codec.decode(codec.encode(message))
+    assert isinstance(read, Message)
+    return read
+
+
+def server(revision: Revision = HANDSHAKE[-1], *, until: Phase = Phase.READY, **options: Any) -> Session:
+    """The server's side of a conversation, in a phase."""
+    session = Session(Side.SERVER, info=ME, capabilities=OFFERED, **options)
+    session.step(Signal.CONNECT)
+    if until is not Phase.CONNECTING:
+        session.initialize(InitializeParams(revision.value, DECLARED, ME))
+    if until not in {Phase.CONNECTING, Phase.INITIALIZING}:
+        session.receive(Notification("notifications/initialized"), NOW)
+    move = {
+        Phase.PAUSED: Signal.PAUSE,
+        Phase.DRAINING: Signal.DRAIN,
+        Phase.FAILED: Signal.FAIL,
+        Phase.CLOSED: Signal.CLOSE,
+    }
+    if until in move:
+        session.step(move[until])
+    assert session.phase is until
+    return session
+
+
+def client(*, until: Phase = Phase.READY, offered: dict[str, Any] = OFFERED, **options: Any) -> Session:
+    """The client's side of a conversation, in a phase."""
+    session = Session(Side.CLIENT, info=ME, capabilities=DECLARED, **options)
+    session.step(Signal.CONNECT)
+    if until is not Phase.CONNECTING:
+        awaited, _ = session.call("initialize", InitializeParams("2025-11-25", DECLARED, ME), NOW)
+        if until is Phase.READY:
+            session.receive(Response(awaited.id, Raw(b"{}")), NOW)
+            session.initialized(InitializeResult("2025-11-25", offered, ME))
+    assert session.phase is until
+    return session
+
+
+def started(session: Session, method: str = "tools/call", ident: int | str = 1) -> Running:
+    event = session.receive(Request(ident, method), NOW)
+    assert isinstance(event, CallReceived)
+    return event.call
+
+
+def refused(event: Event) -> ErrorObject:
+    assert isinstance(event, Refused)
+    return event.reply.error
+
+
+def ignored(event: Event) -> str:
+    assert isinstance(event, Ignored)
+    return event.kind
+
+
+# --- the handshake, from the server --------------------------------------------------------------
+
+
+def test_f17_a_server_walks_through_the_phases_of_the_handshake() -> None:
+    session = Session(Side.SERVER, info=ME)
+    phases = [session.phase]
+    session.step(Signal.CONNECT)
+    phases.append(session.phase)
+    session.initialize(InitializeParams("2025-11-25", {}, ME))
+    phases.append(session.phase)
+    assert session.receive(Notification("notifications/initialized"), NOW) == Opened()
+    phases.append(session.phase)
+    session.close()
+    phases.append(session.phase)
+    assert phases == [Phase.NEW, Phase.CONNECTING, Phase.INITIALIZING, Phase.READY, Phase.CLOSED]
+
+
+def test_l03_l07_a_server_answers_initialize_with_what_was_agreed_upon() -> None:
+    session = Session(Side.SERVER, info=ME, capabilities=OFFERED, instructions="be kind")
+    session.step(Signal.CONNECT)
+    peer = Implementation("peer", "2")
+    result = session.initialize(InitializeParams("2025-06-18", DECLARED, peer))
+    assert result == InitializeResult("2025-06-18", OFFERED, ME, "be kind")
+    assert (session.revision, session.peer) == (Revision.V2025_06_18, peer)
+    assert session.negotiated is not None
+    assert session.negotiated.experimental == {"b"}
+
+
+def test_x04_an_older_revision_is_not_told_of_newer_capabilities_but_may_use_them() -> None:
+    session = Session(Side.SERVER, info=ME, capabilities={"completions": {}})
+    session.step(Signal.CONNECT)
+    assert session.initialize(InitializeParams("2024-11-05", {}, ME)).capabilities == {}
+    assert started(session, "completion/complete").method.name == "completion/complete"
+
+
+@pytest.mark.parametrize("method", ["notifications/initialized", "initialized"])
+def test_l05_x03_initialized_opens_the_conversation_once(method: str) -> None:
+    session = server(until=Phase.INITIALIZING)
+    assert session.receive(Notification(method), NOW) == Opened()
+    assert ignored(session.receive(Notification(method), NOW)) == "duplicate_notification"
+    assert session.phase is Phase.READY
+
+
+def test_l06_initialize_is_refused_a_second_time() -> None:
+    for phase in (Phase.INITIALIZING, Phase.READY, Phase.PAUSED, Phase.DRAINING, Phase.CLOSED):
+        error = refused(server(until=phase).receive(Request(1, "initialize"), NOW))
+        assert error.code == -32600
+        assert error.data == {"kind": "already_initialized", "phase": phase.name.lower()}
+
+
+def test_f02_initialize_is_refused_while_a_conversation_ends_that_never_began() -> None:
+    session = server(until=Phase.CONNECTING)
+    session.step(Signal.DRAIN)
+    assert refused(session.receive(Request(1, "initialize"), NOW)).code == 1008
+
+
+def test_until_a_revision_is_agreed_upon_the_newest_is_spoken() -> None:
+    assert server(until=Phase.CONNECTING).spoken is Revision.V2025_11_25
+    assert server(Revision.V2024_11_05).spoken is Revision.V2024_11_05
+
+
+# --- the handshake, from the client --------------------------------------------------------------
+
+
+def test_f07_f08_a_client_walks_through_the_phases_of_the_handshake() -> None:
+    session = client(until=Phase.CONNECTING)
+    awaited, request = session.call("initialize", InitializeParams("2025-11-25", DECLARED, ME), NOW)
+    assert session.phase is Phase.INITIALIZING
+    assert (request.id, request.method) == (1, "initialize")
+    assert session.timetable.next_due() == awaited.deadline == NOW + 30
+    result = InitializeResult("2025-06-18", OFFERED, Implementation("server", "3"))
+    answer = session.receive(wired(Response(1, result)), NOW + 9)
+    assert isinstance(answer, Answered)
+    said = session.initialized(codec.decoder(InitializeResult)(answer.result))
+    assert codec.encode(said) == b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+    assert (session.phase, session.revision, session.peer) == (Phase.READY, Revision.V2025_06_18, result.server_info)
+
+
+def test_f08_k17_no_stray_timeout_follows_a_handshake() -> None:
+    session = client()
+    assert session.expired(NOW + 3600) == []
+    assert session.phase is Phase.READY
+
+
+def test_l20_a_client_knows_the_experimental_capabilities_of_both_sides() -> None:
+    session = client()
+    assert session.negotiated is not None
+    assert session.negotiated.experimental == {"b"}
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "1999-01-01"])
+def test_l26_f09_a_revision_that_the_client_does_not_speak_fails_the_handshake(version: str) -> None:
+    session = client(until=Phase.INITIALIZING)
+    with pytest.raises(InvalidRequest, match=version):
+        session.initialized(InitializeResult(version, OFFERED, ME))
+    assert session.phase is Phase.FAILED
+    assert session.failure is not None
+    assert version in session.failure
+
+
+@pytest.mark.parametrize("why", ["the server refused", "no answer in time", "the answer is malformed"])
+def test_l26_f09_a_handshake_that_is_given_up_keeps_its_reason(why: str) -> None:
+    session = client(until=Phase.INITIALIZING)
+    session.fail_handshake(why)
+    assert (session.phase, session.failure) == (Phase.FAILED, why)
+
+
+def test_f09_k14_a_handshake_that_is_not_answered_falls_due() -> None:
+    session = client(until=Phase.INITIALIZING)
+    assert session.expired(NOW + 29.9) == []
+    (late,) = session.expired(NOW + 30)
+    assert late.method.name == "initialize"
+
+
+def test_initialize_is_given_up_without_a_word() -> None:
+    session = client(until=Phase.INITIALIZING)
+    (awaited,) = session.pending.values()
+    assert session.cancel(awaited, "too slow") is None
+    assert awaited.done
+    assert not session.pending
+
+
+@pytest.mark.parametrize("phase", [Phase.CONNECTING, Phase.INITIALIZING])
+def test_f03_a_call_of_a_client_before_the_handshake_is_complete_fails_at_once(phase: Phase) -> None:
+    session = client(until=phase)
+    with pytest.raises(WrongPhase, match=f"tools/list .* {phase.name.lower()}"):
+        session.call("tools/list", PaginatedParams(), NOW)
+
+
+# --- requests of the peer ------------------------------------------------------------------------
+
+
+def test_p01_p17_a_request_is_under_way_until_it_is_answered() -> None:
+    session = server()
+    event = session.receive(wired(Request("a", "tools/call", {"name": "x"})), NOW)
+    assert isinstance(event, CallReceived)
+    assert bytes(event.params) == b'{"name":"x"}'
+    assert (event.call.id, event.call.method.name, event.call.started) == ("a", "tools/call", NOW)
+    assert dict(session.in_flight) == {"a": event.call}
+    assert session.reply(event.call, Empty()) == Response("a", Empty())
+    assert not session.in_flight
+
+
+def test_p17_a_request_is_answered_once() -> None:
+    session = server()
+    call = started(session)
+    assert session.reply(call, Empty()) is not None
+    assert session.reply(call, Empty()) is None
+    assert session.fail(call, InternalError("late")) is None
+
+
+def test_p17_a_failed_request_is_answered_with_its_error() -> None:
+    session = server(Revision.V2025_11_25)
+    answer = session.fail(started(session), ResourceNotFound("a://b"))
+    assert answer is not None
+    assert (answer.id, answer.error.code) == (1, -32002)
+    assert not session.in_flight
+
+
+def test_a_request_can_be_forgotten_without_an_answer() -> None:
+    session = server()
+    session.abandon(started(session))
+    assert not session.in_flight
+
+
+def test_an_id_can_be_used_again_once_its_request_is_answered() -> None:
+    session = server()
+    assert session.reply(started(session), Empty()) is not None
+    assert started(session).id == 1
+
+
+def test_an_id_whose_request_is_under_way_is_refused() -> None:
+    session = server()
+    call = started(session)
+    error = refused(session.receive(Request(1, "tools/call"), NOW))
+    assert error.code == -32600
+    assert error.data == {"kind": "request_id_conflict", "id": 1}
+    assert dict(session.in_flight) == {1: call}
+
+
+def test_p01_the_ids_1_and_1_in_quotes_are_two() -> None:
+    session = server()
+    started(session, ident=1)
+    started(session, ident="1")
+    assert list(session.in_flight) == [1, "1"]
+
+
+def test_a_result_is_cut_down_to_the_revision_unless_it_is_raw() -> None:
+    session = server(Revision.V2025_03_26)
+    result = CallToolResult([TextContent("a")], structured_content={"a": 1})
+    assert session.reply(started(session), result) == Response(1, CallToolResult([TextContent("a")]))
+    raw = Raw(b'{"structuredContent":{}}')
+    assert session.reply(started(session), raw) == Response(1, raw)
+
+
+@pytest.mark.parametrize("phase", [Phase.NEW, Phase.CONNECTING, Phase.FAILED, Phase.CLOSED])
+def test_l02_f02_f05_f06_f16_a_call_is_refused_in_the_wrong_phase(phase: Phase) -> None:
+    session = Session(Side.SERVER, info=ME) if phase is Phase.NEW else server(until=phase)
+    error = refused(session.receive(Request(1, "tools/list"), NOW))
+    assert error.code == -32600
+    assert error.message == f"tools/list is not allowed while the session is {phase.name.lower()}"
+    assert error.data == {"kind": "not_initialized", "phase": phase.name.lower()}
+
+
+@pytest.mark.parametrize("phase", [Phase.PAUSED, Phase.DRAINING])
+def test_a_call_is_declined_for_now_while_nothing_new_is_taken(phase: Phase) -> None:
+    error = refused(server(until=phase).receive(Request(1, "tools/list"), NOW))
+    assert (error.code, error.data["kind"]) == (1008, "temporarily_unavailable")
+    assert phase.name.lower() in error.message
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if Signal.RECV_PING in LIFECYCLE[phase]])
+def test_k02_ad005_x20_ping_is_taken_in_every_phase_with_a_line(phase: Phase) -> None:
+    assert started(server(until=phase), "ping").method.name == "ping"
+
+
+@pytest.mark.parametrize(
+    "method", ["foo/bar", "notifications/initialized", "roots/list", "initialized", "server/discover"]
+)
+def test_p13_a_method_that_a_server_does_not_have_is_not_found(method: str) -> None:
+    error = refused(server().receive(Request(1, method), NOW))
+    assert (error.code, error.data["kind"]) == (-32601, "method_not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "capability"), [("prompts/list", "prompts"), ("resources/subscribe", "resources.subscribe")]
+)
+def test_l14_l22_ad002_a_method_without_its_capability_is_refused_by_name(method: str, capability: str) -> None:
+    error = refused(server().receive(Request(1, method), NOW))
+    assert error.code == -32601
+    assert error.data == {"kind": "capability_not_supported", "capability": capability, "method": method}
+
+
+def test_a_method_of_a_later_revision_is_not_found() -> None:
+    error = refused(server(Revision.V2025_06_18).receive(Request(1, "tasks/get"), NOW))
+    assert error.data["kind"] == "method_not_found"
+
+
+def test_f15_the_phase_is_looked_at_before_the_method_and_the_capability() -> None:
+    session = server(until=Phase.CONNECTING)
+    for method in ("foo/bar", "prompts/list", "roots/list"):
+        assert refused(session.receive(Request(1, method), NOW)).data["kind"] == "not_initialized"
+
+
+def test_a_client_answers_what_a_server_may_ask() -> None:
+    session = client()
+    assert started(session, "sampling/createMessage").method.name == "sampling/createMessage"
+    assert started(session, "ping", "p").method.name == "ping"
+    assert refused(session.receive(Request(2, "elicitation/create"), NOW)).data["capability"] == "elicitation"
+    assert refused(session.receive(Request(3, "tools/list"), NOW)).data["kind"] == "method_not_found"
+
+
+# --- notifications of the peer -------------------------------------------------------------------
+
+
+def test_x02_a_notification_is_taken_by_its_name_or_its_bare_name() -> None:
+    for name in ("notifications/roots/list_changed", "roots/list_changed"):
+        event = server().receive(Notification(name, Raw(b"{}")), NOW)
+        assert isinstance(event, NoticeReceived)
+        assert (event.method.name, bytes(event.params)) == ("notifications/roots/list_changed", b"{}")
+
+
+@pytest.mark.parametrize("method", ["foo/bar", "tools/list", "notifications/message", "notifications/tasks/status"])
+def test_p04_a_notification_that_nobody_expects_is_ignored(method: str) -> None:
+    assert ignored(server().receive(Notification(method), NOW)) == "unknown_notification"
+
+
+def test_l15_a_client_hears_of_changes_that_the_server_has_declared() -> None:
+    session = client(offered={"tools": {"listChanged": True}, "prompts": {}})
+    assert isinstance(session.receive(Notification("notifications/tools/list_changed"), NOW), NoticeReceived)
+    assert ignored(session.receive(Notification("notifications/prompts/list_changed"), NOW)) == "unknown_notification"
+
+
+@pytest.mark.parametrize("phase", [Phase.INITIALIZING, Phase.READY, Phase.PAUSED, Phase.DRAINING])
+def test_n15_a_cancelled_call_is_given_up_in_every_phase_in_which_calls_run(phase: Phase) -> None:
+    session = server(until=Phase.INITIALIZING if phase is Phase.INITIALIZING else Phase.READY)
+    call = started(session, ident="a")
+    if phase in {Phase.PAUSED, Phase.DRAINING}:
+        session.step(Signal.PAUSE if phase is Phase.PAUSED else Signal.DRAIN)
+    event = session.receive(Notification("notifications/cancelled", Raw(b'{"requestId":"a","reason":"bored"}')), NOW)
+    assert event == Cancelled(call, "bored")
+    assert (call.cancelled, call.done, dict(session.in_flight)) == (True, True, {})
+    assert session.reply(call, Empty()) is None
+
+
+@pytest.mark.parametrize("params", [b'{"requestId":2}', b'{"requestId":"1"}', b"{}"])
+def test_n15_a_cancellation_of_nothing_is_ignored(params: bytes) -> None:
+    session = server()
+    started(session)
+    assert ignored(session.receive(Notification("notifications/cancelled", Raw(params)), NOW)) == "unknown_request"
+    assert list(session.in_flight) == [1]
+
+
+def test_n16_a_peer_cannot_cancel_a_request_of_ours() -> None:
+    session = server()
+    awaited, _ = session.call("roots/list", Empty(), NOW)
+    params = codec.to_raw({"requestId": awaited.id})
+    assert ignored(session.receive(Notification("notifications/cancelled", params), NOW)) == "unknown_request"
+    assert dict(session.pending) == {awaited.id: awaited}
+
+
+def test_initialize_cannot_be_cancelled() -> None:
+    session = server(until=Phase.CONNECTING)
+    call = started(session, "initialize")
+    session.initialize(InitializeParams("2025-11-25", {}, ME))
+    event = session.receive(Notification("notifications/cancelled", Raw(b'{"requestId":1}')), NOW)
+    assert ignored(event) == "unknown_request"
+    assert not call.done
+
+
+@pytest.mark.parametrize("method", ["notifications/cancelled", "notifications/progress"])
+@pytest.mark.parametrize(
+    "params", [Raw(b'{"requestId":[],"progressToken":1,"progress":"x"}'), UNSET, Raw(b'{"a":' * 5000)]
+)
+def test_n15_notifications_with_params_that_cannot_be_read_are_ignored(method: str, params: Any) -> None:
+    assert ignored(server().receive(Notification(method, params), NOW)) in {"invalid_params", "unknown_request"}
+
+
+# --- requests of ours ----------------------------------------------------------------------------
+
+
+def test_a06_our_ids_count_from_1_and_are_never_the_same() -> None:
+    session = client()
+    ids = [session.call("ping", Empty(), NOW)[1].id for _ in range(10_000)]
+    assert ids == list(range(2, 10_002))  # the handshake took the first
+    assert list(session.pending) == ids
+
+
+def test_a07_what_we_wait_for_tells_its_method_its_age_and_its_waiter() -> None:
+    session = client()
+    session.call("tools/list", PaginatedParams(), NOW + 5, waiter="me")
+    ((ident, awaited),) = session.pending.items()
+    assert (awaited.id, awaited.method.name, awaited.started, awaited.waiter) == (ident, "tools/list", NOW + 5, "me")
+
+
+def test_p02_answers_in_any_order_go_to_the_requests_they_name() -> None:
+    session = client()
+    first, second = (session.call("ping", Empty(), NOW)[0] for _ in range(2))
+    events = [session.receive(Response(awaited.id, Raw(b"{}")), NOW) for awaited in (second, first)]
+    assert [event.request for event in events if isinstance(event, Answered)] == [second, first]
+    assert (first.done, second.done, dict(session.pending)) == (True, True, {})
+
+
+@pytest.mark.parametrize("data", [UNSET, "text", {"a": 1}])
+def test_p03_an_error_of_the_peer_comes_whole(data: object) -> None:
+    session = client()
+    awaited, request = session.call("ping", Empty(), NOW)
+    error = ErrorObject(-5, "no", data)
+    assert session.receive(wired(ErrorResponse(request.id, error)), NOW) == Answered(awaited, None, error)
+
+
+@pytest.mark.parametrize("ident", [7, "1", None, UNSET])
+def test_p12_an_answer_to_nothing_that_we_wait_for_is_ignored(ident: Any) -> None:
+    session = client()
+    awaited, _ = session.call("ping", Empty(), NOW)
+    assert ignored(session.receive(ErrorResponse(ident, ErrorObject(-5, "no")), NOW)) == "unexpected_reply"
+    assert dict(session.pending) == {awaited.id: awaited}
+
+
+def test_p12_an_unreadable_answer_leaves_its_request_to_time_out() -> None:
+    session = client()
+    awaited, _ = session.call("ping", Empty(), NOW)
+    for fault in (
+        Malformed(-32600, "both", awaited.id, is_reply=True),
+        Malformed(-32600, "?", awaited.id, lacks_method=True),
+    ):
+        assert ignored(session.receive(fault, NOW)) == "invalid_request"
+    assert session.expired(NOW + 5) == [awaited]
+
+
+def test_k18_n16_an_answer_after_we_gave_up_is_ignored() -> None:
+    session = client()
+    awaited, _ = session.call("ping", Empty(), NOW)
+    notice = session.cancel(awaited, "too slow")
+    assert notice is not None
+    assert codec.encode(notice) == (
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,"reason":"too slow"}}'
+    )
+    assert not session.pending
+    assert ignored(session.receive(Response(awaited.id, Raw(b"{}")), NOW)) == "unexpected_reply"
+
+
+def test_n16_what_is_answered_cannot_be_given_up() -> None:
+    session = client()
+    awaited, _ = session.call("ping", Empty(), NOW)
+    session.receive(Response(awaited.id, Raw(b"{}")), NOW)
+    assert session.cancel(awaited) is None
+
+
+def test_k14_k16_a_request_has_the_time_of_its_method_or_the_one_it_is_given() -> None:
+    session = client(settings=Settings(quick_timeout=2, work_timeout=3, longest_call=7))
+    call = CallToolParams("x")
+    deadlines = [
+        session.call("ping", Empty(), NOW)[0].deadline,
+        session.call("tools/call", call, NOW)[0].deadline,
+        session.call("tools/call", call, NOW, timeout=1)[0].deadline,
+        session.call("tools/call", call, NOW, timeout=100)[0].deadline,
+    ]
+    assert deadlines == [NOW + 2, NOW + 3, NOW + 1, NOW + 7]
+
+
+def test_k14_requests_fall_due_until_they_are_ended() -> None:
+    session = client()
+    slow, _ = session.call("tools/call", CallToolParams("x"), NOW)
+    quick, _ = session.call("ping", Empty(), NOW)
+    assert session.expired(NOW + 5) == [quick]
+    assert list(session.pending.values()) == [slow, quick]
+    session.cancel(quick)
+    assert session.expired(NOW + 60) == [slow]
+
+
+def test_n10_progress_is_asked_for_under_the_id_of_the_request() -> None:
+    session = client()
+    params = CallToolParams("x", meta={"own": 1})
+    heard: list[ProgressParams] = []
+    awaited, request = session.call("tools/call", params, NOW, on_progress=heard.append)
+    assert request.params.meta == {"own": 1, "progressToken": awaited.id}
+    assert params.meta == {"own": 1}
+    assert session.call("tools/call", params, NOW)[1].params.meta == {"own": 1}
+
+
+def test_n10_n12_x07_progress_that_grows_is_heard_and_renews_the_time() -> None:
+    session = client()
+    awaited, _ = session.call("tools/call", CallToolParams("x"), NOW, on_progress=print)
+
+    def report(progress: float, at: float) -> Event:
+        params = ProgressParams(progress_token=awaited.id, progress=progress)
+        return session.receive(wired(Notification("notifications/progress", params)), at)
+
+    event = report(1, NOW + 50)
+    assert isinstance(event, ProgressHeard)
+    assert (event.request, event.progress.progress) == (awaited, 1)
+    assert ignored(report(1, NOW + 55)) == "progress_value_invalid"
+    assert session.expired(NOW + 60) == []
+    assert session.expired(NOW + 110) == [awaited]
+
+
+def test_n13_progress_under_an_unknown_token_is_ignored() -> None:
+    event = client().receive(Notification("notifications/progress", Raw(b'{"progressToken":"x","progress":1}')), NOW)
+    assert ignored(event) == "invalid_progress_token"
+
+
+def test_l23_f29_a_client_asks_for_nothing_that_the_server_did_not_declare() -> None:
+    session = client()
+    with pytest.raises(CapabilityNotSupported) as caught:
+        session.call("prompts/list", PaginatedParams(), NOW)
+    assert caught.value.data == {"kind": "capability_not_supported", "capability": "prompts", "method": "prompts/list"}
+    assert not session.pending
+
+
+def test_l12_l29_a_server_asks_for_nothing_that_the_client_did_not_declare() -> None:
+    session = server()
+    session.call("sampling/createMessage", Empty(), NOW)
+    with pytest.raises(CapabilityNotSupported, match=r"sampling\.tools"):
+        session.call("sampling/createMessage", Empty(), NOW, needs="sampling.tools")
+    with pytest.raises(CapabilityNotSupported, match="elicitation"):
+        session.call("elicitation/create", Empty(), NOW)
+
+
+@pytest.mark.parametrize("method", ["foo/bar", "tools/list", "elicitation/create"])
+def test_a_server_asks_for_nothing_that_its_revision_does_not_have(method: str) -> None:
+    with pytest.raises(MethodNotFound, match=method):
+        server(Revision.V2024_11_05).call(method, Empty(), NOW)
+
+
+def test_l05_requests_of_a_server_wait_for_initialized_but_ping_need_not() -> None:
+    session = server(until=Phase.INITIALIZING)
+    with pytest.raises(WrongPhase, match="roots/list is not allowed while the session is initializing"):
+        session.call("roots/list", Empty(), NOW)
+    assert session.call("ping", Empty(), NOW)[1].method == "ping"
+
+
+def test_what_is_asked_is_cut_down_to_the_revision() -> None:
+    session = server(Revision.V2024_11_05)
+    params = ProgressParams(progress_token=1, progress=1, message="half")
+    sent = session.notify("notifications/progress", params)
+    assert sent == Notification("notifications/progress", ProgressParams(progress_token=1, progress=1))
+
+
+def test_a_method_says_what_it_is_answered_with() -> None:
+    assert client().result_type("tools/call") is CallToolResult
+    for name in ("foo/bar", "notifications/message"):
+        with pytest.raises(MethodNotFound, match=name):
+            client().result_type(name)
+
+
+# --- notifications of ours -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", [Phase.INITIALIZING, Phase.READY, Phase.PAUSED, Phase.DRAINING])
+def test_a_server_may_log_as_soon_as_initialize_is_answered(phase: Phase) -> None:
+    session = server(until=phase)
+    params = LoggingMessageParams(level="info", data="hello")
+    assert session.may_send("notifications/message")
+    assert session.notify("notifications/message", params) == Notification("notifications/message", params)
+
+
+@pytest.mark.parametrize("phase", [Phase.CONNECTING, Phase.FAILED, Phase.CLOSED])
+def test_f05_f06_nothing_is_told_in_the_wrong_phase(phase: Phase) -> None:
+    session = server(until=phase)
+    assert not session.may_send("notifications/message")
+    with pytest.raises(WrongPhase):
+        session.notify("notifications/message")
+
+
+def test_l15_n06_a_server_tells_of_no_changes_that_it_did_not_declare() -> None:
+    session = server()
+    assert session.may_send("notifications/tools/list_changed")
+    assert session.notify("notifications/tools/list_changed") == Notification("notifications/tools/list_changed")
+    assert not session.may_send("notifications/prompts/list_changed")
+
+
+def test_a_client_tells_of_changed_roots_if_it_declared_so() -> None:
+    assert client().may_send("notifications/roots/list_changed")
+    assert not client().may_send("notifications/tools/list_changed")
+
+
+# --- what could not be read ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "kind"),
+    [
+        (Malformed(-32700, "not JSON"), -32700, "parse_error"),
+        (Malformed(-32600, "no method", 1), -32600, "invalid_request"),
+        (Malformed(-32602, "an array", 1), -32602, "invalid_params"),
+        (Malformed(-32600, "large", limit=1024), -32600, "message_size_exceeds_maximum"),
+        (Malformed(-32600, "nothing we wait for", 9, lacks_method=True), -32600, "invalid_request"),
+    ],
+)
+def test_p07_p20_x27_what_cannot_be_read_is_answered_with_its_fault(fault: Malformed, code: int, kind: str) -> None:
+    error = refused(server().receive(fault, NOW))
+    assert (error.code, error.data["kind"]) == (code, kind)
+
+
+def test_w16_w18_a_message_that_is_too_large_is_told_the_limit() -> None:
+    error = refused(server().receive(Malformed(-32600, "large", limit=16 << 20), NOW))
+    expected = {"maxSize": 16_777_216, "unit": "bytes", "maxSizeReadable": "16 MiB"}
+    assert error.data == {"kind": "message_size_exceeds_maximum", **expected}
+
+
+@pytest.mark.parametrize(("revision", "ident"), [*[(older, None) for older in HANDSHAKE[:-1]], (HANDSHAKE[-1], UNSET)])
+def test_p07_an_unreadable_id_is_null_up_to_2025_06_18_and_left_out_since(revision: Revision, ident: object) -> None:
+    assert server(revision).complaint(Malformed(-32700, "not JSON")).id is ident
+
+
+def test_p09_a_readable_id_is_given_back() -> None:
+    assert server().complaint(Malformed(-32600, "no method", "a")).id == "a"
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+def test_f06_f10_closing_ends_everything_that_is_under_way() -> None:
+    session = server()
+    call = started(session)
+    awaited, _ = session.call("roots/list", Empty(), NOW)
+    assert session.close() == ([call], [awaited])
+    assert (call.done, awaited.done, session.phase) == (True, True, Phase.CLOSED)
+    assert not session.in_flight
+    assert not session.pending
+    assert session.expired(NOW + 3600) == []
+    assert session.close() == ([], [])
+
+
+def test_f10_a_lost_line_fails_a_conversation() -> None:
+    session = client()
+    session.step(Signal.FAIL)
+    with pytest.raises(WrongPhase):
+        session.call("ping", Empty(), NOW)
+
+
+def test_f29_a_phase_is_never_left_by_a_signal_that_it_does_not_have() -> None:
+    session = server()
+    with pytest.raises(WrongPhase):
+        session.step(Signal.RESUME)
+    assert session.phase is Phase.READY

@@ -1,0 +1,82 @@
+"""Completers: what they are given and what they propose."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from trunkline.errors import RegistrationError
+from trunkline.protocol.types import CompleteResult, Completion
+from trunkline.registry.completions import CompletionEntry, completion_key, make_completion, no_completion
+from trunkline.registry.handlers import read
+from trunkline.registry.results import BadResult
+
+HUNDRED = [str(number) for number in range(100)]
+
+
+class Context:
+    """Stands for the context of a call."""
+
+
+def completer(function: Any) -> CompletionEntry:
+    return make_completion("prompt", "review", "language", read(function, Context, thread=False))
+
+
+def complete(function: Any, value: str = "", context: dict[str, str] | None = None, *, labelled: bool = False) -> Any:
+    entry = completer(function)
+    return msgspec.to_builtins(entry.run(entry.arguments(value, context or {}), None, labelled))
+
+
+def test_a_completer_is_known_by_what_it_completes() -> None:
+    assert completer(list).key == completion_key("prompt", "review", "language")
+    assert completion_key("prompt", "a", "b") != completion_key("tool", "a", "b")
+
+
+def test_a_completer_gets_the_text_so_far_and_the_arguments_if_it_likes() -> None:
+    assert complete(lambda: ["a"]) == {"completion": {"values": ["a"], "total": 1, "hasMore": False}}
+    assert complete(lambda value: [value + "!"], "a")["completion"]["values"] == ["a!"]
+    assert complete(lambda value, filled: [value, *filled], "a", {"b": "c"})["completion"]["values"] == ["a", "b"]
+
+
+def test_a_hundred_values_at_most_are_proposed_and_how_many_there_are_is_told() -> None:
+    assert complete(lambda: HUNDRED)["completion"] == {"values": HUNDRED, "total": 100, "hasMore": False}
+    more = [*HUNDRED, "x"]
+    for propose in (lambda: more, lambda: Completion(more)):
+        assert complete(propose)["completion"] == {"values": HUNDRED, "total": 101, "hasMore": True}
+
+
+def test_a_completer_may_say_itself_how_many_there_are() -> None:
+    assert complete(lambda: Completion(["a"], 500, True))["completion"] == {
+        "values": ["a"],
+        "total": 500,
+        "hasMore": True,
+    }
+
+
+def test_values_become_text() -> None:
+    assert complete(lambda: (1, 2))["completion"]["values"] == ["1", "2"]
+
+
+def test_x15_labels_stand_beside_the_values_for_those_who_asked_that_way() -> None:
+    assert complete(lambda: ["a"], labelled=True) == {
+        "completion": {"values": ["a"], "total": 1, "hasMore": False},
+        "completions": [{"value": "a", "label": "a"}],
+        "hasMore": False,
+        "total": 1,
+    }
+
+
+def test_where_there_is_nothing_to_propose_the_answer_is_empty() -> None:
+    assert no_completion(False) == CompleteResult(Completion([], 0, False))
+    assert msgspec.to_builtins(no_completion(True))["completions"] == []
+
+
+@pytest.mark.parametrize("value", ["abc", None, 5, {"a": 1}])
+def test_what_is_no_list_is_a_bad_result(value: Any) -> None:
+    with pytest.raises(BadResult, match="a completer returns a list of strings, not "):
+        complete(lambda: value)
+
+
+def test_a_function_of_three_parameters_is_no_completer() -> None:
+    with pytest.raises(RegistrationError, match="takes the text so far and, if it likes, a dict of arguments"):
+        completer(lambda a, b, c=1: [])

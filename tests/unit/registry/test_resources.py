@@ -1,0 +1,246 @@
+"""Resources and templates: what is told of them, and what a URI leads to."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from trunkline import Annotations, Icon, ResourceContents
+from trunkline.config import Settings
+from trunkline.errors import InvalidParams, InvalidUri, RegistrationError, ResourceAccessDenied, TemplateError
+from trunkline.protocol.types import ReadResourceResult
+from trunkline.registry.handlers import read
+from trunkline.registry.resources import ResourceEntry, TemplateEntry, check_uri, make_resource, make_template
+from trunkline.registry.results import BadResult
+
+SETTINGS = Settings()
+
+
+class Context:
+    """Stands for the context of a call."""
+
+
+def resource(uri: str, source: Any, **options: Any) -> ResourceEntry:
+    return make_resource(uri, read(source, Context, thread=False) if callable(source) else source, SETTINGS, **options)
+
+
+def template(pattern: str, function: Any, **options: Any) -> TemplateEntry:
+    return make_template(pattern, read(function, Context, thread=False), SETTINGS, **options)
+
+
+def read_template(entry: TemplateEntry, uri: str) -> Any:
+    """What a URI leads to, as the handler sees it; UNSET if it does not follow the pattern."""
+    arguments = entry.arguments(uri)
+    return UNSET if arguments is UNSET else entry.run(arguments, None, uri).contents[0].text
+
+
+# --- URIs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "uri", ["a:", "doc://readme", "urn:isbn:1", "file:///a/b%20c", "x+y.z-1://é", "a:" + "x" * 2046]
+)
+def test_y11_an_absolute_uri_passes(uri: str) -> None:
+    assert check_uri(uri, SETTINGS) == uri
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind", "why"),
+    [
+        ("a:" + "x" * 2047, "uri_too_long", "it has 2049 characters, 2048 is the most"),
+        ("", "invalid_uri", "it is empty"),
+        ("::::", "invalid_uri", "it does not begin with a scheme"),
+        ("readme", "invalid_uri", "it does not begin with a scheme"),
+        ("1a://b", "invalid_uri", "it does not begin with a scheme"),
+        ("doc://a b", "uri_syntax_error", "it has a character that no URI may have"),
+        ("doc://a\n", "uri_syntax_error", "it has a character that no URI may have"),
+        ('doc://"a"', "uri_syntax_error", "it has a character that no URI may have"),
+    ],
+)
+def test_y11_r15_what_is_no_usable_uri_is_refused(uri: str, kind: str, why: str) -> None:
+    with pytest.raises(InvalidUri, match=why) as caught:
+        check_uri(uri, SETTINGS)
+    assert caught.value.data["kind"] == kind
+    assert len(caught.value.data["uri"]) <= 200
+
+    with pytest.raises(RegistrationError, match=why) as refused:
+        resource(uri, "x")
+    assert refused.value.kind == kind
+
+
+# --- resources -----------------------------------------------------------------------------------
+
+
+def test_r04_a_definition_has_everything_that_was_given() -> None:
+    entry = resource(
+        "doc://readme",
+        "# Hi",
+        name="readme",
+        title="Read me",
+        description="Start here.",
+        mime_type="text/markdown",
+        size=4,
+        annotations=Annotations(audience=["user"], priority=0.5, last_modified="2025-01-02T03:04:05Z"),
+        icons=[Icon("https://example.com/i.png")],
+        meta={"owner": "docs"},
+    )
+
+    assert entry.key == "doc://readme"
+    assert msgspec.to_builtins(entry.definition) == {
+        "uri": "doc://readme",
+        "name": "readme",
+        "title": "Read me",
+        "description": "Start here.",
+        "mimeType": "text/markdown",
+        "size": 4,
+        "annotations": {"audience": ["user"], "priority": 0.5, "lastModified": "2025-01-02T03:04:05Z"},
+        "icons": [{"src": "https://example.com/i.png"}],
+        "_meta": {"owner": "docs"},
+    }
+
+
+def test_a_function_gives_its_resource_name_and_description() -> None:
+    def readme() -> str:
+        """Start here."""
+        return "# Hi"
+
+    assert resource("doc://readme", readme).definition.name == "readme"
+    assert resource("doc://readme", readme).definition.description == "Start here."
+    assert resource("doc://readme", readme, description="other").definition.description == "other"
+    assert resource("doc://readme", "text").definition.name == "doc://readme"
+    assert resource("doc://readme", "text").definition.description is None
+
+
+def test_r10_a_resource_is_a_value_or_a_function_that_makes_one() -> None:
+    static = resource("doc://readme", "text")
+    dynamic = resource("doc://now", lambda limit=5: f"made with {limit}")
+    expected = [("text", static), ("made with 5", dynamic)]
+    for text, entry in expected:
+        result = entry.run(entry.arguments, None, entry.key)
+        assert result == ReadResourceResult([ResourceContents(entry.key, "text/plain", text=text)])
+
+
+def test_a_function_that_needs_an_argument_is_no_resource() -> None:
+    def greet(name: str) -> str:
+        return name
+
+    with pytest.raises(RegistrationError, match=r"put \{name\} into the URI, or give the argument a default"):
+        resource("greet://", greet)
+
+
+def test_y06_a_resource_with_a_malformed_mime_type_is_refused() -> None:
+    with pytest.raises(RegistrationError, match="'foo' is not a MIME type"):
+        resource("doc://readme", "x", mime_type="foo")
+
+
+def test_a_whole_result_is_passed_on_if_its_contents_may_be_sent() -> None:
+    good = ReadResourceResult([ResourceContents("doc://a", text="x")])
+    bad = ReadResourceResult([ResourceContents("doc://a")])
+
+    assert resource("doc://readme", "x").result(good, "doc://readme") is good
+    with pytest.raises(BadResult):
+        resource("doc://readme", "x").result(bad, "doc://readme")
+
+
+# --- templates -----------------------------------------------------------------------------------
+
+
+def test_r07_a_template_has_everything_that_was_given() -> None:
+    def profile(username: str) -> str:
+        """Whose it is."""
+        return username
+
+    entry = template(
+        "user://{username}/profile",
+        profile,
+        title="Profile",
+        mime_type="text/plain",
+        annotations=Annotations(priority=1),
+        icons=[Icon("https://example.com/i.png")],
+        meta={"a": 1},
+    )
+
+    assert entry.key == "user://{username}/profile"
+    assert msgspec.to_builtins(entry.definition) == {
+        "uriTemplate": "user://{username}/profile",
+        "name": "profile",
+        "title": "Profile",
+        "description": "Whose it is.",
+        "mimeType": "text/plain",
+        "annotations": {"priority": 1},
+        "icons": [{"src": "https://example.com/i.png"}],
+        "_meta": {"a": 1},
+    }
+    assert template("a://{username}", profile, name="n", description="d").definition.name == "n"
+    assert template("a://{username}", profile, name="n", description="d").definition.description == "d"
+
+
+def test_r08_the_handler_gets_what_stands_in_the_uri() -> None:
+    entry = template("user://{username}/profile", lambda username: f"profile of {username}")
+
+    assert read_template(entry, "user://alice/profile") == "profile of alice"
+    assert read_template(entry, "user://alice/photo") is UNSET
+    assert read_template(entry, "user://a%20b/profile") == "profile of a b"
+
+
+def test_r09_a_last_variable_may_span_segments_but_not_climb() -> None:
+    entry = template("file:///{path}", lambda path: path)
+
+    assert read_template(entry, "file:///app/config.json") == "app/config.json"
+    for climbing in ("file:///../etc/passwd", "file:///a/%2e%2e/b", "file:////etc/passwd"):
+        with pytest.raises(ResourceAccessDenied, match="reaches outside"):
+            entry.arguments(climbing)
+
+
+def test_climbing_is_allowed_where_the_guard_is_off() -> None:
+    assert read_template(template("file:///{path}", lambda path: path, guard=False), "file:///../a") == "../a"
+
+
+def test_a09_characters_of_a_template_mean_themselves() -> None:
+    entry = template("a.b://{x}", lambda x: x)
+
+    assert read_template(entry, "a.b://1") == "1"
+    assert read_template(entry, "aXb://1") is UNSET
+
+
+def test_values_of_a_uri_are_read_in_the_type_that_the_function_declares() -> None:
+    def item(number: int, verbose: bool = False) -> str:
+        return f"{number!r} {verbose!r}"
+
+    entry = template("item://{number}{?verbose}", item)
+
+    assert read_template(entry, "item://5") == "5 False"
+    assert read_template(entry, "item://5?verbose=true") == "5 True"
+    with pytest.raises(InvalidParams, match=r"the URI does not fit 'item://\{number\}\{\?verbose\}'") as caught:
+        entry.arguments("item://five")
+    assert caught.value.data["uri"] == "item://five"
+
+
+def test_a_function_with_open_arguments_takes_every_variable() -> None:
+    entry = template("a://{x}/{y}", lambda x, **more: f"{x} {more}")
+
+    assert read_template(entry, "a://1/2") == "1 {'y': '2'}"
+
+
+def item(x: str) -> str:
+    return x
+
+
+def part(x: str, z: str = "") -> str:
+    return x + z
+
+
+def test_a_pair_of_pattern_and_function_that_do_not_fit_is_refused() -> None:
+    with pytest.raises(TemplateError, match=r"URI template 'a://\{x\}/\{y\}': item has no parameter for \{y\}"):
+        template("a://{x}/{y}", item)
+    with pytest.raises(TemplateError, match=r"URI template 'a://b\{\?z\}': nothing in it gives part its argument 'x'"):
+        template("a://b{?z}", part)
+
+
+def test_y11_a_template_that_is_none_is_refused() -> None:
+    with pytest.raises(TemplateError) as caught:
+        template("a://{x", item)
+    assert caught.value.kind == "invalid_uri_template"
+    with pytest.raises(RegistrationError, match="'foo' is not a MIME type"):
+        template("a://{x}", item, mime_type="foo")

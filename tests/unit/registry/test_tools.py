@@ -1,0 +1,253 @@
+"""Tools: what is told of them, and which arguments they take."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+from msgspec import Meta
+
+from trunkline import Icon, ToolAnnotations
+from trunkline.config import Settings
+from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
+from trunkline.registry.handlers import read
+from trunkline.registry.tools import ToolEntry, make_tool
+from trunkline.wire import codec
+
+SEARCH = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string"},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
+        "anything": True,
+    },
+    "required": ["query"],
+}
+
+
+class Context:
+    """Stands for the context of a call."""
+
+
+def tool(function: Any, settings: Settings | None = None, **options: Any) -> ToolEntry:
+    return make_tool(read(function, Context), settings or Settings(), **options)
+
+
+def search(query: str, limit: int, **more: Any) -> Any:
+    return query, limit, more
+
+
+def call(entry: ToolEntry, arguments: Any) -> Any:
+    raw = msgspec.json.encode(arguments)
+    try:
+        decoded = entry.decode(raw)
+    except codec.DecodeError as error:
+        raise entry.refusal(raw, error) from None
+    return entry.handler.bind(decoded, None)
+
+
+# --- definitions ---------------------------------------------------------------------------------
+
+
+def test_t01_a_definition_has_everything_that_was_given() -> None:
+    def add(a: int) -> int:
+        """Adds."""
+        return a
+
+    entry = tool(
+        add,
+        name="sum",
+        title="Sum",
+        annotations=ToolAnnotations(read_only_hint=True),
+        icons=[Icon("https://example.com/i.png")],
+        meta={"version": "2"},
+        timeout=5,
+    )
+
+    assert entry.key == "sum"
+    assert entry.timeout == 5
+    assert msgspec.to_builtins(entry.definition) == {
+        "name": "sum",
+        "title": "Sum",
+        "description": "Adds.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+        "outputSchema": {"type": "object", "properties": {"result": {"type": "integer"}}, "required": ["result"]},
+        "annotations": {"readOnlyHint": True},
+        "icons": [{"src": "https://example.com/i.png"}],
+        "_meta": {"version": "2"},
+    }
+
+
+def test_x23_a_tool_without_description_has_none_and_one_without_schema_has_one() -> None:
+    entry = tool(lambda: None, name="nothing")
+
+    assert msgspec.to_builtins(entry.definition) == {
+        "name": "nothing",
+        "inputSchema": {"type": "object", "additionalProperties": False},
+    }
+
+
+def test_a_description_given_replaces_that_of_the_docstring() -> None:
+    def documented() -> None:
+        """Said in the docstring."""
+
+    assert tool(documented).description == "Said in the docstring."
+    assert tool(documented, description="given").description == "given"
+    assert tool(documented, description="").description is None
+
+
+def test_t03_a_description_of_ten_thousand_characters_passes_and_a_longer_one_does_not() -> None:
+    assert tool(search, description="x" * 10_000).description == "x" * 10_000
+
+    with pytest.raises(ValueError, match="has 10001 characters; 10000 is the most") as caught:
+        tool(search, description="x" * 10_001)
+
+    assert isinstance(caught.value, RegistrationError)
+    assert caught.value.kind == "tool_description_exceeds_max"
+    with pytest.raises(RegistrationError):
+        tool(search, Settings(max_tool_description=3), description="1234")
+
+
+@pytest.mark.parametrize("name", ["a", "A-b_c.9", "x" * 128])
+def test_names_of_the_specification_are_accepted(name: str) -> None:
+    assert tool(search, name=name).key == name
+
+
+@pytest.mark.parametrize("name", ["x" * 129, "a b", "a/b", "é", "a\n"])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(RegistrationError, match="must be 1 to 128 of the characters"):
+        tool(search, name=name)
+
+
+def test_a_lambda_needs_a_name() -> None:
+    with pytest.raises(RegistrationError, match="tool name '<lambda>' must be"):
+        tool(lambda: 1)
+
+
+# --- schemas written by hand -----------------------------------------------------------------------
+
+
+def test_t08_t09_a_schema_written_by_hand_is_enforced_and_its_defaults_are_filled_in() -> None:
+    entry = tool(search, input_schema=SEARCH)
+
+    assert entry.definition.input_schema == SEARCH
+    assert call(entry, {"query": "a"}) == ("a", 100, {})
+    assert call(entry, {"query": "a", "limit": 1, "anything": None}) == ("a", 1, {"anything": None})
+    for arguments, path in [({"query": "a", "limit": 0}, "$.limit"), ({"limit": 1}, "$")]:
+        with pytest.raises(InvalidArguments, match="invalid arguments for tool 'search'") as caught:
+            call(entry, arguments)
+        assert [fault["path"] for fault in caught.value.data["errors"]] == [path]
+
+
+def test_a_schema_without_properties_is_enforced() -> None:
+    entry = tool(search, input_schema={"type": "object", "required": ["query"]})
+
+    assert call(entry, {"query": "a", "limit": 5}) == ("a", 5, {})
+    with pytest.raises(InvalidArguments):
+        call(entry, {"limit": 5})
+
+
+def test_what_fits_the_schema_but_not_the_function_is_refused() -> None:
+    entry = tool(search, input_schema={"type": "object"})
+
+    with pytest.raises(InvalidArguments, match=r"\$.limit: Expected `int`, got `str`"):
+        call(entry, {"query": "a", "limit": "5"})
+
+
+def test_a03_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+    compile_schema = jsonschema_rs.validator_for
+
+    def counting(schema: Any, **options: Any) -> Any:
+        compiled.append(schema)
+        return compile_schema(schema, **options)
+
+    monkeypatch.setattr(jsonschema_rs, "validator_for", counting)
+    entry = tool(search, input_schema=SEARCH)
+    for limit in (1, 2, 0):
+        try:
+            call(entry, {"query": "a", "limit": limit})
+        except InvalidArguments:
+            assert limit == 0
+
+    assert compiled == [SEARCH]
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "array"}, {"type": ["object", "null"]}])
+def test_a_schema_whose_root_is_no_object_is_refused(schema: Any) -> None:
+    with pytest.raises(RegistrationError, match="the schema of tool 'search' must have") as caught:
+        tool(search, input_schema=schema)
+
+    assert caught.value.kind == "tool_schema_invalid"
+
+
+def test_t18_a_schema_that_is_none_is_refused_when_the_tool_is_added() -> None:
+    with pytest.raises(RegistrationError, match="the schema of tool 'search' is not valid") as caught:
+        tool(search, input_schema={"type": "object", "properties": {"a": {"type": "nonsense"}}})
+
+    assert caught.value.kind == "tool_schema_invalid"
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def test_t11_x09_a_refusal_says_everything_that_is_wrong_by_the_schema() -> None:
+    def find(
+        query: Annotated[str, Meta(pattern="^[a-z]+$")], limit: Annotated[int, Meta(le=9)], deep: bool
+    ) -> None: ...
+
+    with pytest.raises(InvalidArguments) as caught:
+        call(tool(find), {"query": "A", "limit": 10, "extra": 1})
+
+    faults = {(fault["path"], fault["rule"]) for fault in caught.value.data["errors"]}
+    assert faults == {
+        ("$.query", "pattern"),
+        ("$.limit", "maximum"),
+        ("$", "required"),
+        ("$", "additionalProperties"),
+    }
+    assert all(fault["message"] in str(caught.value) for fault in caught.value.data["errors"])
+
+
+def test_a_refusal_says_what_decoding_ran_into_where_the_schema_sees_no_fault() -> None:
+    def at(when: datetime) -> None: ...
+
+    with pytest.raises(InvalidArguments) as caught:
+        call(tool(at), {"when": "soon"})
+
+    assert caught.value.data["errors"] == [
+        {"path": "$.when", "rule": "type", "message": "Invalid RFC3339 encoded datetime"}
+    ]
+
+
+def test_a_refusal_does_without_a_schema_that_only_python_understands() -> None:
+    def find(query: Annotated[str, Meta(pattern=r"(?P<q>a)(?P=q)\Z(?#)")]) -> str:
+        return query
+
+    entry = tool(find)
+    assert call(entry, {"query": "aa"}) == "aa"
+    with pytest.raises(InvalidArguments, match=r"\$.query: Expected `str` matching regex"):
+        call(entry, {"query": "b"})
+
+
+def test_a_refusal_of_what_is_nested_too_deeply_says_what_decoding_ran_into() -> None:
+    def find(query: str) -> str:
+        return query
+
+    raw = b'{"query":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with pytest.raises(InvalidArguments, match=r"\$.query: Expected `str`, got `array`"):
+        raise tool(find).refusal(raw, msgspec.ValidationError("Expected `str`, got `array` - at `$.query`"))
+
+
+@pytest.mark.parametrize("arguments", [[], "a", 5, None])
+def test_arguments_that_are_no_object_are_a_malformed_request(arguments: Any) -> None:
+    with pytest.raises(InvalidParams, match="the arguments must be an object") as caught:
+        call(tool(search), arguments)
+
+    assert not isinstance(caught.value, InvalidArguments)

@@ -1,0 +1,66 @@
+"""At most one announcement per kind in an interval; the last change is never lost."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.server.coalescing import Coalescer
+
+
+def test_x13_n04_the_first_change_is_announced_at_once() -> None:
+    coalescer = Coalescer(100)
+    assert coalescer.changed("tools", now=0)
+    assert coalescer.next_due() is None
+
+
+def test_x13_n05_a_change_within_the_interval_is_announced_at_its_end() -> None:
+    coalescer = Coalescer(100)
+    assert coalescer.changed("tools", now=0)
+    assert not coalescer.changed("tools", now=50)
+    assert not coalescer.changed("tools", now=60)
+    assert coalescer.next_due() == 100
+    assert coalescer.due(99) == []
+    assert coalescer.due(100) == ["tools"]
+    assert coalescer.next_due() is None
+    assert not coalescer.changed("tools", now=150)
+    assert coalescer.next_due() == 200
+
+
+def test_x13_after_a_quiet_interval_a_change_is_announced_at_once_again() -> None:
+    coalescer = Coalescer(100)
+    assert coalescer.changed("tools", now=0)
+    assert coalescer.changed("tools", now=100)
+
+
+def test_n03_kinds_do_not_wait_for_each_other() -> None:
+    coalescer = Coalescer(100)
+    assert coalescer.changed("tools", now=0)
+    assert coalescer.changed("prompts", now=10)
+    assert not coalescer.changed("prompts", now=20)
+    assert not coalescer.changed("tools", now=30)
+    assert coalescer.due(100) == ["tools"]
+    assert coalescer.next_due() == 110
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 70)), max_size=60))
+def test_n03_n05_announcements_are_an_interval_apart_and_none_is_missing(changes: list[tuple[str, int]]) -> None:
+    coalescer, now = Coalescer(100), 0
+    announced: dict[str, list[float]] = {"a": [], "b": []}
+    changed: dict[str, float] = {}
+
+    def pass_to(moment: float) -> None:
+        while (due := coalescer.next_due()) is not None and due <= moment:
+            for kind in coalescer.due(due):
+                announced[kind].append(due)
+
+    for kind, pause in changes:
+        now += pause
+        pass_to(now)
+        changed[kind] = now
+        if coalescer.changed(kind, now):
+            announced[kind].append(now)
+    pass_to(now + 100)
+    for kind, times in announced.items():
+        assert all(later - earlier >= 100 for earlier, later in itertools.pairwise(times))
+        assert kind not in changed or changed[kind] <= times[-1] <= changed[kind] + 100

@@ -1,0 +1,160 @@
+"""Getting calls going, and learning of their end."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from trunkline.registry.handlers import OnThread
+from trunkline.server import drive
+from trunkline.server.threads import Threads
+
+CALL = object()
+
+
+@pytest.fixture
+async def threads() -> AsyncIterator[Threads]:
+    pool = Threads(asyncio.get_running_loop(), 2)
+    yield pool
+    pool.close()
+
+
+class Told:
+    """Who waits for the end of a call."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[Any, BaseException | None]] = []
+        self.event = asyncio.Event()
+
+    def __call__(self, call: Any, value: Any, error: BaseException | None) -> None:
+        assert call is CALL
+        self.ends.append((value, error))
+        self.event.set()
+
+    async def end(self) -> tuple[Any, BaseException | None]:
+        await asyncio.wait_for(self.event.wait(), 10)
+        (end,) = self.ends
+        return end
+
+
+async def test_an_outcome_is_told_at_once(threads: Threads) -> None:
+    told = Told()
+    assert drive.start("outcome", threads, told, CALL) is None
+    assert told.ends == [("outcome", None)]
+
+
+async def test_a_coroutine_that_does_not_wait_is_told_of_once(threads: Threads) -> None:
+    told = Told()
+
+    async def quick() -> str:
+        return "quick"
+
+    working = drive.start(quick(), threads, told, CALL)
+    if sys.version_info >= (3, 12):
+        assert working is None
+        assert told.ends == [("quick", None)]
+    assert await told.end() == ("quick", None)
+
+
+async def test_a_coroutine_that_waits_can_be_cancelled_and_that_is_its_end(threads: Threads) -> None:
+    told, began = Told(), asyncio.Event()
+
+    async def slow() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    working = drive.start(slow(), threads, told, CALL)
+    await began.wait()
+    assert working is not None
+    working.cancel()
+    value, error = await told.end()
+    assert value is None
+    assert isinstance(error, asyncio.CancelledError)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_a_coroutine_raises_is_told(threads: Threads, *, waits: bool) -> None:
+    told = Told()
+
+    async def fail() -> None:
+        if waits:
+            await asyncio.sleep(0)
+        raise ValueError("no")
+
+    drive.start(fail(), threads, told, CALL)
+    assert str((await told.end())[1]) == "no"
+
+
+async def test_a_plain_function_runs_on_a_thread_and_its_value_is_finished_on_the_loop(threads: Threads) -> None:
+    told, here = Told(), threading.get_ident()
+    work = OnThread(threading.get_ident, lambda value: (value, threading.get_ident()))
+    assert drive.start(work, threads, told, CALL) is not None
+    (ran_on, finished_on), error = await told.end()
+    assert ran_on != here
+    assert finished_on == here
+    assert error is None
+
+
+async def test_what_a_plain_function_or_its_finish_raises_is_told(threads: Threads) -> None:
+    def fail(_: Any = None) -> None:
+        raise ValueError("no")
+
+    for work in (OnThread(fail, lambda value: value), OnThread(lambda: 1, fail)):
+        told = Told()
+        drive.start(work, threads, told, CALL)
+        assert str((await told.end())[1]) == "no"
+
+
+async def test_a_plain_function_that_gives_an_awaitable_is_awaited_on_the_loop(threads: Threads) -> None:
+    told = Told()
+
+    async def later() -> str:
+        await asyncio.sleep(0)
+        return threading.current_thread().name
+
+    drive.start(OnThread(later, str.upper), threads, told, CALL)
+    assert await told.end() == (threading.current_thread().name.upper(), None)
+
+
+async def test_a_plain_function_whose_awaitable_waits_can_be_cancelled(threads: Threads) -> None:
+    told, began, stopped = Told(), asyncio.Event(), asyncio.Event()
+
+    async def later() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    working = drive.start(OnThread(later, lambda value: value), threads, told, CALL)
+    assert working is not None
+    await asyncio.wait_for(began.wait(), 10)
+    working.cancel()
+    assert isinstance((await told.end())[1], asyncio.CancelledError)
+    assert stopped.is_set()
+
+
+async def test_a_thread_that_is_given_up_is_told_of_at_once_and_only_once(threads: Threads) -> None:
+    told, began, go, ended = Told(), threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> str:
+        began.set()
+        go.wait(10)
+        ended.set()
+        return "late"
+
+    working = drive.start(OnThread(work, lambda value: value), threads, told, CALL)
+    assert working is not None
+    assert await asyncio.to_thread(began.wait, 10)
+    working.cancel()
+    working.cancel()
+    assert isinstance((await told.end())[1], asyncio.CancelledError)
+    go.set()
+    assert await asyncio.to_thread(ended.wait, 10)
+    other = Told()
+    drive.start(OnThread(lambda: "next", lambda value: value), threads, other, CALL)
+    await other.end()
+    assert len(told.ends) == 1

@@ -1,0 +1,282 @@
+"""Messages over bytes: framing, flow and the end, with both ends of the stream in our hands."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.contract.test_channels import Recorder, turns
+
+from trunkline import Settings
+from trunkline.transports.channel import ChannelInfo, Closed, Origin
+from trunkline.transports.stream import AT_ONCE, StreamChannel
+from trunkline.wire.messages import Encoded, Malformed, Notification, Request, Response
+
+SETTINGS = Settings(unsent_high=1000, unsent_limit=5000)
+
+
+def line(number: int) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%d,"method":"m"}\n' % number
+
+
+class Ends:
+    """Both ends of a stream, standing still: what is written stays unsent until it is taken."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.keeps = False  # what is written
+        self.unsent = 0
+        self.reading: bool | None = None
+        self.closed = False
+        self.finished = asyncio.Event()
+        self.finished.set()
+
+    def write(self, data: bytearray) -> None:
+        self.written.append(bytes(data))
+        if self.keeps:
+            self.unsent += len(data)
+
+    async def finish(self) -> None:
+        await self.finished.wait()
+
+    def pause(self) -> None:
+        self.reading = False
+
+    def resume(self) -> None:
+        self.reading = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Echo(Recorder):
+    """A receiver that answers every request on the spot."""
+
+    def __init__(self, channel: StreamChannel, answer: Any) -> None:
+        super().__init__()
+        self.channel = channel
+        self.answer = answer
+
+    def received(self, messages: Any, origin: Origin) -> None:
+        super().received(messages, origin)
+        for message in messages:
+            if isinstance(message, Request):
+                self.channel.send(Response(message.id, self.answer))
+
+
+def make(max_frame: int = 1 << 16, settings: Settings = SETTINGS) -> tuple[StreamChannel, Recorder, Ends]:
+    channel = StreamChannel(ChannelInfo("test"), max_frame=max_frame, settings=settings)
+    recorder, ends = Recorder(), Ends()
+    channel.open(recorder, ends, ends)
+    return channel, recorder, ends
+
+
+async def test_w11_w12_a_read_hands_up_every_message_in_it_together() -> None:
+    channel, recorder, _ = make()
+    channel.feed(line(1) + line(2) + line(3)[:5])
+    assert [message.id for message in recorder.messages] == [1, 2]  # type: ignore[union-attr]
+    assert len(recorder.origins) == 1
+    channel.feed(line(3)[5:])
+    assert [message.id for message in recorder.messages] == [1, 2, 3]  # type: ignore[union-attr]
+
+
+@given(cuts=st.lists(st.integers(1, 40)), headed=st.booleans())
+def test_w11_messages_do_not_depend_on_how_the_bytes_arrive(cuts: list[int], *, headed: bool) -> None:
+    async def run() -> list[Any]:
+        channel, recorder, _ = make()
+        frames = [line(number).strip() for number in range(5)]
+        stream = b"".join(b"Content-Length: %d\r\n\r\n%b" % (len(f), f) if headed else f + b"\n" for f in frames)
+        for size in [*cuts, len(stream)]:
+            if stream[:size]:
+                channel.feed(stream[:size])
+            stream = stream[size:]
+        return [message.id for message in recorder.messages]  # type: ignore[union-attr]
+
+    assert asyncio.run(run()) == [0, 1, 2, 3, 4]
+
+
+async def test_what_is_answered_during_a_hand_over_leaves_in_one_write() -> None:
+    channel, _, ends = make()
+    channel.open(Echo(channel, {}), ends, ends)
+    channel.feed(line(1) + line(2))
+    assert len(ends.written) == 1  # no turn of the loop has passed
+    assert ends.written[0].count(b"\n") == 2
+
+
+async def test_what_is_sent_in_one_turn_of_the_loop_leaves_in_one_write() -> None:
+    channel, _, ends = make()
+    channel.send(Notification("a"))
+    channel.send(Encoded(b'{"jsonrpc":"2.0","method":"b"}'))
+    assert ends.written == []
+    await turns(1)
+    assert ends.written == [b'{"jsonrpc":"2.0","method":"a"}\n{"jsonrpc":"2.0","method":"b"}\n']
+
+
+@pytest.mark.parametrize("message", [Notification("a"), Encoded(b'{"jsonrpc":"2.0","method":"a"}')])
+async def test_x24_answers_are_framed_as_the_peer_frames(message: Any) -> None:
+    channel, _, ends = make()
+    body = b'{"jsonrpc":"2.0","method":"a"}'
+    channel.feed(b"\r\n")  # shows nothing yet
+    channel.feed(b"Content-Length: %d\r\n\r\n%b" % (len(line(1)), line(1)))
+    channel.send(message)
+    await turns(1)
+    assert ends.written == [b"Content-Length: %d\r\n\r\n%b" % (len(body), body)]
+
+
+async def test_w16_a_frame_over_the_limit_is_handed_up_as_a_fault_and_the_next_one_as_a_message() -> None:
+    channel, recorder, _ = make(max_frame=100)
+    channel.feed(b"x" * 101 + b"\n" + line(1))
+    fault, message = recorder.messages
+    assert isinstance(fault, Malformed)
+    assert fault.limit == 100
+    assert isinstance(message, Request)
+
+
+async def test_n14_reading_stops_while_too_much_is_unsent_and_goes_on_at_half_of_it() -> None:
+    channel, _, ends = make()
+    ends.keeps = True
+    channel.send(Notification("n", {"pad": "x" * 1000}))
+    await turns(1)
+    assert ends.reading is False
+    waiting = asyncio.ensure_future(channel.drain())
+    await turns(1)
+    ends.unsent = 600
+    channel.sent()
+    assert (ends.reading, waiting.done()) == (False, False)
+    ends.unsent = 500
+    channel.sent()
+    assert ends.reading is True
+    await asyncio.wait_for(waiting, 5)
+
+
+async def test_n14_several_may_wait_for_a_slow_peer_and_one_that_gives_up_does_not_harm_the_others() -> None:
+    channel, _, ends = make()
+    ends.keeps = True
+    channel.send(Notification("n", {"pad": "x" * 1000}))
+    await turns(1)
+    first, second = (asyncio.ensure_future(channel.drain()) for _ in range(2))
+    await turns(1)
+    first.cancel()
+    await turns(1)
+    ends.unsent = 0
+    channel.sent()
+    await asyncio.wait_for(second, 5)
+
+
+async def test_n14_what_has_arrived_waits_while_the_peer_does_not_read_its_answers() -> None:
+    channel, _, ends = make()
+    echo = Echo(channel, {"pad": "x" * 30})
+    channel.open(echo, ends, ends)
+    ends.keeps = True
+    channel.feed(b"".join(map(line, range(AT_ONCE * 3))))
+    assert len(echo.messages) == AT_ONCE  # what was answered with those is more than may be unsent
+    assert ends.unsent <= SETTINGS.unsent_limit
+    for read in (2, 3):
+        ends.unsent = 0
+        channel.sent()
+        assert len(echo.messages) == AT_ONCE * read
+    assert [message.id for message in echo.messages] == list(range(AT_ONCE * 3))
+    assert ends.reading is False
+    ends.unsent = 0
+    channel.sent()
+    assert ends.reading is True
+
+
+async def test_n14_a_peer_that_never_reads_is_cut_off_before_memory_is_full() -> None:
+    channel, _, ends = make()
+    echo = Echo(channel, {"pad": "x" * 900})
+    channel.open(echo, ends, ends)
+    ends.keeps = True
+    waiting = asyncio.ensure_future(channel.drain())
+    channel.feed(b"".join(map(line, range(AT_ONCE))))
+    assert SETTINGS.unsent_limit < ends.unsent < SETTINGS.unsent_limit + 2000  # and not the answers to all of them
+    assert ends.closed
+    assert [closed.reason for closed in echo.ends] == [f"the peer left {ends.unsent} bytes unread"]
+    await asyncio.wait_for(waiting, 5)
+    channel.sent()
+    channel.feed(line(1000))
+    assert len(echo.messages) == AT_ONCE
+
+
+async def test_w01_while_the_receiver_wants_no_more_nothing_is_handed_up() -> None:
+    channel, recorder, ends = make()
+    channel.pause()
+    assert ends.reading is False
+    channel.feed(line(1))  # was on its way already
+    assert recorder.messages == []
+    channel.resume()
+    assert len(recorder.messages) == 1
+    assert ends.reading is True
+
+
+async def test_a_receiver_that_pauses_while_it_is_handed_messages_gets_no_more_until_it_resumes() -> None:
+    channel, _, ends = make()
+
+    class Cautious(Recorder):
+        def received(self, messages: Any, origin: Origin) -> None:
+            super().received(messages, origin)
+            channel.pause()
+
+    cautious = Cautious()
+    channel.open(cautious, ends, ends)
+    channel.feed(b"".join(map(line, range(AT_ONCE + 1))))
+    assert len(cautious.messages) == AT_ONCE
+    channel.resume()
+    assert len(cautious.messages) == AT_ONCE + 1
+
+
+async def test_resuming_does_not_read_on_while_the_peer_does_not_read() -> None:
+    channel, _, ends = make()
+    ends.keeps = True
+    channel.send(Notification("n", {"pad": "x" * 1000}))
+    await turns(1)
+    channel.pause()
+    channel.resume()
+    assert ends.reading is False
+
+
+async def test_closing_writes_what_is_unsent_and_waits_for_it() -> None:
+    channel, recorder, ends = make()
+    ends.finished.clear()
+    channel.send(Notification("last"))
+    closing = asyncio.ensure_future(channel.close())
+    await turns()
+    assert len(ends.written) == 1
+    assert recorder.ends == []
+    ends.finished.set()
+    await asyncio.wait_for(closing, 5)
+    assert recorder.ends == [Closed("closed")]
+    assert ends.closed
+
+
+async def test_whoever_closes_may_lose_patience_and_the_channel_is_closed_all_the_same() -> None:
+    channel, recorder, ends = make()
+    ends.finished.clear()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await channel.close()
+    assert recorder.ends == [Closed("closed")]
+
+
+async def test_a_stream_that_breaks_is_told_once_with_its_reason() -> None:
+    channel, recorder, ends = make()
+    broken = Closed("broken", OSError("no"))
+    channel.lost(broken)
+    channel.lost(Closed("again"))
+    await channel.close()
+    channel.send(Notification("n"))
+    await turns()
+    assert recorder.ends == [broken]
+    assert ends.written == []
+
+
+async def test_a_channel_that_was_never_opened_can_be_closed() -> None:
+    channel = StreamChannel(ChannelInfo("test"), max_frame=100, settings=SETTINGS)
+    channel.pause()
+    channel.send(Notification("n"))
+    channel.feed(line(1))
+    channel.sent()
+    await channel.close()
+    channel.resume()
+    await turns()
