@@ -465,6 +465,27 @@ def test_on_a_terminal_a_server_says_what_it_is_and_how_to_try_it_and_ctrl_d_end
     os.close(theirs)
 
 
+@pytest.mark.parametrize("key", [b"\x04", b"\x03"], ids=["Ctrl+D", "Ctrl+C"])
+def test_a_terminal_is_left_as_it_was(key: bytes) -> None:
+    ours, theirs = pty.openpty()
+    terminal = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{HELLO}"
+    with subprocess.Popen(
+        [sys.executable, "-c", terminal], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    ) as server:
+        seen = b""
+        while b"Ctrl+C or Ctrl+D ends it" not in seen:
+            seen += os.read(ours, 1000)
+        os.write(ours, PING)
+        while b'"result":{}' not in seen:
+            seen += os.read(ours, 1000)
+        assert not os.get_blocking(theirs)
+        os.write(ours, key)
+        assert server.wait(PATIENCE) == 0
+    assert os.get_blocking(theirs)
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_on_a_terminal_ctrl_c_ends_a_server_with_0() -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(

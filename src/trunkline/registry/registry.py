@@ -58,9 +58,7 @@ class Registry(Generic[E]):
     ) -> None:
         self.kind = kind
         self.version = 0  # grows with every change, so that what was made of the entries can be kept until then
-        self.live: dict[
-            str, E
-        ] = {}  # the enabled entries, to be looked up; their order means nothing
+        self.live: dict[str, E] = {}  # the enabled entries, to be looked up; their order means nothing
         self._changing = threading.Lock()  # plain handlers run on threads, and may change what is offered
         self._slots: dict[str, _Slot] = {}
         self._numbers = 0

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec import UNSET, Struct
 
-from trunkline.clock import Clock, Timer
+from trunkline.clock import Clock
 from trunkline.errors import ConnectionClosed, InvalidRequest, PeerError, ProtocolError, RequestTimeout
 from trunkline.facts import (
     CallEnded,
@@ -46,6 +46,8 @@ from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import LOGGING_LEVELS, CallToolResult, ProgressParams
 from trunkline.server import drive
+from trunkline.server.alarm import Alarm
+from trunkline.server.batches import Batches, Gathering
 from trunkline.server.dispatch import Dispatcher, Failure, failure_of
 from trunkline.server.offer import Offer
 from trunkline.server.threads import Threads
@@ -80,13 +82,6 @@ class Shared(Struct, frozen=True):
     departed: "Callable[[Connection], None]"
 
 
-class _Gather(Struct):
-    """The answers to a batch, until all of them are there."""
-
-    waiting: int
-    answers: list[Message]
-
-
 class Connection:
     """One peer on the line, from the first message to the last."""
 
@@ -117,9 +112,8 @@ class Connection:
         self._waiting: deque[tuple[Running, Any]] = deque()  # calls whose turn has not come
         self._paused = False
         self._notices: set[drive.Working] = set()  # notifications being taken; the session keeps requests only
-        self._batches: dict[RequestId, _Gather] = {}
-        self._timer: Timer | None = None
-        self._timer_due: float | None = None
+        self._batches = Batches(channel.send)
+        self._alarm = Alarm(self.session.timetable, shared.clock, self._expire)
         self._opened: asyncio.Future[None] | None = None  # for requests of ours that came too early
         self._idle: asyncio.Future[None] | None = None
         self.tell(Connected, transport=channel.info.transport, peer=channel.info.peer)
@@ -178,24 +172,16 @@ class Connection:
             fault = Malformed(InvalidRequest.code, "batches are part of revision 2025-03-26 only")
             self.channel.send(self.session.complaint(fault))
             return
-        gather = _Gather(1, [])
+        gathering = Gathering()
         for message in batch.messages:
             event = self.session.receive(message, now)
-            match event:
-                case CallReceived(call=call):
-                    gather.waiting += 1
-                    self._batches[call.id] = gather
-                    self._handle(event, origin)
-                case Refused(reply=reply):
-                    gather.answers.append(reply)
-                case _:
-                    self._handle(event, origin)
-        self._gathered(gather)
-
-    def _gathered(self, gather: _Gather) -> None:
-        gather.waiting -= 1
-        if not gather.waiting and gather.answers:
-            self.channel.send(gather.answers)
+            if isinstance(event, Refused):
+                gathering.answers.append(event.reply)
+                continue
+            if isinstance(event, CallReceived):
+                self._batches.expect(gathering, event.call.id)
+            self._handle(event, origin)
+        self._batches.done(gathering)
 
     # --- calls ---------------------------------------------------------------------------------
 
@@ -219,7 +205,7 @@ class Connection:
             call.work = working
             if call.deadline is None:  # unless the feature has set one
                 self.limit(call, call.method.wait.seconds(self.settings))
-            self._watch(call)
+            self._alarm.watch(call)
 
     def limit(self, call: Running, seconds: float | None) -> None:
         """Gives a call so much time from now on."""
@@ -232,10 +218,7 @@ class Connection:
             try:
                 answer = self.session.reply(call, value)
                 if answer is not None:
-                    if self._batches:
-                        self._send_answer(answer, call.id)
-                    else:
-                        self.channel.send(answer, about=call.id)
+                    self._send_answer(answer, call.id)
             except Exception as unsendable:  # noqa: BLE001 - a value without JSON, for one
                 self._unsendable(call, unsendable)
             else:
@@ -290,7 +273,7 @@ class Connection:
 
     def _cancelled(self, call: Running) -> None:
         self._stop(call)
-        self._leave_batch(call)
+        self._batches.take(call.id, None)
         self._tell_end(call, "cancelled")
         self._next()
 
@@ -298,42 +281,18 @@ class Connection:
         if call.work is not None:
             call.work.cancel()
 
-    def _leave_batch(self, call: Running) -> None:
-        gather = self._batches.pop(call.id, None)
-        if gather is not None:
-            self._gathered(gather)
-
     def _send_answer(self, answer: Message, ident: RequestId) -> None:
-        if self._batches and (gather := self._batches.pop(ident, None)) is not None:
-            gather.answers.append(answer)
-            self._gathered(gather)
-        else:
+        if not self._batches.take(ident, answer):
             self.channel.send(answer, about=ident)
 
     # --- time ----------------------------------------------------------------------------------
 
-    def _watch(self, call: Running) -> None:
-        self.session.timetable.watch(call)
-        self._arm()
-
-    def _arm(self) -> None:
-        due = self.session.timetable.next_due()
-        if due is None or (self._timer_due is not None and self._timer_due <= due):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_due = due
-        self._timer = self._clock.call_at(due, self._expire)
-
-    def _expire(self) -> None:
-        self._timer = self._timer_due = None
-        now = self._clock.now()
+    def _expire(self, now: float) -> None:
         for late in self.session.expired(now):
             if isinstance(late, Running):
                 self._give_up(late, now)
             elif isinstance(late, Awaited):
                 self._stop_waiting(late, RequestTimeout(late.method.name, round(now - late.started, 3)), "timed out")
-        self._arm()
 
     def _give_up(self, call: Running, now: float) -> None:
         """Time is up: the caller is answered at once, even if a thread goes on."""
@@ -368,7 +327,7 @@ class Connection:
                 name, params, self._clock.now(), timeout=timeout, needs=needs, on_progress=on_progress, waiter=waiter
             )
             self.channel.send(message, about=None if about is None else about.id)
-            self._arm()
+            self._alarm.set()
             try:
                 return await waiter
             except asyncio.CancelledError:
@@ -378,7 +337,7 @@ class Connection:
             if about is not None:
                 about.release(self._clock.now())
                 if not about.done:
-                    self._watch(about)
+                    self._alarm.watch(about)
 
     async def _until_open(self, name: str) -> None:
         """Requests of ours wait for `initialized` (lifecycle, "Initialization"); ping need not."""
@@ -491,8 +450,7 @@ class Connection:
         if self._opened is not None:
             self._opened.set_exception(ConnectionClosed(f"the connection closed: {closed.reason}"))
             self._opened.exception()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.stop()
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
         self.shared.departed(self)

@@ -39,6 +39,7 @@ def private_streams() -> Generator[tuple[int, int]]:
     """Takes standard input and output for the wire, for good; gives descriptors for it, and closes them at the end."""
     sys.stdout.flush()
     wire_in, wire_out = os.dup(0), os.dup(1)
+    blocking = os.get_blocking(wire_in), os.get_blocking(wire_out)  # of a terminal both are the same
     nothing = os.open(os.devnull, os.O_RDONLY)
     try:
         os.dup2(nothing, 0)
@@ -47,6 +48,8 @@ def private_streams() -> Generator[tuple[int, int]]:
             sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         yield wire_in, wire_out
     finally:
+        os.set_blocking(wire_in, blocking[0])
+        os.set_blocking(wire_out, blocking[1])
         for descriptor in (wire_in, wire_out, nothing):
             os.close(descriptor)
 
@@ -120,7 +123,6 @@ class PolledReader:
         self._into = [self._buffer]
         self._reading = False
         self._done = False
-        self._was_blocking = os.get_blocking(descriptor)
         os.set_blocking(descriptor, False)
         _enlarge(descriptor)
 
@@ -153,8 +155,6 @@ class PolledReader:
         if not self._done:
             self.pause()
             self._done = True
-            with contextlib.suppress(OSError):
-                os.set_blocking(self._descriptor, self._was_blocking)
             self._at_end()
 
 
@@ -172,7 +172,6 @@ class PolledWriter:
         self.unsent = 0
         self._emptied: asyncio.Future[None] | None = None
         self._broken = False
-        self._was_blocking = os.get_blocking(descriptor)
         os.set_blocking(descriptor, False)
         _enlarge(descriptor)
 
@@ -228,13 +227,9 @@ class PolledWriter:
 
     async def finish(self) -> None:
         """Waits until all is written, or until that makes no sense any more."""
-        try:
-            if self._queue and not self._broken:
-                self._emptied = self._loop.create_future()
-                await self._emptied
-        finally:
-            with contextlib.suppress(OSError):
-                os.set_blocking(self._descriptor, self._was_blocking)
+        if self._queue and not self._broken:
+            self._emptied = self._loop.create_future()
+            await self._emptied
 
 
 def _enlarge(descriptor: int) -> None:

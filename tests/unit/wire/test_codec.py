@@ -252,7 +252,7 @@ def test_p05_a_batch_has_a_largest_size() -> None:
 # --- encoding ------------------------------------------------------------------------------------
 
 
-def test_p18_requests_and_responses_are_encoded_by_plain_functions() -> None:
+def test_a02_p18_requests_and_responses_are_encoded_by_plain_functions() -> None:
     assert codec.encode_request(1, "a", {"b": 2}) == b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":2}}'
     assert codec.encode_request("x", "a") == b'{"jsonrpc":"2.0","id":"x","method":"a"}'
     assert codec.encode_response(1, {}) == b'{"jsonrpc":"2.0","id":1,"result":{}}'

@@ -82,7 +82,7 @@ def test_a_line_goes_out_with_its_end() -> None:
 # --- headers -------------------------------------------------------------------------------------
 
 
-def test_w10_a_frame_follows_a_header_with_its_length() -> None:
+def test_a01_w10_a_frame_follows_a_header_with_its_length() -> None:
     assert LengthFramer(LIMIT).feed(b'Content-Length: 7\r\n\r\n{"a":1}') == [b'{"a":1}']
 
 

@@ -1,0 +1,44 @@
+"""One timer for all deadlines of a connection, set to the nearest."""
+
+from collections.abc import Callable
+
+from trunkline.clock import Clock, Timer
+from trunkline.protocol.inflight import Timetable, Tracked
+
+__all__ = ["Alarm"]
+
+
+class Alarm:
+    """Goes off when the nearest deadline of a timetable has come; whoever is called ends what is due."""
+
+    def __init__(self, timetable: Timetable, clock: Clock, ring: Callable[[float], None]) -> None:
+        self._timetable = timetable
+        self._clock = clock
+        self._ring = ring
+        self._timer: Timer | None = None
+        self._due: float | None = None  # when the timer is set to
+
+    def watch(self, request: Tracked) -> None:
+        """Keeps an eye on one more request."""
+        self._timetable.watch(request)
+        self.set()
+
+    def set(self) -> None:
+        """Sets the timer to the nearest deadline. A timer that is too early does no harm: it is set again."""
+        due = self._timetable.next_due()
+        if due is None or (self._due is not None and self._due <= due):
+            return
+        self.stop()
+        self._due = due
+        self._timer = self._clock.call_at(due, self._went_off)
+
+    def _went_off(self) -> None:
+        self._timer = self._due = None
+        self._ring(self._clock.now())
+        self.set()
+
+    def stop(self) -> None:
+        """Takes the timer back."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._due = None

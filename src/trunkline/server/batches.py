@@ -1,0 +1,52 @@
+"""Batches, which revision 2025-03-26 has: the answers to one go out together, when the last of them is there."""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct, field
+
+from trunkline.wire.messages import Message, RequestId
+
+__all__ = ["Batches", "Gathering"]
+
+
+class Gathering(Struct):
+    """The answers to one batch so far, and how many are still to come."""
+
+    waiting: int = 1  # whoever reads the batch counts as one, so that it is not complete before it is read
+    answers: list[Message] = field(default_factory=list[Message])
+
+
+class Batches:
+    """The batches of one connection that are not answered yet. False while there are none."""
+
+    def __init__(self, send: Callable[[Sequence[Message]], None]) -> None:
+        self._send = send
+        self._open: dict[RequestId, Gathering] = {}  # by the requests that are not answered yet
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def expect(self, gathering: Gathering, ident: RequestId) -> None:
+        """A request belongs to that batch."""
+        gathering.waiting += 1
+        self._open[ident] = gathering
+
+    def take(self, ident: RequestId, answer: Message | None) -> bool:
+        """Takes the answer to a request, or learns that there will be none; False if it belongs to no batch."""
+        gathering = self._open.pop(ident, None)
+        if gathering is None:
+            return False
+        if answer is not None:
+            gathering.answers.append(answer)
+        self.done(gathering)
+        return True
+
+    def done(self, gathering: Gathering) -> None:
+        """One less to wait for; with the last one the answers go out."""
+        gathering.waiting -= 1
+        if not gathering.waiting and gathering.answers:
+            self._send(gathering.answers)
+
+    def clear(self) -> None:
+        """Forgets all of them."""
+        self._open.clear()

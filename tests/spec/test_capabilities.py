@@ -1,0 +1,255 @@
+"""Capabilities: what is declared, what was agreed upon, and what is refused without it."""
+
+from typing import Any
+
+import pytest
+
+from trunkline import Context, Server
+from trunkline.protocol.methods import METHODS, Side
+from trunkline.protocol.revisions import HANDSHAKE
+from trunkline.testing import RawPeer
+
+# The first line that the official Python client sends.
+OFFICIAL = (
+    '{"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},'
+    '"clientInfo":{"name":"mcp","version":"0.1.0"}},"jsonrpc":"2.0","id":0}'
+)
+
+
+def offering(*kinds: str, **options: Any) -> Server:
+    """A server with one of each of these kinds."""
+    server = Server("t", **options)
+    if "tools" in kinds:
+        server.add_tool(lambda: "hello", name="greet")
+    if "resources" in kinds:
+        server.add_resource("note://a", "text")
+    if "prompts" in kinds:
+        server.add_prompt("Greet {whom}.", name="hello")
+    if "completions" in kinds:
+        server.completion(prompt="hello", argument="whom")(lambda value: [value])
+    return server
+
+
+# --- what a server declares ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kinds", "options", "declared"),
+    [
+        ([], {}, {"logging": {}}),
+        ([], {"logging": False}, {}),
+        (["tools"], {}, {"tools": {"listChanged": True}, "logging": {}}),
+        (["resources"], {}, {"resources": {"subscribe": True, "listChanged": True}, "logging": {}}),
+        (["prompts", "completions"], {}, {"prompts": {"listChanged": True}, "completions": {}, "logging": {}}),
+        (
+            [],
+            {"tools": True, "prompts": True},
+            {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "logging": {}},
+        ),
+        (["tools", "prompts"], {"tools": False}, {"prompts": {"listChanged": True}, "logging": {}}),
+        (
+            ["tools", "resources"],
+            {"list_changed": False, "subscribe": False},
+            {"tools": {}, "resources": {}, "logging": {}},
+        ),
+        ([], {"experimental": {"trunkline/x": {"a": 1}}}, {"logging": {}, "experimental": {"trunkline/x": {"a": 1}}}),
+    ],
+)
+async def test_l10_l21_a_capability_appears_if_there_is_something_or_it_was_asked_for(
+    kinds: list[str], options: dict[str, Any], declared: dict[str, Any]
+) -> None:
+    async with RawPeer(offering(*kinds, **options)) as peer:
+        assert (await peer.initialize())["capabilities"] == declared
+
+
+async def test_l27_a_server_with_tools_only_works() -> None:
+    async with RawPeer(offering("tools", logging=False)) as peer:
+        assert (await peer.initialize())["capabilities"] == {"tools": {"listChanged": True}}
+        assert (await peer.result("tools/call", {"name": "greet"}))["content"] == [{"type": "text", "text": "hello"}]
+
+
+@pytest.mark.parametrize(("revision", "named"), [("2024-11-05", False), ("2025-03-26", True)])
+async def test_x04_completions_are_named_to_revisions_that_know_them_and_work_in_all(
+    revision: str, named: bool
+) -> None:
+    params = {"ref": {"type": "ref/prompt", "name": "hello"}, "argument": {"name": "whom", "value": "x"}}
+    async with RawPeer(offering("prompts", "completions")) as peer:
+        assert ("completions" in (await peer.initialize(revision))["capabilities"]) is named
+        assert (await peer.result("completion/complete", params))["completion"]["values"] == ["x"]
+
+
+# --- what was agreed upon ------------------------------------------------------------------------
+
+
+async def test_l08_l25_ad004_the_example_of_the_founding_documents() -> None:
+    server = offering("resources", logging=False, list_changed=False, subscribe=False)
+    async with RawPeer(server) as peer:
+        result = await peer.initialize(capabilities={"resources": {}, "tools": {}})
+        assert result["capabilities"] == {"resources": {}}
+
+
+async def test_l09_ad004_x04_a_client_that_declares_nothing_gets_everything() -> None:
+    async with RawPeer(offering("tools")) as peer:
+        peer.send(OFFICIAL)
+        assert (await peer.receive())["result"]["capabilities"]["tools"] == {"listChanged": True}
+        peer.notify("notifications/initialized")
+        assert len((await peer.result("tools/list"))["tools"]) == 1
+
+
+async def test_l25_x04_what_a_client_turns_off_is_off() -> None:
+    async with RawPeer(offering("tools", "prompts", "resources", logging=False)) as peer:
+        result = await peer.initialize(capabilities={"tools": False, "resources": {"subscribe": False}})
+        assert result["capabilities"] == {"resources": {"listChanged": True}, "prompts": {"listChanged": True}}
+        assert (await peer.error("tools/list"))["data"]["capability"] == "tools"
+        error = await peer.error("resources/subscribe", {"uri": "note://a"})
+        assert error["data"]["capability"] == "resources.subscribe"
+        assert len((await peer.result("resources/list"))["resources"]) == 1
+
+
+async def test_l07_l19_l20_a_session_keeps_what_was_agreed_upon() -> None:
+    declared = {
+        "roots": {"listChanged": True},
+        "sampling": {"modelPreferences": {"x": 1}},
+        "extra": {"kept": [1]},
+        "experimental": {"b": {}, "c": {}},
+    }
+    async with RawPeer(offering("tools", experimental={"a": {}, "b": {}})) as peer:
+        await peer.initialize(capabilities=declared)
+        negotiated = peer.connection.session.negotiated
+        assert negotiated is not None
+        assert negotiated.client == declared
+        assert negotiated.experimental == {"b"}
+        with pytest.raises(AttributeError):
+            negotiated.client = {}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        [],
+        "tools",
+        5,
+        None,
+        {"sampling": []},
+        {"roots": {"listChanged": 1}},
+        {"elicitation": True},
+        {"experimental": []},
+    ],
+)
+async def test_l24_a_declaration_that_is_malformed_is_refused(declared: object) -> None:
+    params = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": declared,
+        "clientInfo": {"name": "raw peer", "version": "1"},
+    }
+    async with RawPeer(Server("t")) as peer:
+        assert (await peer.error("initialize", params))["code"] == -32602
+        assert (await peer.error("tools/list"))["data"]["kind"] == "not_initialized"
+
+
+# --- every method checks its capability ----------------------------------------------------------
+
+GATED = [row for row in METHODS if row.request and row.needs is not None and row.reaches(Side.SERVER)]
+
+
+@pytest.mark.parametrize("revision", [revision.value for revision in HANDSHAKE])
+@pytest.mark.parametrize("method", GATED, ids=lambda row: row.name)
+async def test_l14_l16_l17_l18_l22_ad002_a_method_without_its_capability_is_not_found(
+    method: Any, revision: str
+) -> None:
+    subscribing = method.needs == "resources.subscribe"
+    server = offering("resources", subscribe=False) if subscribing else Server("t", logging=False)
+    async with RawPeer(server) as peer:
+        await peer.initialize(revision)
+        error = await peer.error(method.name, {})
+        assert error["code"] == -32601
+        if method.since <= revision:
+            assert error["data"]["kind"] == "capability_not_supported"
+            assert error["data"]["capability"] == method.needs
+        else:
+            assert error["data"]["kind"] == "method_not_found"
+
+
+@pytest.mark.parametrize("method", ["tasks/create", "tasks/get", "tasks/result", "tasks/list", "tasks/cancel"])
+async def test_l18_without_tasks_their_methods_are_not_found(method: str) -> None:
+    async with RawPeer(offering("tools")) as peer:
+        result = await peer.initialize()
+        assert "tasks" not in result["capabilities"]
+        assert (await peer.error(method, {"taskId": "x"}))["code"] == -32601
+
+
+async def test_l16_the_logging_capability_opens_its_method() -> None:
+    async with RawPeer(Server("t")) as peer:
+        await peer.initialize()
+        assert await peer.result("logging/setLevel", {"level": "debug"}) == {}
+
+
+async def test_l15_without_the_flag_a_change_is_not_told() -> None:
+    for list_changed in (True, False):
+        server = offering("tools", list_changed=list_changed)
+        async with RawPeer(server) as peer:
+            await peer.initialize()
+            await peer.quiet()
+            server.add_tool(lambda: "", name="another")
+            said = [message["method"] for message in await peer.quiet()]
+            assert said == (["notifications/tools/list_changed"] if list_changed else [])
+
+
+# --- what a client can do ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("question", "capability"), [("sample", "sampling"), ("roots", "roots"), ("elicit", "elicitation")]
+)
+async def test_l12_l29_a_client_is_not_asked_for_what_it_did_not_declare(question: str, capability: str) -> None:
+    server = Server("t")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        match question:
+            case "sample":
+                await ctx.sample("hello")
+            case "roots":
+                await ctx.roots()
+            case _:
+                await ctx.elicit("your name?", {"type": "object", "properties": {"name": {"type": "string"}}})
+        return "asked"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        result = await peer.result("tools/call", {"name": "ask"})
+        assert result["isError"]
+        assert result["content"][0]["text"].startswith(f"the client does not support {capability}")
+        assert not any("method" in message for message in peer.transcript.said_by("server"))
+
+
+@pytest.mark.parametrize("level", ["debug", "info"])
+async def test_l11_logging_has_a_level_from_the_start(level: Any) -> None:
+    server = Server("t")
+
+    @server.tool
+    async def speak(ctx: Context) -> str:
+        await ctx.log(level, "hello")
+        return "spoken"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "speak"})
+        said = [message["params"]["level"] for message in peer.waiting()]
+        assert said == ([] if level == "debug" else ["info"])
+
+
+@pytest.mark.parametrize("meta", [None, {"progressToken": "t"}])
+async def test_l13_progress_is_told_to_those_who_gave_a_token(meta: dict[str, str] | None) -> None:
+    server = Server("t")
+
+    @server.tool
+    async def work(ctx: Context) -> str:
+        await ctx.progress(1, total=2)
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "work", **({} if meta is None else {"_meta": meta})})
+        told = [message["params"] for message in peer.waiting()]
+        assert told == ([] if meta is None else [{"progressToken": "t", "progress": 1, "total": 2}])

@@ -1,0 +1,404 @@
+"""Lifecycle: the handshake, the phases, what is allowed in each, and how long things may take."""
+
+import asyncio
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+
+from trunkline import Context, Server
+from trunkline.config import Settings
+from trunkline.errors import RequestTimeout
+from trunkline.facts import CallEnded, CallStarted, Closed, Dropped, PhaseChanged
+from trunkline.protocol.lifecycle import FOUNDING, Phase
+from trunkline.protocol.methods import Side, known
+from trunkline.protocol.revisions import HANDSHAKE
+from trunkline.testing import ManualClock, RawPeer, RecordingObserver
+
+REVISIONS = [revision.value for revision in HANDSHAKE]
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw peer", "version": "1"}}
+REQUESTS = {
+    "tools/list": {},
+    "tools/call": {"name": "greet"},
+    "resources/list": {},
+    "resources/templates/list": {},
+    "resources/read": {"uri": "note://a"},
+    "resources/subscribe": {"uri": "note://a"},
+    "resources/unsubscribe": {"uri": "note://a"},
+    "prompts/list": {},
+    "prompts/get": {"name": "hello"},
+    "completion/complete": {"ref": {"type": "ref/prompt", "name": "hello"}, "argument": {"name": "whom", "value": ""}},
+    "logging/setLevel": {"level": "info"},
+    "ping": {},
+}
+
+
+def everything(**options: Any) -> Server:
+    """A server with something of every kind."""
+    server = Server("everything", **options)
+    server.add_tool(lambda: "hello", name="greet")
+    server.add_resource("note://a", "text")
+    server.add_prompt("Greet {whom}.", name="hello", defaults={"whom": "everybody"})
+    server.completion(prompt="hello", argument="whom")(lambda value: [value])
+    return server
+
+
+def phases(observer: RecordingObserver) -> list[str]:
+    facts = observer.of(PhaseChanged)
+    return [facts[0].before, *(fact.after for fact in facts)]
+
+
+# --- initialize ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["protocolVersion", "capabilities", "clientInfo"])
+async def test_l01_initialize_needs_all_three_of_its_params(missing: str) -> None:
+    async with RawPeer(Server("t")) as peer:
+        error = await peer.error("initialize", {name: value for name, value in HELLO.items() if name != missing})
+        assert (error["code"], error["data"]["kind"]) == (-32602, "invalid_params")
+        assert missing in error["message"]
+
+
+@pytest.mark.parametrize("info", [{}, {"name": "n"}, {"version": "1"}, "client", {"name": 1, "version": "1"}])
+async def test_l01_a_client_must_say_its_name_and_version(info: object) -> None:
+    async with RawPeer(Server("t")) as peer:
+        assert (await peer.error("initialize", {**HELLO, "clientInfo": info}))["code"] == -32602
+
+
+async def test_l01_after_a_failed_initialize_a_good_one_is_taken() -> None:
+    async with RawPeer(Server("t")) as peer:
+        await peer.error("initialize", {})
+        await peer.initialize()
+        await peer.quiet()
+        assert peer.connection.session.phase is Phase.READY
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_x01_a_supported_revision_is_spoken(revision: str) -> None:
+    async with RawPeer(everything()) as peer:
+        assert (await peer.initialize(revision))["protocolVersion"] == revision
+        assert (await peer.result("tools/list"))["tools"][0]["name"] == "greet"
+
+
+@pytest.mark.parametrize("revision", ["2026-07-28", "1999-12-31", "3000-01-01", "", "latest"])
+async def test_x01_any_other_revision_is_answered_with_2025_11_25_and_no_error(revision: str) -> None:
+    async with RawPeer(Server("t")) as peer:
+        assert (await peer.initialize(revision))["protocolVersion"] == "2025-11-25"
+
+
+@pytest.mark.parametrize("instructions", [None, "Be kind."])
+async def test_l03_the_answer_names_revision_capabilities_server_and_instructions_if_there_are_any(
+    instructions: str | None,
+) -> None:
+    async with RawPeer(Server("t", version="7", instructions=instructions)) as peer:
+        result = await peer.initialize()
+        expected = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"logging": {}},
+            "serverInfo": {"name": "t", "version": "7"},
+        }
+        assert result == (expected if instructions is None else {**expected, "instructions": instructions})
+
+
+async def test_l04_a_server_without_a_version_of_its_own_says_ours() -> None:
+    async with RawPeer(Server("t")) as peer:
+        assert (await peer.initialize())["serverInfo"] == {"name": "t", "version": version("trunkline")}
+
+
+async def test_l03_an_older_revision_is_told_less_of_the_server() -> None:
+    server = Server("t", title="T", description="A server.", website_url="https://example.com")
+    async with RawPeer(server) as peer:
+        assert (await peer.initialize("2025-03-26"))["serverInfo"].keys() == {"name", "version"}
+    async with RawPeer(server) as peer:
+        assert (await peer.initialize("2025-06-18"))["serverInfo"].keys() == {"name", "version", "title"}
+
+
+async def test_l06_a_second_initialize_is_refused_and_changes_nothing() -> None:
+    async with RawPeer(Server("t")) as peer:
+        await peer.initialize("2025-06-18", confirm=False)
+        early = await peer.error("initialize", HELLO)
+        peer.notify("notifications/initialized")
+        late = await peer.error("initialize", HELLO)
+        assert [error["code"] for error in (early, late)] == [-32600, -32600]
+        assert early["data"] == {"kind": "already_initialized", "phase": "initializing"}
+        assert late["data"] == {"kind": "already_initialized", "phase": "ready"}
+        assert peer.connection.session.spoken == "2025-06-18"
+
+
+@pytest.mark.parametrize("name", ["notifications/initialized", "initialized"])
+async def test_l05_x03_a_client_says_that_it_is_ready_by_either_name_and_the_server_never_does(name: str) -> None:
+    async with RawPeer(Server("t")) as peer:
+        await peer.initialize(confirm=False)
+        peer.notify(name)
+        assert await peer.quiet() == []
+        assert peer.connection.session.phase is Phase.READY
+        methods = [message.get("method") for message in peer.transcript.said_by("server")]
+        assert set(methods) == {None}
+
+
+async def test_l05_requests_are_served_before_initialized_and_those_of_the_server_wait_for_it() -> None:
+    server = Server("t")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return (await ctx.sample("hello")).model
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"sampling": {}}, confirm=False)
+        assert len((await peer.result("tools/list"))["tools"]) == 1
+        call = peer.call("tools/call", {"name": "ask"})
+        assert [await peer.quiet() for _ in range(2)] == [[], []]  # the tool runs by now
+        peer.notify("notifications/initialized")
+        asked = await peer.receive()
+        assert asked["method"] == "sampling/createMessage"
+        peer.reply(asked, {"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "m"})
+        assert (await peer.answer_to(call))["result"]["content"][0]["text"] == "m"
+
+
+# --- phases --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "method", [*(name for name in REQUESTS if name != "ping"), "foo/bar", "tasks/list", "roots/list"]
+)
+async def test_l02_f02_f15_f16_before_initialize_every_other_request_is_refused(method: str) -> None:
+    async with RawPeer(everything()) as peer:
+        error = await peer.error(method, {"of": "no use"})
+        assert error["code"] == -32600
+        assert error["message"] == f"{method} is not allowed while the session is connecting"
+        assert error["data"] == {"kind": "not_initialized", "phase": "connecting"}
+
+
+async def test_f02_notifications_before_initialize_change_nothing() -> None:
+    observer = RecordingObserver()
+    async with RawPeer(Server("t", observers=[observer])) as peer:
+        for name in ("notifications/initialized", "notifications/cancelled", "notifications/roots/list_changed"):
+            peer.notify(name)
+        assert await peer.quiet() == []
+        assert peer.connection.session.phase is Phase.CONNECTING
+    assert [fact.kind for fact in observer.of(Dropped)] == ["unknown_notification"] * 3
+
+
+def test_f04_the_requests_below_are_all_that_a_client_can_send() -> None:
+    names = {row.name for row in known(HANDSHAKE[-1], Side.SERVER) if row.request}
+    assert names == {*REQUESTS, "initialize", *(name for name in names if name.startswith("tasks/"))}
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("method", REQUESTS)
+async def test_f04_ad001_once_initialized_every_method_is_open(method: str, revision: str) -> None:
+    async with RawPeer(everything()) as peer:
+        await peer.initialize(revision)
+        assert "result" in await peer.request(method, REQUESTS[method])
+
+
+async def test_a04_f01_f17_x05_a_conversation_passes_through_the_phases_of_the_founding_documents() -> None:
+    observer = RecordingObserver()
+    async with RawPeer(Server("t", observers=[observer])) as peer:
+        await peer.initialize()
+        await peer.quiet()
+    assert phases(observer) == ["NEW", "CONNECTING", "INITIALIZING", "READY", "CLOSED"]
+    named = [FOUNDING[Phase[name]] for name in phases(observer)]
+    assert [names.phase for names in named] == [
+        "pre_initialization",
+        "pre_initialization",
+        "initializing",
+        "initialized",
+        "closed",
+    ]
+    assert [names.state for names in named] == ["disconnected", "connecting", "connected", "ready", "disconnected"]
+
+
+async def test_f10_a_client_that_hangs_up_ends_what_runs_for_it() -> None:
+    observer, started, ended = RecordingObserver(), asyncio.Event(), asyncio.Event()
+    server = Server("t", observers=[observer])
+
+    @server.tool
+    async def endless() -> str:
+        started.set()
+        try:
+            return await asyncio.Future()
+        finally:
+            ended.set()
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        peer.call("tools/call", {"name": "endless"})
+        await asyncio.wait_for(started.wait(), 10)
+    await asyncio.wait_for(ended.wait(), 10)
+    assert peer.connection.session.phase is Phase.CLOSED
+    assert not peer.connection.session.in_flight
+    assert server.connections == []
+    assert len(observer.of(Closed)) == 1
+
+
+async def test_f06_f10_x31_a_server_that_ends_lets_calls_finish_and_takes_no_new_ones() -> None:
+    observer, go = RecordingObserver(), asyncio.Event()
+    server = Server("t", observers=[observer])
+
+    @server.tool
+    async def slow() -> str:
+        await go.wait()
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        call = peer.call("tools/call", {"name": "slow"})
+        await peer.quiet()
+        ending = asyncio.create_task(server.aclose())
+        assert await peer.quiet() == []
+        error = await peer.error("tools/list")
+        assert (error["code"], error["data"]["kind"]) == (1008, "temporarily_unavailable")
+        go.set()
+        assert (await peer.answer_to(call))["result"]["content"][0]["text"] == "done"
+        await ending
+        assert peer.closed is not None
+    assert phases(observer)[-3:] == ["READY", "DRAINING", "CLOSED"]
+
+
+async def test_x31_shutdown_is_not_a_method_of_the_specification() -> None:
+    async with RawPeer(Server("t")) as peer:
+        await peer.initialize()
+        assert (await peer.error("shutdown"))["code"] == -32601
+        peer.notify("shutdown")
+        assert await peer.quiet() == []
+
+
+async def test_f19_operations_of_every_family_come_back_to_rest() -> None:
+    observer = RecordingObserver()
+    async with RawPeer(everything(observers=[observer])) as peer:
+        await peer.initialize()
+        for method in ("tools/call", "resources/read", "prompts/get"):
+            await peer.result(method, REQUESTS[method])
+        await peer.error("resources/read", {"uri": "note://none"})
+        assert not peer.connection.session.in_flight
+    started = [(fact.request, fact.method) for fact in observer.of(CallStarted)]
+    ended = [(fact.request, fact.method) for fact in observer.of(CallEnded)]
+    assert started == ended
+    assert {method.partition("/")[0] for _, method in started} == {"initialize", "tools", "resources", "prompts"}
+
+
+# --- in which order things are checked -----------------------------------------------------------
+
+
+async def test_f15_the_phase_is_checked_before_the_capability_and_the_arguments() -> None:
+    async with RawPeer(Server("t")) as peer:
+        assert (await peer.error("prompts/get", {"name": 5}))["data"]["kind"] == "not_initialized"
+
+
+async def test_f15_the_capability_is_checked_before_the_arguments() -> None:
+    async with RawPeer(Server("t")) as peer:
+        await peer.initialize()
+        assert (await peer.error("prompts/get", {"name": 5}))["data"]["kind"] == "capability_not_supported"
+
+
+async def test_f15_the_arguments_are_checked_before_anything_runs() -> None:
+    ran: list[str] = []
+    server = Server("t", prompts=True)
+
+    @server.prompt
+    async def review(language: str) -> str:
+        ran.append(language)
+        return language
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await peer.error("prompts/get", {"name": 5}))["data"]["kind"] == "invalid_params"
+        assert (await peer.error("prompts/get", {"name": "review", "arguments": {}}))["code"] == -32602
+        assert ran == []
+
+
+# --- how long things may take --------------------------------------------------------------------
+
+
+def asking(settings: Settings | None = None, **options: Any) -> tuple[Server, list[RequestTimeout]]:
+    """A server with a tool that asks the client to sample, and the time-outs that came of it."""
+    server, late = Server("t", settings=settings, **options), []
+
+    @server.tool
+    async def ask(ctx: Context, timeout: float | None = None) -> str:
+        try:
+            return (await ctx.sample("hello", timeout=timeout)).model
+        except RequestTimeout as error:
+            late.append(error)
+            return "late"
+
+    return server, late
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments", "seconds"),
+    [(None, {}, 60), (Settings(work_timeout=7), {}, 7), (Settings(work_timeout=7), {"timeout": 3}, 3)],
+)
+async def test_k14_k16_x07_a_request_that_is_not_answered_times_out_and_is_called_off(
+    settings: Settings | None, arguments: dict[str, float], seconds: float
+) -> None:
+    clock = ManualClock()
+    server, late = asking(settings, clock=clock)
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"sampling": {}})
+        call = peer.call("tools/call", {"name": "ask", "arguments": arguments})
+        asked = await peer.receive()
+        clock.advance(seconds - 0.1)
+        assert await peer.quiet() == []
+        clock.advance(0.1)
+        cancelled = await peer.receive()
+        assert cancelled["method"] == "notifications/cancelled"
+        assert cancelled["params"]["requestId"] == asked["id"]
+        assert (await peer.answer_to(call))["result"]["content"][0]["text"] == "late"
+    (error,) = late
+    assert (error.method, error.elapsed) == ("sampling/createMessage", seconds)
+
+
+async def test_k18_a_late_answer_is_dropped_and_counted_and_goes_to_no_other_call() -> None:
+    clock, observer = ManualClock(), RecordingObserver()
+    server, late = asking(clock=clock, observers=[observer])
+    answer = {"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "late model"}
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"sampling": {}})
+        first = peer.call("tools/call", {"name": "ask"})
+        asked = await peer.receive()
+        clock.advance(60)
+        await peer.answer_to(first)
+        second = peer.call("tools/call", {"name": "ask"})
+        said = [await peer.receive(), await peer.receive()]
+        assert [message["method"] for message in said] == ["notifications/cancelled", "sampling/createMessage"]
+        peer.reply(asked, answer)
+        assert [await peer.quiet() for _ in range(2)] == [[], []]
+        assert list(peer.connection.session.in_flight) == [second]
+        assert [fact.kind for fact in observer.of(Dropped)] == ["unexpected_reply"]
+    assert len(late) == 1
+
+
+async def test_f08_k17_nothing_times_out_after_a_handshake() -> None:
+    clock = ManualClock()
+    async with RawPeer(Server("t", clock=clock)) as peer:
+        clock.advance(9)
+        await peer.initialize()
+        clock.advance(3600)
+        assert await peer.quiet() == []
+        assert clock.waiting == 0
+        assert peer.connection.session.phase is Phase.READY
+
+
+async def test_x07_a_call_that_asks_again_and_again_times_out_once() -> None:
+    clock, observer = ManualClock(), RecordingObserver()
+    server = Server("t", clock=clock, observers=[observer])
+
+    @server.tool
+    async def curious(ctx: Context) -> str:
+        for _ in range(3):
+            await ctx.ping()
+        return await asyncio.Future()
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        call = peer.call("tools/call", {"name": "curious"})
+        for _ in range(3):
+            peer.reply(await peer.receive(), {})
+        await peer.quiet()
+        clock.advance(60)
+        assert (await peer.answer_to(call))["result"]["isError"]
+        assert await peer.quiet() == []
+    ended = [fact for fact in observer.of(CallEnded) if fact.method == "tools/call"]
+    assert len(ended) == 1
