@@ -52,8 +52,8 @@ check: $(VENV)/.ready
 docs: $(VENV)/.ready
 	$(BIN)/python tools/generated.py
 
-bench: $(VENV)/.ready
-	$(BIN)/python bench/run.py --python "$(PYTHON)"
+bench:
+	$(PYTHON) bench/run.py --python "$(PYTHON)"
 
 fuzz: $(VENV)/.ready
 	$(BIN)/python -m tests.fuzz.run

@@ -85,15 +85,21 @@ class TrunklineError(Exception):
 
 
 class ProtocolError(TrunklineError):
-    """A fault that the peer is told about, as a JSON-RPC error."""
+    """A fault that the peer is told about, as a JSON-RPC error.
 
-    code: ClassVar[int] = -32603
+    Raise it in a handler to answer with an error of your own: `data` is any JSON and travels as it is, with `kind`
+    beside the members of an object; `code` is one of your own, outside of -32768 to -32000.
+    """
+
+    code: int = -32603
     kind: ClassVar[str] = "internal_error"
 
-    def __init__(self, message: str, *, data: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, message: str, *, code: int | None = None, data: Any = None) -> None:
         super().__init__(message)
         self.message = message
-        self.data: dict[str, Any] = {"kind": self.kind, **(data or {})}
+        self.data: Any = {"kind": self.kind, **(data or {})} if data is None or isinstance(data, Mapping) else data
+        if code is not None:
+            self.code = code
 
 
 class ParseError(ProtocolError):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import threading
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -489,6 +490,22 @@ async def test_t19_slow_calls_overlap_and_do_not_hold_up_others() -> None:
     assert [text_of(answer["result"]) for answer in answers] == ["done", "done"]
 
 
+async def test_a12_a_plain_function_that_blocks_does_not_hold_up_others() -> None:
+    server, released = Server("t"), threading.Event()
+
+    @server.tool
+    def slow() -> str:
+        assert released.wait(10)
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        waiting = peer.call("tools/call", {"name": "slow"})
+        assert await peer.result("ping") == {}
+        released.set()
+        assert text_of((await peer.answer_to(waiting))["result"]) == "done"
+
+
 # --- arguments -----------------------------------------------------------------------------------
 
 SEARCH = {
@@ -746,7 +763,7 @@ async def test_y06_y09_y10_content_that_may_not_be_sent_is_a_failed_result(block
 # --- changes -------------------------------------------------------------------------------------
 
 
-async def test_t17_too_17_a_burst_of_tools_is_announced_at_once_and_once_more() -> None:
+async def test_t17_x13_ad003_too_17_a_burst_of_tools_is_announced_at_once_and_once_more() -> None:
     clock = ManualClock()
     server = Server("t", tools=True, clock=clock)
     async with RawPeer(server) as peer:

@@ -1,39 +1,102 @@
-"""Settings: their bounds, and where they come from."""
+"""Settings: their defaults, their bounds, and where they come from."""
 
-from dataclasses import fields
+from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trunkline.config import Settings
+from trunkline import Settings
 from trunkline.errors import ConfigError
 
-KIB, MIB = 1024, 1024 * 1024
-LIMITS = [field.name for field in fields(Settings) if field.name.endswith("_size_limit")]
+SIZES = [field.name for field in fields(Settings) if field.name.endswith("_size_limit")]
 
 
-def test_w16_w17_every_transport_has_a_limit_of_16_mib_under_its_own_name() -> None:
-    assert {"tcp_message_size_limit", "http_body_size_limit", "ws_message_size_limit", "sse_event_size_limit"} < {
-        *LIMITS
-    }
-    assert {getattr(Settings(), name) for name in LIMITS} == {16_777_216}
+def test_a19_w16_the_defaults_are_those_of_the_founding_numbers() -> None:
+    settings = Settings()
+    assert {getattr(settings, name) for name in SIZES} == {16_777_216}
+    assert (settings.quick_timeout, settings.work_timeout, settings.person_timeout) == (5, 60, 3600)
+    assert settings.initialize_timeout == 30
+    assert settings.list_changed_interval == 0.1
+    assert settings.max_tool_description == 10_000
 
 
-@pytest.mark.parametrize("name", LIMITS)
-def test_w17_a_limit_is_taken_from_a_file_the_environment_or_an_argument(name: str, tmp_path: Path) -> None:
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Settings().page_size = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_w17_w19_w24_each_size_limit_has_a_name_and_its_own_bounds(name: str) -> None:
+    for size in (1024, 100 * 1024 * 1024):
+        changed = Settings(**{name: size})
+        assert {other for other in SIZES if getattr(changed, other) != 16_777_216} == {name}
+    for size in (512, 1023, 100 * 1024 * 1024 + 1, 200 * 1024 * 1024):
+        with pytest.raises(ConfigError, match="1 KiB"):
+            Settings(**{name: size})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"work_timeout": 0},
+        {"work_timeout": -1},
+        {"max_calls": 0},
+        {"on_duplicate": "maybe"},
+        {"page_size": 20, "max_page_size": 10},
+        {"unsent_high": 20, "unsent_limit": 10},
+    ],
+    ids=str,
+)
+def test_w19_what_cannot_work_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Settings(**bad)
+
+
+@pytest.mark.parametrize("name", ["work_timeout", "quick_timeout", "person_timeout", "longest_call", "drain_timeout"])
+def test_none_means_off(name: str) -> None:
+    assert getattr(Settings(**{name: None}), name) is None
+
+
+def test_w17_keyword_arguments_go_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
-    file.write_text(f"{name} = 1024\n", encoding="utf-8")
-    environ = {f"TRUNKLINE_{name.upper()}": "2048"}
-    assert getattr(Settings(**{name: 4096}), name) == 4096  # type: ignore[arg-type]
-    assert getattr(Settings.load(file, environ={}), name) == 1024
-    assert getattr(Settings.load(file, environ=environ), name) == 2048
-    assert getattr(Settings.load(file, environ=environ, **{name: 4096}), name) == 4096
+    file.write_text("page_size = 1\nmax_calls = 1\nmax_waiting = 1\non_duplicate = 'warn'\n")
+    environ = {"TRUNKLINE_MAX_CALLS": "2", "TRUNKLINE_MAX_WAITING": "2", "OTHER": "x"}
+    settings = Settings.load(file, environ=environ, max_waiting=3)
+    assert (settings.page_size, settings.max_calls, settings.max_waiting) == (1, 2, 3)
+    assert settings.on_duplicate == "warn"
 
 
-@pytest.mark.parametrize("name", LIMITS)
-def test_w19_a_limit_is_from_1_kib_to_100_mib(name: str) -> None:
-    for size in (1 * KIB, 100 * MIB):
-        assert getattr(Settings(**{name: size}), name) == size  # type: ignore[arg-type]
-    for size in (512, 1 * KIB - 1, 100 * MIB + 1, 200 * MIB):
-        with pytest.raises(ConfigError, match=name):
-            Settings(**{name: size})  # type: ignore[arg-type]
+def test_w17_settings_are_read_from_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRUNKLINE_PAGE_SIZE", "7")
+    assert Settings.load().page_size == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("WORK_TIMEOUT", "1.5", 1.5),
+        ("WORK_TIMEOUT", "2", 2.0),
+        ("WORK_TIMEOUT", "off", None),
+        ("WORK_TIMEOUT", "None", None),
+        ("WORK_TIMEOUT", "", None),
+        ("MAX_CALLS", "12", 12),
+        ("ON_DUPLICATE", "replace", "replace"),
+    ],
+)
+def test_w17_variables_are_read_in_the_type_of_their_setting(name: str, text: str, value: Any) -> None:
+    settings = Settings.load(environ={f"TRUNKLINE_{name}": text})
+    assert getattr(settings, name.lower()) == value
+
+
+def test_variables_and_names_that_make_no_sense_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="TRUNKLINE_MAX_CALLS must be a number"):
+        Settings.load(environ={"TRUNKLINE_MAX_CALLS": "many"})
+    with pytest.raises(ConfigError, match=r"unknown setting 'speed'; the settings are .*work_timeout"):
+        Settings.load(environ={}, speed="high")
+    file = tmp_path / "settings.toml"
+    file.write_text("page_size: 1")
+    with pytest.raises(ConfigError, match="cannot read settings from"):
+        Settings.load(file, environ={})
+    with pytest.raises(ConfigError, match="cannot read settings from"):
+        Settings.load(tmp_path / "nowhere.toml", environ={})

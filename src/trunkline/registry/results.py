@@ -117,7 +117,9 @@ def _text(general: Callable[[Any, Any], CallToolResult]) -> Callable[[Any, Any],
     """The short way of a tool that returns text, which most of them do."""
 
     def convert(value: Any, _: Any) -> CallToolResult:
-        return CallToolResult([TextContent(value)], {"result": value}) if type(value) is str else general(value, _)
+        if type(value) is str:
+            return CallToolResult([TextContent(value)], {"result": value}, False)
+        return general(value, _)
 
     return convert
 

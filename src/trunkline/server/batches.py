@@ -17,23 +17,20 @@ class Gathering(Struct):
 
 
 class Batches:
-    """The batches of one connection that are not answered yet. False while there are none."""
+    """The batches of one connection that are not answered yet."""
 
     def __init__(self, send: Callable[[Sequence[Message]], None]) -> None:
         self._send = send
-        self._open: dict[RequestId, Gathering] = {}  # by the requests that are not answered yet
-
-    def __bool__(self) -> bool:
-        return bool(self._open)
+        self.open: dict[RequestId, Gathering] = {}  # by the requests that are not answered yet; empty most of the time
 
     def expect(self, gathering: Gathering, ident: RequestId) -> None:
         """A request belongs to that batch."""
         gathering.waiting += 1
-        self._open[ident] = gathering
+        self.open[ident] = gathering
 
     def take(self, ident: RequestId, answer: Message | None) -> bool:
         """Takes the answer to a request, or learns that there will be none; False if it belongs to no batch."""
-        gathering = self._open.pop(ident, None)
+        gathering = self.open.pop(ident, None)
         if gathering is None:
             return False
         if answer is not None:
@@ -49,4 +46,4 @@ class Batches:
 
     def clear(self) -> None:
         """Forgets all of them."""
-        self._open.clear()
+        self.open.clear()

@@ -41,7 +41,7 @@ from trunkline.protocol.events import (
 )
 from trunkline.protocol.inflight import Awaited, Running
 from trunkline.protocol.lifecycle import Phase, Signal
-from trunkline.protocol.methods import Side
+from trunkline.protocol.methods import Side, Wait
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import LOGGING_LEVELS, CallToolResult, ProgressParams
@@ -113,6 +113,7 @@ class Connection:
         self._paused = False
         self._notices: set[drive.Working] = set()  # notifications being taken; the session keeps requests only
         self._batches = Batches(channel.send)
+        self._batched = self._batches.open
         self._alarm = Alarm(self.session.timetable, shared.clock, self._expire)
         self._opened: asyncio.Future[None] | None = None  # for requests of ours that came too early
         self._idle: asyncio.Future[None] | None = None
@@ -130,21 +131,22 @@ class Connection:
         for message in messages:
             if isinstance(message, Batch):
                 self._receive_batch(message, now, origin)
-            else:
-                self._handle(receive(message, now), origin)
-
-    def _handle(self, event: Event, origin: Origin) -> None:
-        if type(event) is CallReceived:
-            event.call.origin = origin
-            if self._active < self._max_calls:
+                continue
+            event = receive(message, now)
+            if type(event) is CallReceived and self._active < self._max_calls:  # the short way of most messages
+                event.call.origin = origin
                 self._start(event.call, event.params)
             else:
-                self._put_off(event.call, event.params)
-        else:
-            self._handle_other(event, origin)
+                self._handle(event, origin)
 
-    def _handle_other(self, event: Event, origin: Origin) -> None:
+    def _handle(self, event: Event, origin: Origin) -> None:
         match event:
+            case CallReceived(call=call, params=params):
+                call.origin = origin
+                if self._active < self._max_calls:
+                    self._start(call, params)
+                else:
+                    self._put_off(call, params)
             case Answered():
                 _settle(event)
             case NoticeReceived():
@@ -164,8 +166,6 @@ class Connection:
                     request.on_progress(progress)
             case Ignored(why=why, kind=kind):
                 self.dropped(why, kind)
-            case CallReceived():
-                pass  # handled above, before all others
 
     def _receive_batch(self, batch: Batch, now: float, origin: Origin) -> None:
         if self.session.revision is not Revision.V2025_03_26:
@@ -186,6 +186,9 @@ class Connection:
     # --- calls ---------------------------------------------------------------------------------
 
     def _put_off(self, call: Running, params: Any) -> None:
+        if call.method.wait is Wait.QUICK:
+            self._start(call, params)  # ping and lists run no user code: nothing is gained by letting them wait
+            return
         self._waiting.append((call, params))
         if len(self._waiting) >= self.settings.max_waiting and not self._paused:
             self._paused = True
@@ -217,8 +220,8 @@ class Connection:
         if error is None:
             try:
                 answer = self.session.reply(call, value)
-                if answer is not None:
-                    self._send_answer(answer, call.id)
+                if answer is not None and not (self._batched and self._batches.take(call.id, answer)):
+                    self.channel.send(answer, about=call.id)
             except Exception as unsendable:  # noqa: BLE001 - a value without JSON, for one
                 self._unsendable(call, unsendable)
             else:
@@ -492,4 +495,5 @@ def _settle(event: Answered) -> None:
     if event.error is None:
         waiter.set_result(event.result)
     else:
-        waiter.set_exception(PeerError(event.error.code, event.error.message, event.error.data))
+        data = None if event.error.data is UNSET else event.error.data
+        waiter.set_exception(PeerError(event.error.code, event.error.message, data))

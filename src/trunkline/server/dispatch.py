@@ -72,7 +72,7 @@ class Dispatcher:
         decode, answer = found
         try:
             typed = decode(b"{}" if params is UNSET else params)
-        except codec.DecodeError as error:
+        except (codec.DecodeError, RecursionError) as error:
             raise _misfit(call.method.name, error) from None
         return answer(connection, call, typed)
 

@@ -44,11 +44,11 @@ def start(work: Work, threads: Threads, done: Told, call: Any) -> Working | None
     """Gets the work of a call going, on the running loop. None: it is done, and `done` has been told."""
     if type(work) is _COROUTINE:
         task: asyncio.Task[Any] = _task(work, loop=threads.loop)  # pyright: ignore[reportArgumentType]
-        if task.done():
-            _ended(task, done, call)
-            return None
-        task.add_done_callback(lambda ended: _ended(ended, done, call))
-        return task
+        if not task.done():
+            task.add_done_callback(lambda ended: _ended(ended, done, call))
+            return task
+        _ended(task, done, call)
+        return None
     if type(work) is OnThread:
         return _start_thread(work, threads, done, call)
     done(call, work, None)

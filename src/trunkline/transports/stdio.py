@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["private_streams", "serve_stdio"]
 
-READ_SIZE: Final = 256 * 1024
+READ_SIZE: Final = 64 * 1024
 PIPE_SIZE: Final = 1024 * 1024  # what an unprivileged process may ask for on Linux
 PARENT_CHECK: Final = 1.0  # seconds; a parent that died is noticed within two
 _F_SETPIPE_SZ: Final = 1031  # fcntl has the name only where the platform has the call
@@ -105,7 +105,7 @@ def _pollable(loop: asyncio.AbstractEventLoop, descriptor: int) -> bool:
 
 
 class PolledReader:
-    """Reads when there is something to read, into one buffer that is kept."""
+    """Reads when there is something to read: more than most messages need, and much more once that was not enough."""
 
     def __init__(
         self,
@@ -118,9 +118,7 @@ class PolledReader:
         self._descriptor = descriptor
         self._feed = feed
         self._at_end = at_end
-        self._buffer = bytearray(READ_SIZE)
-        self._view = memoryview(self._buffer)
-        self._into = [self._buffer]
+        self._size = READ_SIZE
         self._reading = False
         self._done = False
         os.set_blocking(descriptor, False)
@@ -140,15 +138,16 @@ class PolledReader:
 
     def _readable(self) -> None:
         try:
-            size = os.readv(self._descriptor, self._into)
+            data = os.read(self._descriptor, self._size)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            size = 0
-        if size:
-            self._feed(bytes(self._view[:size]))
-        else:
+            data = b""
+        if not data:
             self.close()
+            return
+        self._size = PIPE_SIZE if len(data) == self._size else READ_SIZE
+        self._feed(data)
 
     def close(self) -> None:
         """Reads no more, whoever decided that."""
@@ -181,26 +180,30 @@ class PolledWriter:
             return
         written = 0
         if not self._queue:
-            written = self._try(data)
+            try:
+                written = os.write(self._descriptor, data)
+            except OSError as error:
+                written = self._unwritten(error, data)
             if written == len(data):
                 return
             self._loop.add_writer(self._descriptor, self._writable)
         self._queue.append(memoryview(data)[written:])
         self.unsent += len(data) - written
 
-    def _try(self, data: bytearray | memoryview) -> int:
-        try:
-            return os.write(self._descriptor, data)
-        except (BlockingIOError, InterruptedError):
+    def _unwritten(self, error: OSError, data: bytearray | memoryview) -> int:
+        """How much can be forgotten of what could not be written: nothing for now, or all of it for good."""
+        if isinstance(error, BlockingIOError | InterruptedError):
             return 0
-        except OSError as error:
-            self._broke(error)
-            return len(data)
+        self._broke(error)
+        return len(data)
 
     def _writable(self) -> None:
         while self._queue:
             piece = self._queue[0]
-            written = self._try(piece)
+            try:
+                written = os.write(self._descriptor, piece)
+            except OSError as error:
+                written = self._unwritten(error, piece)
             if self._broken:
                 return
             self.unsent -= written

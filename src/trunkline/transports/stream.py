@@ -76,15 +76,12 @@ class StreamChannel:
     # --- in ------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Takes what a read brought and hands up every message in it."""
+        """Takes what a read brought and hands up the messages in it: not too many at once, and none that is not wanted
+        now or whose answer the peer would not read; those wait until this is called again, with nothing if need be."""
         framing = self._framing or self._detect(data)
         if framing is None:
             return
         self._arrived += [decode(frame) for frame in framing.feed(data)]
-        self._hand_up()
-
-    def _hand_up(self) -> None:
-        """Hands up what has arrived: not too much at once, and no more than is wanted and than the peer reads."""
         while self._arrived and not (self._held or self._clogged or self._handing_up or self._closed is not None):
             messages, self._arrived = self._arrived, []
             if len(messages) > AT_ONCE:
@@ -95,7 +92,8 @@ class StreamChannel:
                     self._receiver.received(messages, self._origin)
             finally:
                 self._handing_up = False
-            self._flush()
+            if self._out:
+                self._flush()
 
     def _detect(self, data: bytes) -> Framing | None:
         self._framing = detect(data, self._max_frame)
@@ -115,7 +113,7 @@ class StreamChannel:
     def _regulate(self) -> None:
         if self._source is None:
             return
-        self._hand_up()  # what was held back comes first
+        self.feed(b"")  # what was held back comes first
         if self._held or self._clogged:
             self._source.pause()
         else:

@@ -14,6 +14,7 @@ from msgspec import Struct
 __all__ = ["BadFrame", "Frame", "Framing", "LengthFramer", "LineFramer", "TooLarge", "detect"]
 
 MAX_HEADER: Final = 8 * 1024  # a header block is one or two short lines; more is no header block
+_SMALL: Final = 4096  # pieces below this are joined early: a trickle must not take up many times its own size
 _BLANK: Final = b" \t\r\n"
 _LENGTH_NAME: Final = b"content-length"
 _HEADER_ENDS: Final = (b"\r\n\r\n", b"\n\n")
@@ -51,7 +52,7 @@ class LineFramer:
     """Cuts a byte stream into newline-ended frames, however the bytes arrive. Blank lines are passed over.
 
     A line that lies whole in what was fed is cut out of it directly. Pieces of an unfinished line are kept
-    as they came and joined once, so no byte is searched twice.
+    and joined at its end, so no byte is searched twice.
     """
 
     def __init__(self, max_frame: int) -> None:
@@ -64,15 +65,22 @@ class LineFramer:
         """Takes what has arrived and gives the frames that are whole now, in order; what is too long as a fault."""
         lines: list[bytes] = data.split(b"\n")
         rest = lines.pop()
+        if self._kept or len(data) > self._max_frame:
+            frames = self._measured(lines)
+        else:  # no line in it can be too long
+            frames: list[Frame] = [line for line in lines if line and not line.isspace()]
+        if rest:
+            self._keep(rest)
+        return frames
+
+    def _measured(self, lines: list[bytes]) -> list[Frame]:
         frames: list[Frame] = []
         for line in lines:
             whole = line if self._kept == 0 else self._joined(line)
             if whole is None or len(whole) > self._max_frame:
-                whole = _without_return(whole, self._max_frame)
-            if not isinstance(whole, bytes) or (not whole.isspace() and whole):
+                frames.append(_without_return(whole, self._max_frame))
+            elif whole and not whole.isspace():
                 frames.append(whole)
-        if rest:
-            self._keep(rest)
         return frames
 
     def _keep(self, piece: bytes) -> None:
@@ -81,6 +89,8 @@ class LineFramer:
             self._skipping = True
             self._pieces.clear()
         if not self._skipping:
+            while self._pieces and len(self._pieces[-1]) <= len(piece) < _SMALL:
+                piece = self._pieces.pop() + piece
             self._pieces.append(piece)
 
     def _joined(self, last: bytes) -> bytes | None:

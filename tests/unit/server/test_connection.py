@@ -126,16 +126,17 @@ async def test_reading_pauses_when_too_many_wait_and_goes_on_when_half_of_them_h
             gate.call(peer, number)
         await turns()
         ping = peer.call("ping")
-        gate.call(peer, 6)
+        last = gate.call(peer, 6)
         await turns()
         assert peer.waiting() == []  # nothing is read any more, not even a ping
         assert len(peer.connection.session.in_flight) == 6
         gate.go.set()
         assert (await peer.answer_to(ping))["result"] == {}
-        assert len(await peer.quiet()) == 7
+        assert (await peer.answer_to(last))["result"]["structuredContent"] == {"result": 6}
+        assert len(await peer.quiet()) == 6
 
 
-async def test_answers_and_cancellations_are_taken_while_calls_wait_their_turn() -> None:
+async def test_k01_png_01_answers_and_pings_are_taken_while_calls_wait_their_turn() -> None:
     server = Server("t", settings=Settings(max_calls=1))
 
     @server.tool
@@ -145,23 +146,377 @@ async def test_answers_and_cancellations_are_taken_while_calls_wait_their_turn()
 
     async with RawPeer(server) as peer:
         await peer.initialize()
-        first, second, third = (peer.call("tools/call", {"name": "ask"}) for _ in range(3))
+        calls = [peer.call("tools/call", {"name": "ask"}) for _ in range(3)]
+        for call in calls:
+            asked = await peer.receive()
+            assert await peer.quiet() == []  # the others wait, and a ping is answered all the same
+            peer.reply(asked, {})
+            assert (await peer.answer_to(call))["result"]["isError"] is False
+
+
+# --- the server's own requests --------------------------------------------------------------------------------------
+
+
+async def test_k03_k04_a_server_may_ping_its_client_and_waits_five_seconds_by_default() -> None:
+    clock, outcome = ManualClock(), []
+    server = Server("t", clock=clock)
+
+    @server.tool
+    async def check(ctx: Context) -> str:
+        for timeout in (None, None, 2.0):
+            try:
+                await ctx.ping(timeout=timeout)
+                outcome.append("there")
+            except RequestTimeout as error:
+                outcome.append(f"{error.method} {error.elapsed:g}")
+        return "checked"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        call = peer.call("tools/call", {"name": "check"})
         peer.reply(await peer.receive(), {})
-        assert (await peer.answer_to(first))["result"]["isError"] is False
-        peer.notify("notifications/cancelled", {"requestId": second})
-        told = [await peer.receive(), await peer.receive()]
-        asked = next(message for message in told if message["method"] == "ping" and message["id"] == 3) if False else None
-        requests = [message for message in told if message.get("method") == "ping"]
-        peer.reply(requests[-1], {})
-        del asked
-        answered = await _answer_every_ping(peer, third)
-        assert answered["result"]["isError"] is False
+        for seconds in (5, 2):
+            asked = await peer.receive()
+            assert asked["method"] == "ping"
+            clock.advance(seconds - 0.01)
+            assert await peer.quiet() == []
+            clock.advance(0.01)
+            assert (await peer.receive())["params"]["requestId"] == asked["id"]
+        await peer.answer_to(call)
+    assert outcome == ["there", "ping 5", "ping 2"]
 
 
-async def _answer_every_ping(peer: RawPeer, ident: int | str) -> Any:
-    while True:
-        message = await peer.receive()
-        if message.get("id") == ident and "method" not in message:
-            return message
-        if message.get("method") == "ping":
-            peer.reply(message, {})
+async def test_k03_ping_does_not_wait_for_initialized() -> None:
+    async with RawPeer(Server("t")) as peer:
+        asking = asyncio.ensure_future(peer.connection.request("ping"))
+        peer.reply(await peer.receive(), {})
+        await asyncio.wait_for(asking, 10)
+
+
+async def test_a_request_before_the_handshake_is_refused_here() -> None:
+    async with RawPeer(Server("t")) as peer:
+        with pytest.raises(WrongPhase):
+            await peer.connection.request("roots/list")
+
+
+async def test_p15_an_answer_that_nobody_waits_for_is_dropped_and_counted() -> None:
+    gate = Gate()
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        peer.send({"jsonrpc": "2.0", "id": 99, "result": {}})
+        peer.send({"jsonrpc": "2.0", "id": None, "error": {"code": 1, "message": "x"}})
+        assert await peer.quiet() == []
+    assert [fact.kind for fact in gate.observer.of(Dropped)] == ["unexpected_reply"] * 2
+
+
+async def test_an_answer_that_comes_when_its_asker_has_just_given_up_harms_nobody() -> None:
+    async with RawPeer(Server("t")) as peer:
+        await peer.initialize()
+        asking = asyncio.ensure_future(peer.connection.request("ping"))
+        asked = await peer.receive()
+        peer.reply(asked, {})
+        asking.cancel()  # in the very turn in which the answer is on its way
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert await peer.quiet() == []  # there is nothing left to call off
+        assert peer.connection.session.pending == {}
+
+
+# --- what cannot be sent ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("thread", [False, True])
+async def test_a_value_without_json_is_a_failure_whose_reason_the_operator_sees(*, thread: bool) -> None:
+    observer = RecordingObserver()
+    server = Server("t", observers=[observer])
+
+    async def odd(x: str) -> Any:
+        return object()
+
+    def odd_on_thread(x: str) -> Any:
+        return object()
+
+    server.add_resource("r://{x}", odd_on_thread if thread else odd)
+    server.add_tool(odd_on_thread if thread else odd, name="odd")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        error = await peer.error("resources/read", {"uri": "r://1"})
+        assert error["code"] == -32603
+        result = await peer.result("tools/call", {"name": "odd", "arguments": {"x": "1"}})
+        assert result["isError"] is True
+        assert await peer.quiet() == []
+        assert peer.connection.session.in_flight == {}
+    failures = observer.of(HandlerFailed)
+    assert len(failures) == 2
+    assert error["data"]["reference"] == failures[0].reference
+
+
+async def test_r16_a_handler_that_fails_after_it_was_cancelled_is_still_reported() -> None:
+    observer, began = RecordingObserver(), asyncio.Event()
+    server = Server("t", observers=[observer])
+
+    @server.tool
+    async def clumsy() -> str:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("while cleaning up")
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        call = peer.call("tools/call", {"name": "clumsy"})
+        await began.wait()
+        peer.notify("notifications/cancelled", {"requestId": call})
+        assert await peer.quiet() == []
+        assert await peer.quiet() == []
+    assert [str(fact.error) for fact in observer.of(HandlerFailed)] == ["while cleaning up"]
+
+
+# --- batches, in the one revision that has them ------------------------------------------------------------------------
+
+
+async def test_x25_a_batch_is_answered_with_a_batch_once_all_of_it_is_done() -> None:
+    gate = Gate()
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize("2025-03-26")
+        wait = {"jsonrpc": "2.0", "id": 10, "method": "tools/call", "params": {"name": "wait"}}
+        ping = {"jsonrpc": "2.0", "id": 11, "method": "ping"}
+        unknown = {"jsonrpc": "2.0", "id": 12, "method": "no/such"}
+        notice = {"jsonrpc": "2.0", "method": "notifications/nobody"}
+        peer.send([wait, ping, unknown, notice])
+        assert await peer.quiet() == []
+        gate.go.set()
+        answers = await peer.receive()
+        assert {answer["id"] for answer in answers} == {10, 11, 12}
+        assert await peer.quiet() == []
+
+
+async def test_x25_a_batch_of_which_a_part_is_cancelled_is_answered_without_it() -> None:
+    gate = Gate()
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize("2025-03-26")
+        wait = {"jsonrpc": "2.0", "id": 10, "method": "tools/call", "params": {"name": "wait"}}
+        peer.send([wait, {"jsonrpc": "2.0", "id": 11, "method": "ping"}])
+        await turns()
+        peer.notify("notifications/cancelled", {"requestId": 10})
+        (answer,) = await peer.receive()
+        assert answer["id"] == 11
+
+
+async def test_x25_a_batch_of_notifications_and_one_that_is_cancelled_whole_are_not_answered() -> None:
+    gate = Gate()
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize("2025-03-26")
+        peer.send([{"jsonrpc": "2.0", "method": "notifications/nobody"}])
+        peer.send([{"jsonrpc": "2.0", "id": 10, "method": "tools/call", "params": {"name": "wait"}}])
+        await turns()
+        peer.notify("notifications/cancelled", {"requestId": 10})
+        assert await peer.quiet() == []
+
+
+@pytest.mark.parametrize("revision", ["2024-11-05", "2025-06-18", "2025-11-25"])
+async def test_x25_in_other_revisions_a_batch_is_refused_whole(revision: str) -> None:
+    async with RawPeer(Gate().server) as peer:
+        await peer.initialize(revision)
+        peer.send([{"jsonrpc": "2.0", "id": 10, "method": "ping"}])
+        (answer,) = await peer.quiet()
+        assert answer["error"]["code"] == -32600
+        assert answer.get("id") is None
+
+
+# --- phases ------------------------------------------------------------------------------------------------------------
+
+
+async def test_f21_while_a_session_is_paused_new_requests_are_refused_and_what_runs_goes_on() -> None:
+    gate = Gate()
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        running = gate.call(peer)
+        await turns()
+        peer.connection.step(Signal.PAUSE)
+        error = await peer.error("tools/call", {"name": "quick"})
+        assert (error["code"], error["data"]["name"]) == (1008, "temporarily_unavailable")
+        assert await peer.result("ping") == {}
+        gate.go.set()
+        assert (await peer.answer_to(running))["result"]["isError"] is False
+        peer.connection.step(Signal.RESUME)
+        assert (await peer.result("tools/call", {"name": "quick"}))["isError"] is False
+
+
+async def test_d12_ending_in_good_order_waits_for_what_runs_and_refuses_what_is_new() -> None:
+    gate = Gate(settings=Settings(max_calls=1))
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        running, waiting = gate.call(peer, 1), gate.call(peer, 2)
+        await turns()
+        ending = asyncio.ensure_future(gate.server.aclose())
+        await turns()
+        assert peer.connection.session.phase is Phase.DRAINING
+        assert (await peer.error("tools/list"))["code"] == 1008
+        assert await peer.result("ping") == {}
+        assert not ending.done()
+        gate.go.set()
+        for call in (running, waiting):
+            assert (await peer.answer_to(call))["result"]["isError"] is False
+        await asyncio.wait_for(ending, 10)
+        assert peer.closed is not None
+        assert gate.server.connections == []
+
+
+async def test_d12_what_does_not_end_is_stopped_at_the_deadline() -> None:
+    gate = Gate(settings=Settings(drain_timeout=0.01))
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        call = gate.call(peer)
+        await turns()
+        await asyncio.wait_for(gate.server.aclose(), 10)
+        await turns()
+        assert gate.running == 0
+        assert peer.waiting() == []
+    assert [fact.outcome for fact in gate.observer.of(CallEnded) if fact.request == call] == ["closed"]
+
+
+async def test_d12_ending_a_server_without_anybody_on_the_line_is_at_once_and_it_can_serve_again() -> None:
+    gate = Gate()
+    await gate.server.aclose()
+    for _ in range(2):
+        async with RawPeer(gate.server) as peer:
+            await peer.initialize()
+            assert (await peer.result("tools/call", {"name": "quick"}))["isError"] is False
+            await gate.server.aclose()
+            assert peer.closed is not None
+
+
+async def test_when_a_peer_goes_everything_of_it_ends() -> None:
+    clock = ManualClock()
+    gate = Gate(clock=clock, settings=Settings(max_calls=1))
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        for number in range(3):
+            gate.call(peer, number)
+        await turns()
+        assert gate.running == 1
+        assert clock.waiting == 1
+    await turns()
+    assert gate.running == 0
+    assert gate.began == [0]
+    assert clock.waiting == 0
+    assert gate.server.connections == []
+    assert peer.connection.close_reason == "closed"
+    assert peer.connection.session.phase is Phase.CLOSED
+
+
+async def test_when_a_peer_goes_while_reading_was_paused_nothing_is_left_waiting() -> None:
+    server, began, go = Server("t", settings=Settings(max_calls=1, max_waiting=1)), threading.Event(), threading.Event()
+
+    @server.tool
+    def block() -> str:
+        began.set()
+        go.wait(10)
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        for _ in range(3):
+            peer.call("tools/call", {"name": "block"})
+        assert await asyncio.to_thread(began.wait, 10)
+    go.set()
+    await server.aclose()
+    assert server.connections == []
+
+
+async def test_w09_what_happens_on_a_line_is_told_in_order() -> None:
+    gate = Gate()
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        await peer.result("ping")
+    seen: list[type[Fact]] = [type(fact) for fact in gate.observer.facts]
+    assert seen[:2] == [Connected, PhaseChanged]
+    assert seen[2:6] == [Received, CallStarted, PhaseChanged, CallEnded]
+    assert seen[-2:] == [PhaseChanged, Closed]
+    assert [(fact.before, fact.after) for fact in gate.observer.of(PhaseChanged)] == [
+        ("NEW", "CONNECTING"),
+        ("CONNECTING", "INITIALIZING"),
+        ("INITIALIZING", "READY"),
+        ("READY", "CLOSED"),
+    ]
+    assert gate.observer.of(Connected)[0].transport == "memory"
+    assert [fact.outcome for fact in gate.observer.of(CallEnded)] == ["ok", "ok"]
+    assert len({fact.connection for fact in gate.observer.facts}) == 1
+
+
+async def test_r16_outcomes_of_calls_are_told() -> None:
+    gate = Gate()
+
+    @gate.server.tool
+    async def fails() -> str:
+        raise ValueError
+
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        for name in ("quick", "fails", "nobody"):
+            await peer.request("tools/call", {"name": name})
+    ends = [(fact.outcome, fact.code) for fact in gate.observer.of(CallEnded) if fact.method == "tools/call"]
+    assert ends == [("ok", None), ("failed", None), ("error", -32602)]
+
+
+# --- assembly ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a21_a_server_with_one_feature_alone_serves_it_and_nothing_else() -> None:
+    server = Server("t", features=[lifecycle.FEATURE, tools.FEATURE], prompts=True)
+    server.add_tool(lambda: "x", name="f")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await peer.result("tools/list"))["tools"][0]["name"] == "f"
+        assert (await peer.error("prompts/list"))["code"] == -32601
+
+
+async def test_a20_a_feature_can_be_replaced_by_another() -> None:
+    from trunkline.protocol.types import CallToolResult, TextContent
+    from trunkline.server.dispatch import Feature
+
+    fake = Feature("tools", {"tools/call": lambda connection, call, params: CallToolResult([TextContent("fake")])})
+    async with RawPeer(Server("t", features=[lifecycle.FEATURE, fake], tools=True)) as peer:
+        await peer.initialize()
+        assert (await peer.result("tools/call", {"name": "any"}))["content"][0]["text"] == "fake"
+
+
+def test_a_server_serves_on_one_loop_at_a_time_and_on_another_when_all_have_gone() -> None:
+    server = Server("t")
+
+    async def use() -> None:
+        async with RawPeer(server) as peer:
+            assert await peer.result("ping") == {}
+
+    asyncio.run(use())
+    asyncio.run(use())
+
+    async def hold() -> None:
+        async with RawPeer(server):
+            with pytest.raises(MisuseError, match="one event loop at a time"):
+                await asyncio.to_thread(asyncio.run, use())
+
+    asyncio.run(hold())
+
+
+def test_only_known_transports_can_be_run() -> None:
+    with pytest.raises(MisuseError, match="stdio"):
+        Server("t").run("carrier pigeon")  # type: ignore[arg-type]
+
+
+async def test_w08_a_channel_of_ones_own_is_served_like_any_other() -> None:
+    server, sent = Server("t"), []
+
+    class Mine(MemoryChannel):
+        def send(self, message: Any, *, about: Any = None) -> None:
+            sent.append(about)
+            super().send(message)
+
+    channel = Mine("me")
+    channel.open(server.connect(channel))
+    channel.put(b'{"jsonrpc":"2.0","id":"a","method":"ping"}')
+    await turns()
+    assert sent == ["a"]  # the answer names the request that it is about
+    await channel.close()

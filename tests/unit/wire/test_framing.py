@@ -1,5 +1,7 @@
 """A byte stream to frames."""
 
+import tracemalloc
+
 import pytest
 
 from trunkline.wire.framing import MAX_HEADER, BadFrame, Frame, Framing, LengthFramer, LineFramer, TooLarge, detect
@@ -68,6 +70,22 @@ def test_w14_w16_a_line_that_is_too_long_is_not_kept_while_it_arrives() -> None:
     framer = LineFramer(LIMIT)
     assert fed(framer, *[b"x" * 60] * 1000) == []
     assert framer.feed(b"x\nnext\n") == [TooLarge(LIMIT), b"next"]
+
+
+@pytest.mark.parametrize("sizes", [[1], [2], [1, 2, 3], [300, 200, 100]])
+def test_w11_a_line_that_trickles_in_takes_up_little_more_than_its_size(sizes: list[int]) -> None:
+    framer, sent = LineFramer(1 << 20), 0
+    tracemalloc.start()
+    try:
+        while sent < 1 << 17:
+            for size in sizes:
+                framer.feed(b"x" * size)
+                sent += size
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2 * sent
+    assert framer.feed(b"\n") == [b"x" * sent]
 
 
 def test_w16_a_line_after_one_that_was_too_long_may_be_as_long_as_any() -> None:

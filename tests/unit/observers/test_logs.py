@@ -1,0 +1,54 @@
+"""Facts as records of the standard library's logging."""
+
+import logging
+
+import pytest
+
+from trunkline import Server
+from trunkline.facts import Closed, Dropped, HandlerFailed, Observers
+from trunkline.observers.logs import LogObserver
+from trunkline.testing import RawPeer
+
+WHERE = {"connection": 1, "at": 0.0}
+FAILED = HandlerFailed(**WHERE, request=7, method="tools/call", reference="abc", error=ValueError("reason"))
+
+
+def test_r16_a_failure_is_an_error_with_its_reference_and_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    LogObserver().on(FAILED)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("trunkline", "ERROR")
+    assert record.getMessage() == "tools/call failed (request 7, reference abc)"
+    assert "ValueError: reason" in caplog.text
+
+
+def test_n08_everything_else_is_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "trunkline"):
+        observer = LogObserver()
+        observer.on(Dropped(**WHERE, why="nobody wants it", kind="unwanted"))
+        observer.on(Closed(**WHERE, reason="enough"))
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "DEBUG"]
+    assert caplog.messages[0] == "dropped: nobody wants it (unwanted)"
+    assert "enough" in caplog.messages[1]
+
+
+@pytest.mark.parametrize(("level", "all_of_it"), [(logging.DEBUG, True), (logging.INFO, False)])
+def test_without_debugging_only_failures_are_asked_for(
+    level: int, caplog: pytest.LogCaptureFixture, *, all_of_it: bool
+) -> None:
+    with caplog.at_level(level, "trunkline"):
+        assert bool(Observers([LogObserver()])) is all_of_it
+
+
+async def test_r16_x11_the_log_has_the_traceback_and_the_wire_has_not(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server("t")
+
+    @server.tool
+    async def fails() -> str:
+        raise ValueError("a secret reason")
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        result = await peer.result("tools/call", {"name": "fails"})
+    assert "a secret reason" in caplog.text
+    assert "a secret reason" not in str(peer.transcript.frames)
+    assert result["_meta"]["trunkline/error"]["reference"] in caplog.text

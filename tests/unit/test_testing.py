@@ -1,0 +1,101 @@
+"""What we give to others for their tests."""
+
+import asyncio
+
+import pytest
+
+from trunkline import Context, Server
+from trunkline.facts import CallStarted, Connected
+from trunkline.testing import RawPeer, RecordingObserver, Transcript
+
+
+def make_server(observer: RecordingObserver | None = None) -> Server:
+    server = Server("t", observers=[observer or RecordingObserver()])
+
+    @server.tool
+    async def chatty(ctx: Context) -> str:
+        await ctx.info("one")
+        await ctx.info("two")
+        return "done"
+
+    return server
+
+
+async def test_a_raw_peer_keeps_everything_that_was_said() -> None:
+    taps: list[Transcript] = []
+    RawPeer.taps.append(taps.append)
+    async with RawPeer(make_server()) as peer:
+        await peer.initialize()
+        peer.send("nonsense")
+        assert (await peer.receive())["error"]["code"] == -32700
+    RawPeer.taps.remove(taps.append)
+    assert taps == [peer.transcript]
+    assert [who for who, _ in peer.transcript.frames] == ["client", "server", "client", "client", "server"]
+    assert peer.transcript.frames[3] == ("client", b"nonsense")
+    assert peer.transcript.said_by("server")[0]["result"]["serverInfo"]["name"] == "t"
+
+
+async def test_messages_before_an_answer_stay_to_be_looked_at_in_order() -> None:
+    async with RawPeer(make_server()) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "chatty"})
+        assert (await peer.receive())["params"]["data"] == "one"
+        assert [message["params"]["data"] for message in peer.waiting()] == ["two"]
+        assert peer.waiting() == []
+
+
+async def test_a_result_that_is_an_error_is_a_failure_and_the_other_way_round() -> None:
+    async with RawPeer(make_server()) as peer:
+        with pytest.raises(AssertionError, match="ping was answered with"):
+            await peer.error("ping")
+        with pytest.raises(AssertionError, match="no/such was answered with"):
+            await peer.result("no/such")
+
+
+async def test_quiet_gives_what_was_said_until_now() -> None:
+    async with RawPeer(make_server()) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "chatty"})
+        assert len(await peer.quiet()) == 2
+        assert await peer.quiet() == []
+
+
+async def test_a_raw_peer_loses_patience_with_a_server_that_says_nothing() -> None:
+    async with RawPeer(make_server(), patience=0.01) as peer:
+        with pytest.raises(TimeoutError):
+            await peer.receive()
+
+
+async def test_a_raw_peer_learns_that_the_server_has_hung_up() -> None:
+    server = make_server()
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert peer.closed is None
+        await server.aclose()
+        assert peer.closed is not None
+        assert peer.closed.reason == "the other end closed"
+
+
+async def test_a_raw_peer_that_is_not_on_the_line_says_so() -> None:
+    peer = RawPeer(make_server())
+    with pytest.raises(RuntimeError, match="async with"):
+        peer.notify("x")
+    with pytest.raises(RuntimeError, match="async with"):
+        _ = peer.connection
+    await peer.close()
+
+
+async def test_a_batch_is_passed_on_as_it_was_said() -> None:
+    async with RawPeer(make_server()) as peer:
+        await peer.initialize("2025-03-26")
+        peer.send([{"jsonrpc": "2.0", "id": 5, "method": "ping"}])
+        assert await peer.quiet() == [[{"jsonrpc": "2.0", "id": 5, "result": {}}]]
+
+
+async def test_a_recording_observer_keeps_facts_by_kind() -> None:
+    observer = RecordingObserver()
+    async with RawPeer(make_server(observer)) as peer:
+        await peer.result("ping")
+    assert [fact.method for fact in observer.of(CallStarted)] == ["ping"]
+    assert len(observer.of(Connected)) == 1
+    await asyncio.sleep(0)
