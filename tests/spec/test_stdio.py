@@ -414,7 +414,20 @@ server.run()
 # --- what else may stand at the other end -------------------------------------------------------------------
 
 
-def test_standard_streams_may_be_plain_files(tmp_path: Path) -> None:
+WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None\n"
+
+
+def test_a_server_runs_on_the_standard_loop_where_there_is_no_other() -> None:
+    with StdioPeer(WITHOUT_UVLOOP + HELLO) as peer:
+        peer.initialize()
+        assert peer.result("tools/call", {"name": "echo", "arguments": {"text": "x"}})["isError"] is False
+        peer.kill(signal.SIGINT)
+        assert peer.exit_code() == 0
+        assert peer.stderr() == ""
+
+
+@pytest.mark.parametrize("before", ["", WITHOUT_UVLOOP], ids=["uvloop", "asyncio"])
+def test_standard_streams_may_be_plain_files(tmp_path: Path, before: str) -> None:
     said, answers = tmp_path / "in", tmp_path / "out"
     call = {"name": "echo", "arguments": {"text": "on file"}}
     initialize = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "file", "version": "1"}}
@@ -426,7 +439,9 @@ def test_standard_streams_may_be_plain_files(tmp_path: Path) -> None:
     ]
     said.write_text("".join(json.dumps(message) + "\n" for message in messages), encoding="utf-8")
     with said.open() as stdin, answers.open("w") as stdout:
-        ended = subprocess.run([sys.executable, "-c", HELLO], stdin=stdin, stdout=stdout, timeout=PATIENCE, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-c", before + HELLO], stdin=stdin, stdout=stdout, timeout=PATIENCE, check=False
+        )
     assert ended.returncode == 0
     found = {answer["id"]: answer["result"] for answer in map(json.loads, answers.read_text().splitlines())}
     assert found[2]["content"] == [{"type": "text", "text": "on file"}]

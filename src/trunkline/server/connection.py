@@ -110,6 +110,7 @@ class Connection:
         self._max_calls = offer.settings.max_calls
         self._active = 0  # calls that have been started and not ended
         self._waiting: deque[tuple[Running, Any]] = deque()  # calls whose turn has not come
+        self._advancing = False  # among those who wait
         self._paused = False
         self._notices: set[drive.Working] = set()  # notifications being taken; the session keeps requests only
         self._batches = Batches(channel.send)
@@ -244,6 +245,8 @@ class Connection:
             else Response(call.id, failure.answer)
         )
         self._send_answer(answer, call.id)
+        code = answer.error.code if isinstance(answer, ErrorResponse) else None
+        self._tell_end(call, "failed" if code is None else "error", code)
 
     def _fail(self, call: Running, error: BaseException) -> None:
         self.conclude(call, failure_of(error, call, self.session.spoken), error)
@@ -264,10 +267,15 @@ class Connection:
             self._tell_end(call, "timeout" if isinstance(error, RequestTimeout) else outcome, code)
 
     def _next(self) -> None:
+        """Gives those who wait their turn. One that is done at once ends in here again, where the loop goes on."""
+        if self._advancing:
+            return
+        self._advancing = True
         while self._waiting and self._active < self.settings.max_calls:
             call, params = self._waiting.popleft()
             if not call.done:
                 self._start(call, params)
+        self._advancing = False
         if self._paused and len(self._waiting) < self.settings.max_waiting // 2:
             self._paused = False
             self.channel.resume()

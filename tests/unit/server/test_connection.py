@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from trunkline import Context, Server, Settings
-from trunkline.errors import MisuseError, RequestTimeout, WrongPhase
+from trunkline import CallToolResult, Context, GetPromptResult, Server, Settings, TextContent
+from trunkline.errors import InvalidParams, MisuseError, RequestTimeout, WrongPhase
 from trunkline.facts import (
     CallEnded,
     CallStarted,
@@ -20,6 +20,7 @@ from trunkline.facts import (
     Received,
 )
 from trunkline.protocol.lifecycle import Phase, Signal
+from trunkline.server.dispatch import Feature
 from trunkline.server.features import lifecycle, tools
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 from trunkline.transports.memory import MemoryChannel
@@ -115,7 +116,20 @@ async def test_no_more_calls_run_than_allowed_and_the_others_get_their_turn_in_o
         answers = [await peer.receive() for _ in range(6)]
     assert gate.most == 2
     assert gate.began == [0, 1, 2, 3, 4, 5]
-    assert [answer["result"]["structuredContent"]["result"] for answer in answers] == [0, 1, 2, 3, 4, 5]
+    assert sorted(answer["result"]["structuredContent"]["result"] for answer in answers) == [0, 1, 2, 3, 4, 5]
+
+
+async def test_thousands_that_wait_and_are_done_at_once_do_not_pile_up_on_the_stack() -> None:
+    gate = Gate(settings=Settings(max_calls=1, max_waiting=5000))
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        for number in range(3000):
+            gate.call(peer, number)
+        await turns()
+        gate.go.set()
+        answers = [await peer.receive() for _ in range(3000)]
+    assert gate.began == list(range(3000))
+    assert not any("error" in answer for answer in answers)
 
 
 async def test_reading_pauses_when_too_many_wait_and_goes_on_when_half_of_them_have_had_their_turn() -> None:
@@ -249,6 +263,38 @@ async def test_a_value_without_json_is_a_failure_whose_reason_the_operator_sees(
     failures = observer.of(HandlerFailed)
     assert len(failures) == 2
     assert error["data"]["reference"] == failures[0].reference
+
+
+async def test_an_answer_that_turns_out_to_have_no_json_is_replaced_by_a_failure() -> None:
+    gate = Gate()
+
+    @gate.server.tool
+    async def odd() -> CallToolResult:
+        return CallToolResult([TextContent("x")], meta={"odd": object()})
+
+    @gate.server.prompt
+    async def odd_prompt() -> GetPromptResult:
+        return GetPromptResult([], meta={"odd": object()})
+
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        assert (await peer.result("tools/call", {"name": "odd"}))["isError"] is True
+        assert (await peer.error("prompts/get", {"name": "odd_prompt"}))["code"] == -32603
+        assert peer.connection.session.in_flight == {}
+    assert len(gate.observer.of(HandlerFailed)) == 2
+    assert [(fact.outcome, fact.code) for fact in gate.observer.of(CallEnded)[1:]] == [
+        ("failed", None),
+        ("error", -32603),
+    ]
+
+
+async def test_n09_a_notification_whose_params_make_no_sense_is_reported_and_not_answered() -> None:
+    gate = Gate()
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize(capabilities={"roots": {"listChanged": True}})
+        peer.notify("notifications/roots/list_changed", {"_meta": 5})
+        assert await peer.quiet() == []
+    assert [type(fact.error) for fact in gate.observer.of(HandlerFailed)] == [InvalidParams]
 
 
 async def test_r16_a_handler_that_fails_after_it_was_cancelled_is_still_reported() -> None:
@@ -474,9 +520,6 @@ async def test_a21_a_server_with_one_feature_alone_serves_it_and_nothing_else() 
 
 
 async def test_a20_a_feature_can_be_replaced_by_another() -> None:
-    from trunkline.protocol.types import CallToolResult, TextContent
-    from trunkline.server.dispatch import Feature
-
     fake = Feature("tools", {"tools/call": lambda connection, call, params: CallToolResult([TextContent("fake")])})
     async with RawPeer(Server("t", features=[lifecycle.FEATURE, fake], tools=True)) as peer:
         await peer.initialize()
