@@ -1,9 +1,11 @@
 """Progress: how far a call has come, for those who asked to hear of it."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
+from tests.processes import eventually
 
 from trunkline import Context, Server, Settings
 from trunkline.facts import Dropped
@@ -163,6 +165,33 @@ async def test_n10_a_plain_function_reports_progress_from_its_thread() -> None:
         messages = [await peer.receive() for _ in range(101)]
     assert [message["params"]["progress"] for message in messages[:100]] == list(range(100))
     assert messages[100]["id"] == call
+
+
+async def test_n10_progress_from_a_thread_comes_before_the_result_also_when_another_call_has_just_ended() -> None:
+    server, ended = Server("t"), threading.Event()
+
+    @server.tool
+    def first() -> str:
+        ended.set()
+        return "done"
+
+    @server.tool
+    def second(ctx: Context) -> str:
+        ended.wait(10)
+        eventually(lambda: threads._idle)  # the other call is on its way to the loop already
+        ctx.progress(1)
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        threads = peer.connection.shared.threads
+        call = peer.call("tools/call", call_params("second", "t"))
+        peer.call("tools/call", call_params("first"))
+        await asyncio.sleep(0)
+        eventually(lambda: len(threads._idle) == 2)  # the loop stands still until both have ended
+        messages = [await peer.receive() for _ in range(3)]
+    mine = [message for message in messages if message.get("id", call) == call]
+    assert [message.get("method") for message in mine] == ["notifications/progress", None]
 
 
 async def test_prg_02_the_message_is_left_out_in_2024_11_05() -> None:

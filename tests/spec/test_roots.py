@@ -1,6 +1,7 @@
 """Roots: where a client lets a server look."""
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -126,6 +127,10 @@ async def test_one_who_fails_to_hear_of_changed_roots_does_not_keep_the_others_f
         raise ValueError("no")
 
     @server.on_roots_changed
+    async def exits(ctx: Context) -> None:
+        sys.exit("leave")
+
+    @server.on_roots_changed
     async def hears(ctx: Context) -> None:
         told.set()
 
@@ -135,7 +140,7 @@ async def test_one_who_fails_to_hear_of_changed_roots_does_not_keep_the_others_f
         async with asyncio.timeout(10):
             await told.wait()
         assert await peer.quiet() == []
-    assert [str(fact.error) for fact in observer.of(HandlerFailed)] == ["no"]
+    assert [str(fact.error) for fact in observer.of(HandlerFailed)] == ["no", "leave"]
 
 
 async def test_who_is_told_of_changed_roots_is_not_left_behind_when_the_line_closes() -> None:

@@ -816,3 +816,39 @@ def test_t20_the_sql_query_example_answers_a_select() -> None:
         assert refused["content"][0]["text"] == "SQL error: attempt to write a readonly database"
         nothing = peer.result("tools/call", {"name": "sql_query", "arguments": {"query": "SELECT 1", "limit": 0}})
         assert nothing["isError"] is True
+
+
+async def test_arguments_of_null_are_taken_for_none() -> None:
+    server = Server("t")
+
+    @server.tool
+    async def hello(who: str = "world") -> str:
+        return f"hello {who}"
+
+    @server.tool
+    async def greet(who: str) -> str:
+        return f"hello {who}"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await peer.result("tools/call", {"name": "hello", "arguments": None}))["isError"] is False
+        refused = await peer.result("tools/call", {"name": "greet", "arguments": None})
+        assert refused["isError"] is True
+        assert "who" in refused["content"][0]["text"]
+
+
+async def test_arguments_that_are_nested_too_deep_are_refused_and_the_next_call_works() -> None:
+    server = Server("t")
+
+    @server.tool
+    async def take(value: Any) -> str:
+        return "taken"
+
+    deep = b"[" * 5000 + b"]" * 5000
+    frame = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"take","arguments":{"value":%b}}}' % deep
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        peer.send(frame)
+        answer = await peer.receive()
+        assert "error" in answer or answer["result"]["isError"] is True
+        assert (await peer.result("tools/call", {"name": "take", "arguments": {"value": 1}}))["isError"] is False

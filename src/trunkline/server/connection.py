@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import UNSET, Struct
 
 from trunkline.clock import Clock
-from trunkline.errors import ConnectionClosed, InvalidRequest, PeerError, ProtocolError, RequestTimeout
+from trunkline.errors import InvalidRequest, ProtocolError, RequestTimeout, TrunklineError
 from trunkline.facts import (
     CallEnded,
     CallStarted,
@@ -50,6 +50,7 @@ from trunkline.server.alarm import Alarm
 from trunkline.server.batches import Batches, Gathering
 from trunkline.server.dispatch import Dispatcher, Failure, failure_of
 from trunkline.server.offer import Offer
+from trunkline.server.requests import Requests
 from trunkline.server.threads import Threads
 from trunkline.server.watchers import Watchers
 from trunkline.transports.channel import Channel, Closed, Origin
@@ -116,7 +117,7 @@ class Connection:
         self._batches = Batches(channel.send)
         self._batched = self._batches.open
         self._alarm = Alarm(self.session.timetable, shared.clock, self._expire)
-        self._opened: asyncio.Future[None] | None = None  # for requests of ours that came too early
+        self._requests = Requests(self.session, channel, shared.clock, self._alarm)
         self._idle: asyncio.Future[None] | None = None
         self.tell(Connected, transport=channel.info.transport, peer=channel.info.peer)
         self.step(Signal.CONNECT)
@@ -149,7 +150,7 @@ class Connection:
                 else:
                     self._put_off(call, params)
             case Answered():
-                _settle(event)
+                self._requests.answered(event)
             case NoticeReceived():
                 self._notice(event, origin)
             case Refused(reply=reply):
@@ -159,9 +160,7 @@ class Connection:
                 self._cancelled(call)
             case Opened():
                 self.phase_changed(Phase.INITIALIZING)
-                if self._opened is not None:
-                    self._opened.set_result(None)
-                    self._opened = None
+                self._requests.opened()
             case ProgressHeard(request=request, progress=progress):
                 if request.on_progress is not None:
                     request.on_progress(progress)
@@ -201,7 +200,7 @@ class Connection:
         self._active += 1
         try:
             work = self._dispatch(self, call, params)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - becomes an answer
+        except Exception as error:  # noqa: BLE001 - becomes an answer
             self._ended(call, None, error)
             return
         working = drive.start(work, self._threads, self._ended, call)
@@ -231,14 +230,14 @@ class Connection:
                     self._tell_end(call, "failed" if failed else "ok")
         elif not call.done:
             self._fail(call, error)
-        elif not isinstance(error, asyncio.CancelledError):
-            self._report_failure(call, "-", error)
+        elif not isinstance(error, asyncio.CancelledError | TrunklineError):  # what was raised on purpose is no failure
+            self.report_failure(call, "-", error)
         if self._waiting or self._paused or self._idle is not None:
             self._next()
 
     def _unsendable(self, call: Running, error: Exception) -> None:
         failure = failure_of(error, call, self.session.spoken)
-        self._report_failure(call, failure.reference or "-", error)
+        self.report_failure(call, failure.reference or "-", error)
         answer = (
             ErrorResponse(call.id, self.session.error_object(failure.answer))
             if isinstance(failure.answer, ProtocolError)
@@ -254,7 +253,7 @@ class Connection:
     def conclude(self, call: Running, failure: Failure, error: BaseException) -> None:
         """Answers a call that failed."""
         if failure.reference is not None:
-            self._report_failure(call, failure.reference, error)
+            self.report_failure(call, failure.reference, error)
         if isinstance(failure.answer, ProtocolError):
             answer: Message | None = self.session.fail(call, failure.answer)
         else:
@@ -303,7 +302,7 @@ class Connection:
             if isinstance(late, Running):
                 self._give_up(late, now)
             elif isinstance(late, Awaited):
-                self._stop_waiting(late, RequestTimeout(late.method.name, round(now - late.started, 3)), "timed out")
+                self._requests.expired(late, now)
 
     def _give_up(self, call: Running, now: float) -> None:
         """Time is up: the caller is answered at once, even if a thread goes on."""
@@ -329,39 +328,9 @@ class Connection:
         Raises `PeerError` for an error that the peer answers with, `RequestTimeout` when it does not answer in time,
         `ConnectionClosed` when it goes, and `ProtocolError` when the request may not be sent at all.
         """
-        await self._until_open(name)
-        if about is not None:
-            about.hold(self._clock.now())
-        try:
-            waiter: asyncio.Future[Any] = self._loop.create_future()
-            awaited, message = self.session.call(
-                name, params, self._clock.now(), timeout=timeout, needs=needs, on_progress=on_progress, waiter=waiter
-            )
-            self.channel.send(message, about=None if about is None else about.id)
-            self._alarm.set()
-            try:
-                return await waiter
-            except asyncio.CancelledError:
-                self._stop_waiting(awaited, None, "no longer needed")
-                raise
-        finally:
-            if about is not None:
-                about.release(self._clock.now())
-                if not about.done:
-                    self._alarm.watch(about)
-
-    async def _until_open(self, name: str) -> None:
-        """Requests of ours wait for `initialized` (lifecycle, "Initialization"); ping need not."""
-        if self.session.phase is Phase.INITIALIZING and name != "ping":
-            self._opened = self._opened or self._loop.create_future()
-            await asyncio.shield(self._opened)
-
-    def _stop_waiting(self, awaited: Awaited, error: Exception | None, why: str) -> None:
-        notice = self.session.cancel(awaited, why)
-        if notice is not None:
-            self.channel.send(notice)
-        if error is not None and not awaited.waiter.done():
-            awaited.waiter.set_exception(error)
+        return await self._requests.send(
+            name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress
+        )
 
     # --- telling the peer ----------------------------------------------------------------------
 
@@ -402,7 +371,7 @@ class Connection:
         self._active += 1
         try:
             work = self._dispatch(self, call, event.params)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - reported, never answered
+        except Exception as error:  # noqa: BLE001 - reported, never answered
             self._noticed(call, None, error)
             return
         call.work = drive.start(work, self._threads, self._noticed, call)
@@ -414,7 +383,7 @@ class Connection:
         self._active -= 1
         self._notices.discard(call.work)
         if error is not None and not isinstance(error, asyncio.CancelledError):
-            self._report_failure(call, "-", error)
+            self.report_failure(call, "-", error)
         self._next()
 
     # --- phases and endings --------------------------------------------------------------------
@@ -447,10 +416,7 @@ class Connection:
         self.close_reason = closed.reason
         before = self.session.phase
         running, awaited = self.session.close()
-        for request in awaited:
-            if not request.waiter.done():
-                request.waiter.set_exception(ConnectionClosed(f"the connection closed: {closed.reason}"))
-                request.waiter.exception()  # whoever waits still gets it; nobody is warned if nobody waits
+        self._requests.closed(awaited, closed.reason)
         self._waiting.clear()
         self._batches.clear()
         for call in running:
@@ -458,9 +424,6 @@ class Connection:
             self._stop(call)
         for working in list(self._notices):
             working.cancel()
-        if self._opened is not None:
-            self._opened.set_exception(ConnectionClosed(f"the connection closed: {closed.reason}"))
-            self._opened.exception()
         self._alarm.stop()
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
@@ -479,7 +442,8 @@ class Connection:
         seconds = self._clock.now() - call.started
         self.tell(CallEnded, request=call.id, method=call.method.name, outcome=outcome, code=code, seconds=seconds)
 
-    def _report_failure(self, call: Running, reference: str, error: BaseException) -> None:
+    def report_failure(self, call: Running, reference: str, error: BaseException) -> None:
+        """Tells of an error that the peer must not see; `reference` is what it sees instead, "-" if nothing."""
         self.shared.observers.on(
             HandlerFailed(
                 connection=self.number,
@@ -494,14 +458,3 @@ class Connection:
     def dropped(self, why: str, kind: str) -> None:
         """Tells of something that went nowhere."""
         self.tell(Dropped, why=why, kind=kind)
-
-
-def _settle(event: Answered) -> None:
-    waiter: asyncio.Future[Any] = event.request.waiter
-    if waiter.done():
-        return
-    if event.error is None:
-        waiter.set_result(event.result)
-    else:
-        data = None if event.error.data is UNSET else event.error.data
-        waiter.set_exception(PeerError(event.error.code, event.error.message, data))

@@ -113,7 +113,7 @@ class Offer:
     def _page(
         self, registry: Registry[Any], result: type[Any], revision: Revision, cursor: str | None, limit: object
     ) -> Raw:
-        key = (registry.kind, revision, cursor, limit if isinstance(limit, int) else repr(limit))
+        key = (registry.kind, revision, cursor, repr(limit))  # True is not 1, though it is equal to it
         version, kept = self._pages.get(key, (-1, _NOTHING))
         if version == registry.version:
             return kept

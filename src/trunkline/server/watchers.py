@@ -55,6 +55,9 @@ class Watchers(Generic[S]):
 
 
 async def _called(watch: Watch, uri: str) -> None:
-    waiting = watch(uri)
-    if isawaitable(waiting):
-        await waiting
+    try:
+        waiting = watch(uri)
+        if isawaitable(waiting):
+            await waiting
+    except SystemExit as error:  # no reason to end everybody's server
+        raise RuntimeError(f"a watcher called sys.exit({error.code!r})") from error

@@ -1,6 +1,7 @@
 """The first subscriber starts watching a resource, the last one ends it."""
 
 import asyncio
+import sys
 
 import pytest
 
@@ -95,6 +96,14 @@ async def test_different_resources_do_not_wait_for_each_other() -> None:
     assert log.said == ["starting", "starting"]
     log.go.set()
     await asyncio.gather(*waiting)
+
+
+async def test_a_watcher_that_exits_fails_and_ends_nothing_else() -> None:
+    watchers: Watchers[str] = Watchers()
+    watchers.on_first.append(lambda uri: sys.exit(3))
+    with pytest.raises(RuntimeError, match=r"sys.exit\(3\)"):
+        await watchers.started(URI, "a")
+    assert watchers.subscriptions.subscribers(URI) == []
 
 
 async def test_ending_what_was_never_begun_calls_nobody() -> None:

@@ -10,14 +10,11 @@ __all__ = ["FEATURE"]
 
 
 async def _changed(connection: Connection, call: Running, params: Empty) -> None:  # noqa: ARG001
-    failures: list[Exception] = []
     for told in connection.shared.on_roots_changed:
         try:
             await told(Context(connection, call))
-        except Exception as error:  # noqa: BLE001 - the others are told all the same
-            failures.append(error)
-    if failures:
-        raise failures[0]
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the others are told all the same
+            connection.report_failure(call, "-", error)
 
 
 FEATURE = Feature("roots", {"notifications/roots/list_changed": _changed})

@@ -5,7 +5,8 @@ from msgspec import Raw
 from trunkline.errors import InternalError, ToolNotFound
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import progress_token
-from trunkline.protocol.types import CallToolParams, PaginatedParams
+from trunkline.protocol.types import NO_ARGUMENTS, CallToolParams, PaginatedParams
+from trunkline.registry.tools import ToolEntry
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.dispatch import Feature
@@ -35,13 +36,22 @@ def _call(connection: Connection, call: Running, params: CallToolParams) -> Work
         raise ToolDisabled(params.name) if params.name in tools else ToolNotFound(params.name)
     try:
         arguments = entry.decode(params.arguments)
-    except DecodeError as error:
-        raise entry.refusal(params.arguments, error) from None
+    except (DecodeError, RecursionError) as error:
+        if bytes(params.arguments) != b"null":  # which some clients send for no arguments at all
+            raise entry.refusal(params.arguments, error) from None
+        arguments = _without_arguments(entry)
     if params.meta is not None:
         call.token = progress_token(params.meta)
     if entry.timeout is not None:
         connection.limit(call, entry.timeout)
     return entry.run(arguments, Context(connection, call) if entry.handler.wants_context else None, None)
+
+
+def _without_arguments(entry: ToolEntry) -> object:
+    try:
+        return entry.decode(NO_ARGUMENTS)
+    except DecodeError as error:
+        raise entry.refusal(NO_ARGUMENTS, error) from None
 
 
 FEATURE = Feature("tools", {"tools/list": _list, "tools/call": _call})
