@@ -62,7 +62,7 @@ class Threads:
         self._posted: deque[Callable[[], object]] = deque()  # for the loop to do
         self._idle: list[threading.Lock] = []  # each parked thread waits for its own
         self._count = 0
-        self._waking = False  # one thread is on its way
+        self._busy = 0  # threads that run a job; one that is neither busy nor parked is on its way to the queue
         self._collecting = False  # the loop has been told that there is something to collect
         self._closed = False
 
@@ -82,39 +82,30 @@ class Threads:
             self._idle.clear()
 
     def _wake_one(self) -> None:
-        """Gets one more thread going, if one is needed and to be had. Called with the state locked."""
-        if self._waking or not self._jobs:
+        """Gets one more thread going, if none is on its way and one is to be had. Called with the state locked."""
+        if not self._jobs or self._count > self._busy + len(self._idle):
             return
         if self._idle:
-            self._waking = True
             self._idle.pop().release()
         elif self._count < self._limit:
-            self._waking = True
             self._count += 1
             threading.Thread(target=self._work, name=f"trunkline-{self._count}", daemon=True).start()
 
     def _work(self) -> None:
         parked = threading.Lock()
         parked.acquire()
-        woken = True
-        while True:
-            job = self._take(parked, woken=woken)
-            if job is None:
-                return
-            woken = False
+        while (job := self._take(parked)) is not None:
             if job is _PARK:
                 parked.acquire()
-                woken = True
                 continue
             if not job.dropped:
                 job.run()
-                self.post(job.report)
+            self._report(job)
 
-    def _take(self, parked: threading.Lock, *, woken: bool) -> Job | None:
+    def _take(self, parked: threading.Lock) -> Job | None:
         with self._state:
-            if woken:
-                self._waking = False
             if self._jobs:
+                self._busy += 1
                 job = self._jobs.popleft()
                 self._wake_one()
                 return job
@@ -123,13 +114,29 @@ class Threads:
             self._idle.append(parked)
             return _PARK
 
+    def _report(self, job: Job) -> None:
+        self._posted.append(job.report)
+        with self._state:
+            self._busy -= 1
+            told = self._told()
+        if not told:
+            self._tell_loop()
+
     def post(self, action: Callable[[], object]) -> None:
         """Does something on the loop, soon. Callable from any thread."""
         self._posted.append(action)
         with self._state:
-            if self._collecting or self._closed:
-                return
-            self._collecting = True
+            told = self._told()
+        if not told:
+            self._tell_loop()
+
+    def _told(self) -> bool:
+        """Whether the loop knows that there is something to collect. Called with the state locked."""
+        told = self._collecting or self._closed
+        self._collecting = True
+        return told
+
+    def _tell_loop(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
             self.loop.call_soon_threadsafe(self._collect)
 
