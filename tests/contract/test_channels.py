@@ -60,7 +60,7 @@ class Pipe:
         self._ended = False
         self.into: StreamChannel | None = None
 
-    def write(self, data: bytearray) -> None:
+    def write(self, data: bytes) -> None:
         self._queue.append(bytes(data))
         self._flow()
 

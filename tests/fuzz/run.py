@@ -237,7 +237,7 @@ class Wire:
         self.written = bytearray()
         self.unsent = 0
 
-    def write(self, data: bytearray) -> None:
+    def write(self, data: bytes) -> None:
         self.written += data
 
     async def finish(self) -> None: ...

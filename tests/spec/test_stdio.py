@@ -519,3 +519,34 @@ def test_on_a_terminal_ctrl_c_ends_a_server_with_0() -> None:
         assert b"Traceback" not in server.stderr.read()  # type: ignore[union-attr]
     os.close(ours)
     os.close(theirs)
+
+
+def test_d13_what_was_asked_of_a_client_that_has_closed_our_input_fails_at_once() -> None:
+    with StdioPeer(ASKER) as peer:
+        peer.initialize(capabilities={"sampling": {}})
+        call = peer.tool("ask")
+        assert peer.receive()["method"] == "sampling/createMessage"
+        peer.close_input()
+        answer = peer.receive()
+        assert answer["id"] == call
+        assert "closed" in answer["result"]["content"][0]["text"]
+        assert peer.exit_code() == 0
+
+
+ASKER = """
+from trunkline import Context, Server
+from trunkline.errors import ConnectionClosed
+
+server = Server("asker")
+
+
+@server.tool
+async def ask(ctx: Context) -> str:
+    try:
+        return (await ctx.sample("x")).model
+    except ConnectionClosed as error:
+        return str(error)
+
+
+server.run()
+"""

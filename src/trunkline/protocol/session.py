@@ -399,13 +399,21 @@ class Session:
 
     def close(self) -> tuple[list[Running], list[Awaited]]:
         """Ends the conversation; gives what was still under way, now done."""
-        running, awaited = list(self._running.values()), list(self._awaited.values())
-        for request in (*running, *awaited):
+        running = list(self._running.values())
+        for request in running:
             request.done = True
         self._running.clear()
-        self._awaited.clear()
+        awaited = self.stop_waiting()
         self.step(Signal.CLOSE)
         return running, awaited
+
+    def stop_waiting(self) -> list[Awaited]:
+        """Gives up all requests of ours, without a word to the peer; gives them, now done."""
+        awaited = list(self._awaited.values())
+        for request in awaited:
+            request.done = True
+        self._awaited.clear()
+        return awaited
 
 
 def _object(params: Any) -> Any:

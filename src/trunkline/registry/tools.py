@@ -29,6 +29,8 @@ class ToolEntry(Struct, frozen=True, dict=True):
     name: str
     handler: Handler
     output: Output
+    decode: Callable[[Any], Any]  # JSON into the arguments of a call; the validation: it raises `codec.DecodeError`
+    run: Run
     description: str | None = None
     title: str | None = None
     annotations: ToolAnnotations | None = None
@@ -36,6 +38,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
     meta: dict[str, Any] | None = None
     timeout: float | None = None  # seconds; None: that of the server
     given_schema: Mapping[str, Any] | None = None  # written by hand
+    given_validator: Validator | None = None
 
     @property
     def key(self) -> str:
@@ -57,29 +60,9 @@ class ToolEntry(Struct, frozen=True, dict=True):
         )
 
     @cached_property
-    def decode(self) -> Callable[[Any], Any]:
-        """Reads JSON into the arguments of a call. This is the validation: it raises `codec.DecodeError`."""
-        return self.handler.decode if self.given_schema is None else self._by_schema
-
-    @cached_property
-    def run(self) -> Run:
-        """Runs a call."""
-        return runner(self.handler, self.output.convert)
-
-    @cached_property
     def validator(self) -> Validator:
         """The input schema, compiled: at registration if it was written by hand, otherwise for the first refusal."""
-        return Validator(self.definition.input_schema, f"tool {self.name!r}")
-
-    def _by_schema(self, raw: Any) -> Any:
-        values = _as_object(raw)
-        properties: Mapping[str, Any] = (self.given_schema or {}).get("properties") or {}
-        for name, described in properties.items():
-            if name not in values and isinstance(described, Mapping) and "default" in described:
-                values[name] = described["default"]
-        if not self.validator.accepts(values):
-            raise codec.DecodeError("the arguments do not fit the schema")
-        return self.handler.decode(codec.to_raw(values))
+        return self.given_validator or Validator(self.definition.input_schema, f"tool {self.name!r}")
 
     def refusal(self, raw: Any, error: Exception) -> InvalidParams:
         """Says everything that is wrong with arguments that could not be read, by the schema that the peer knows;
@@ -123,10 +106,14 @@ def make_tool(
     if len(described) > settings.max_tool_description:
         why = f"has {len(described)} characters; {settings.max_tool_description} is the most"
         raise RegistrationError(f"the description of tool {name!r} {why}", kind="tool_description_exceeds_max")
-    entry = ToolEntry(
+    output = tool_output(handler.returns, name, settings, structured=structured)
+    validator = None if input_schema is None else _compiled(input_schema, name)
+    return ToolEntry(
         name=name,
         handler=handler,
-        output=tool_output(handler.returns, name, settings, structured=structured),
+        output=output,
+        decode=handler.decode if validator is None else _by_schema(handler, input_schema or {}, validator),
+        run=runner(handler, output.convert),
         description=described or None,
         title=title,
         annotations=annotations,
@@ -134,10 +121,30 @@ def make_tool(
         meta=meta,
         timeout=timeout,
         given_schema=input_schema,
+        given_validator=validator,
     )
-    if input_schema is not None:
-        if input_schema.get("type") != "object":
-            why = f'the schema of tool {name!r} must have "type": "object"'
-            raise RegistrationError(why, kind="tool_schema_invalid")
-        entry.validator  # noqa: B018 - compiled now, so that a bad schema is refused now
-    return entry
+
+
+def _compiled(input_schema: Mapping[str, Any], name: str) -> Validator:
+    if input_schema.get("type") != "object":
+        why = f'the schema of tool {name!r} must have "type": "object"'
+        raise RegistrationError(why, kind="tool_schema_invalid")
+    return Validator(input_schema, f"tool {name!r}")
+
+
+def _by_schema(handler: Handler, given: Mapping[str, Any], validator: Validator) -> Callable[[Any], Any]:
+    """Reads arguments by a schema that was written by hand: defaults filled in, then checked, then into their types."""
+    properties: Mapping[str, Any] = given.get("properties") or {}
+    defaults: dict[str, Any] = {
+        name: described["default"]
+        for name, described in properties.items()
+        if isinstance(described, Mapping) and "default" in described
+    }
+
+    def decode(raw: Any) -> Any:
+        values = {**defaults, **_as_object(raw)}
+        if not validator.accepts(values):
+            raise codec.DecodeError("the arguments do not fit the schema")
+        return handler.decode(codec.to_raw(values))
+
+    return decode

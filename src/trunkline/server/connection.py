@@ -108,7 +108,7 @@ class Connection:
         self._dispatch = shared.dispatcher.dispatch
         self._threads = shared.threads
         self._watched = bool(shared.observers)
-        self._max_calls = offer.settings.max_calls
+        self._max_calls = offer.settings.max_calls  # and one more for each call that waits for the peer
         self._active = 0  # calls that have been started and not ended
         self._waiting: deque[tuple[Running, Any]] = deque()  # calls whose turn has not come
         self._advancing = False  # among those who wait
@@ -117,7 +117,7 @@ class Connection:
         self._batches = Batches(channel.send)
         self._batched = self._batches.open
         self._alarm = Alarm(self.session.timetable, shared.clock, self._expire)
-        self._requests = Requests(self.session, channel, shared.clock, self._alarm)
+        self._requests = Requests(self.session, channel, shared.clock, self._alarm, self._rest)
         self._idle: asyncio.Future[None] | None = None
         self.tell(Connected, transport=channel.info.transport, peer=channel.info.peer)
         self.step(Signal.CONNECT)
@@ -184,6 +184,11 @@ class Connection:
         self._batches.done(gathering)
 
     # --- calls ---------------------------------------------------------------------------------
+
+    def _rest(self, calls: int) -> None:
+        """Calls that wait for the peer make room for others: among what is read then may be what they wait for."""
+        self._max_calls += calls
+        self._next()
 
     def _put_off(self, call: Running, params: Any) -> None:
         if call.method.wait is Wait.QUICK:
@@ -270,12 +275,12 @@ class Connection:
         if self._advancing:
             return
         self._advancing = True
-        while self._waiting and self._active < self.settings.max_calls:
+        while self._waiting and self._active < self._max_calls:
             call, params = self._waiting.popleft()
             if not call.done:
                 self._start(call, params)
         self._advancing = False
-        if self._paused and len(self._waiting) < self.settings.max_waiting // 2:
+        if self._paused and len(self._waiting) <= self.settings.max_waiting // 2:
             self._paused = False
             self.channel.resume()
         if self._idle is not None and not self._active and not self._waiting and not self._idle.done():
@@ -398,6 +403,10 @@ class Connection:
         """Tells that the session has left a phase."""
         if before is not self.session.phase:
             self.tell(PhaseChanged, before=before.name, after=self.session.phase.name)
+
+    def deafen(self, reason: str) -> None:
+        """Nothing more will be heard from the peer, though it may still listen: what was asked of it fails now."""
+        self._requests.closed(self.session.stop_waiting(), reason)
 
     async def finish(self, timeout: float | None) -> None:
         """Ends in good order: nothing new is taken, what runs may finish within the time, then the line is closed."""

@@ -22,8 +22,11 @@ __all__ = ["Requests"]
 class Requests:
     """What one connection asks of its peer."""
 
-    def __init__(self, session: Session, channel: Channel, clock: Clock, alarm: Alarm) -> None:
+    def __init__(
+        self, session: Session, channel: Channel, clock: Clock, alarm: Alarm, resting: Callable[[int], None]
+    ) -> None:
         self._session = session
+        self._resting = resting  # told how many more or fewer calls wait for the peer, and do nothing themselves
         self._channel = channel
         self._clock = clock
         self._alarm = alarm
@@ -44,6 +47,7 @@ class Requests:
         await self._until_open(name)
         if about is not None:
             about.hold(self._clock.now())
+            self._resting(1)
         try:
             waiter: asyncio.Future[Any] = self._loop.create_future()
             awaited, message = self._session.call(
@@ -58,6 +62,7 @@ class Requests:
                 raise
         finally:
             if about is not None:
+                self._resting(-1)
                 about.release(self._clock.now())
                 if not about.done:
                     self._alarm.watch(about)

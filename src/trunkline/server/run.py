@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trunkline.transports.stdio import private_streams, serve_stdio
+from trunkline.transports.stdio import END_OF_INPUT, private_streams, serve_stdio
 
 if TYPE_CHECKING:
     from trunkline.server.server import Server
@@ -25,7 +25,9 @@ def run_stdio(server: "Server") -> None:
 
 async def _serve(server: "Server", wire_in: int, wire_out: int) -> None:
     try:
-        await serve_stdio(server.connect, server.settings, wire_in, wire_out)
+        if await serve_stdio(server.connect, server.settings, wire_in, wire_out) == END_OF_INPUT:
+            for connection in server.connections:
+                connection.deafen(END_OF_INPUT)
     finally:
         await server.aclose()
 

@@ -26,10 +26,11 @@ from trunkline.transports.stream import StreamChannel
 if TYPE_CHECKING:
     from trunkline.transports.channel import Accept
 
-__all__ = ["private_streams", "serve_stdio"]
+__all__ = ["END_OF_INPUT", "private_streams", "serve_stdio"]
 
 READ_SIZE: Final = 64 * 1024
 PIPE_SIZE: Final = 1024 * 1024  # what an unprivileged process may ask for on Linux
+END_OF_INPUT: Final = "end of input"
 PARENT_CHECK: Final = 1.0  # seconds; a parent that died is noticed within two
 _F_SETPIPE_SZ: Final = 1031  # fcntl has the name only where the platform has the call
 
@@ -67,7 +68,7 @@ async def serve_stdio(accept: "Accept", settings: Settings, wire_in: int, wire_o
             ended.set_result(reason)
 
     channel = StreamChannel(ChannelInfo("stdio"), max_frame=settings.stdio_message_size_limit, settings=settings)
-    reader = _reader(loop, wire_in, channel.feed, partial(end, "end of input"))
+    reader = _reader(loop, wire_in, channel.feed, partial(end, END_OF_INPUT))
     writer = _writer(loop, wire_out, channel, end)
     channel.open(accept(channel), reader, writer)
     _on_signals(loop, end)
@@ -174,7 +175,7 @@ class PolledWriter:
         os.set_blocking(descriptor, False)
         _enlarge(descriptor)
 
-    def write(self, data: bytearray) -> None:
+    def write(self, data: bytes) -> None:
         """Takes bytes."""
         if self._broken:
             return
@@ -190,7 +191,7 @@ class PolledWriter:
         self._queue.append(memoryview(data)[written:])
         self.unsent += len(data) - written
 
-    def _unwritten(self, error: OSError, data: bytearray | memoryview) -> int:
+    def _unwritten(self, error: OSError, data: bytes | memoryview) -> int:
         """How much can be forgotten of what could not be written: nothing for now, or all of it for good."""
         if isinstance(error, BlockingIOError | InterruptedError):
             return 0
@@ -314,7 +315,7 @@ class ThreadWriter:
         self._channel = channel
         self._end = end
 
-    def write(self, data: bytearray) -> None:
+    def write(self, data: bytes) -> None:
         """Writes bytes."""
         rest = memoryview(data)
         try:

@@ -10,8 +10,7 @@ from typing import Final, Protocol
 
 from trunkline.config import Settings
 from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
-from trunkline.wire import codec
-from trunkline.wire.codec import decode, encode_into
+from trunkline.wire.codec import decode, to_json
 from trunkline.wire.framing import Framing, LengthFramer, detect
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
 
@@ -26,7 +25,7 @@ class Sink(Protocol):
     @property
     def unsent(self) -> int: ...
 
-    def write(self, data: bytearray) -> None: ...
+    def write(self, data: bytes) -> None: ...
 
     async def finish(self) -> None: ...
 
@@ -47,13 +46,15 @@ class StreamChannel:
     def __init__(self, info: ChannelInfo, *, max_frame: int, settings: Settings, origin: Origin | None = None) -> None:
         self._info = info
         self._settings = settings
+        self._unsent_high = settings.unsent_high
         self._origin = origin or Origin()
         self._max_frame = max_frame
         self._framing: Framing | None = None  # until the first bytes have shown which
         self._lines = True  # how messages go out
         self._loop = asyncio.get_running_loop()
         self._arrived: list[Incoming] = []  # and not handed up yet
-        self._out = bytearray()
+        self._out: list[bytes] = []  # framed, and not written yet
+        self._gathered = 0  # bytes in it
         self._handing_up = False  # what is sent meanwhile goes out at the end of it
         self._flush_scheduled = False
         self._held = False  # by the receiver
@@ -125,18 +126,10 @@ class StreamChannel:
         """Takes a message; it leaves with others, at the end of this hand-over or turn of the loop."""
         if self._closed is not None:
             return
-        if self._lines and not isinstance(message, Encoded):
-            start = len(self._out)
-            try:
-                encode_into(message, self._out, -1)
-            except Exception:
-                del self._out[start:]
-                raise
-            self._out += b"\n"
-        else:
-            frame = message.frame if isinstance(message, Encoded) else codec.to_json(message)
-            self._out += frame + b"\n" if self._framing is None else self._framing.wrap(frame)
-        if len(self._out) > self._settings.unsent_high:
+        frame = message.frame if isinstance(message, Encoded) else to_json(message)
+        self._out.append(frame + b"\n" if self._lines or self._framing is None else self._framing.wrap(frame))
+        self._gathered += len(frame)
+        if self._gathered > self._unsent_high:
             self._flush()  # too much to gather: what the peer does not read counts from now on
         elif not self._handing_up and not self._flush_scheduled:
             self._flush_scheduled = True
@@ -145,8 +138,9 @@ class StreamChannel:
     def _flush(self) -> None:
         self._flush_scheduled = False
         if self._out and self._sink is not None:
-            out, self._out = self._out, bytearray()
-            self._sink.write(out)
+            out, self._out = self._out, []
+            self._gathered = 0
+            self._sink.write(out[0] if len(out) == 1 else b"".join(out))
             if self._sink.unsent:
                 self.sent()
 

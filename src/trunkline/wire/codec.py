@@ -33,7 +33,6 @@ __all__ = [
     "decoder",
     "encode",
     "encode_batch",
-    "encode_into",
     "encode_request",
     "encode_response",
     "to_json",
@@ -51,8 +50,8 @@ MAX_BATCH: Final = 1000  # messages; each is answered, so a line of small change
 T = TypeVar("T")
 
 _encoder: Final = msgspec.json.Encoder()
-encode_into: Final[Callable[[Any, bytearray, int], None]] = _encoder.encode_into
-"""Writes a message into a buffer, from an offset on (-1: at its end), for transports that gather answers."""
+to_json: Final[Callable[[Any], bytes]] = _encoder.encode
+"""Any value as JSON. Raises TypeError for one that has none."""
 
 
 class _Envelope(Struct):
@@ -91,8 +90,7 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
             return _classify(_read_envelope(frame))
         if isinstance(request, _Older):
             return _classify(_read_envelope(frame))
-        # A look at the frame is cheaper than one at `params`, and nothing but a member can read like that.
-        if request.params is UNSET or b'"params":{' in frame or memoryview(request.params)[0] == _OPENING_BRACE:
+        if request.params is UNSET or memoryview(request.params)[0] == _OPENING_BRACE:
             return request
         return _params_of_no_use(request.params, request.id)
     except UnicodeDecodeError as error:
@@ -234,11 +232,6 @@ def decode_response(frame: bytes) -> Response | ErrorResponse:
 def decoder(kind: type[T]) -> Callable[[bytes | Raw], T]:
     """A function that reads JSON into `kind`, and raises `DecodeError` for JSON that does not fit."""
     return msgspec.json.Decoder(kind).decode
-
-
-def to_json(value: Any) -> bytes:
-    """Any value as JSON."""
-    return _encoder.encode(value)
 
 
 def to_raw(value: Any) -> Raw:

@@ -150,22 +150,16 @@ async def test_reading_pauses_when_too_many_wait_and_goes_on_when_half_of_them_h
         assert len(await peer.quiet()) == 6
 
 
-async def test_k01_png_01_answers_and_pings_are_taken_while_calls_wait_their_turn() -> None:
-    server = Server("t", settings=Settings(max_calls=1))
-
-    @server.tool
-    async def ask(ctx: Context) -> str:
-        await ctx.ping()
-        return "asked"
-
-    async with RawPeer(server) as peer:
+async def test_k01_png_01_pings_are_answered_while_calls_wait_their_turn() -> None:
+    gate = Gate(settings=Settings(max_calls=1))
+    async with RawPeer(gate.server) as peer:
         await peer.initialize()
-        calls = [peer.call("tools/call", {"name": "ask"}) for _ in range(3)]
+        calls = [gate.call(peer, number) for number in range(3)]
+        assert await peer.quiet() == []  # a ping is answered, the calls are not
+        assert gate.began == [0]
+        gate.go.set()
         for call in calls:
-            asked = await peer.receive()
-            assert await peer.quiet() == []  # the others wait, and a ping is answered all the same
-            peer.reply(asked, {})
-            assert (await peer.answer_to(call))["result"]["isError"] is False
+            assert "result" in await peer.answer_to(call)
 
 
 # --- the server's own requests --------------------------------------------------------------------------------------
@@ -563,3 +557,22 @@ async def test_w08_a_channel_of_ones_own_is_served_like_any_other() -> None:
     await turns()
     assert sent == ["a"]  # the answer names the request that it is about
     await channel.close()
+
+
+async def test_calls_that_wait_for_the_peer_make_room_so_that_its_answer_is_read() -> None:
+    server = Server("t", settings=Settings(max_calls=1, max_waiting=1))
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return (await ctx.sample("x")).model
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"sampling": {}})
+        calls = [peer.call("tools/call", {"name": "ask"}) for _ in range(3)]
+        for number in range(3):
+            asked = await peer.receive()
+            assert asked["method"] == "sampling/createMessage"
+            answer = {"role": "assistant", "content": {"type": "text", "text": "y"}, "model": f"m{number}"}
+            peer.reply(asked, answer)
+        models = {(await peer.answer_to(call))["result"]["structuredContent"]["result"] for call in calls}
+    assert models == {"m0", "m1", "m2"}

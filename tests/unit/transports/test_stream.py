@@ -32,7 +32,7 @@ class Ends:
         self.finished = asyncio.Event()
         self.finished.set()
 
-    def write(self, data: bytearray) -> None:
+    def write(self, data: bytes) -> None:
         self.written.append(bytes(data))
         if self.keeps:
             self.unsent += len(data)

@@ -290,9 +290,3 @@ def test_a_decoder_reads_json_into_its_type() -> None:
 def test_a_decoder_raises_for_json_that_does_not_fit() -> None:
     with pytest.raises(codec.DecodeError, match="x"):
         codec.decoder(Point)(b'{"x":"1"}')
-
-
-def test_a_message_is_encoded_at_the_end_of_a_buffer() -> None:
-    buffer = bytearray(b"before ")
-    codec.encode_into(Notification("a"), buffer, -1)
-    assert buffer == b'before {"jsonrpc":"2.0","method":"a"}'
