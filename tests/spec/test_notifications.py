@@ -299,7 +299,7 @@ async def test_r17_an_update_may_be_told_by_another_thread() -> None:
         thread.join()
 
 
-async def test_r18_the_first_subscriber_starts_watching_and_the_last_one_ends_it() -> None:
+async def test_the_first_subscriber_starts_watching_and_the_last_one_ends_it() -> None:
     server, watched = make_server(), []
     server.on_first_subscriber(lambda uri: watched.append("on"))
     server.on_last_unsubscribed(lambda uri: watched.append("off"))

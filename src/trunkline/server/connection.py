@@ -39,7 +39,7 @@ from trunkline.protocol.events import (
     ProgressHeard,
     Refused,
 )
-from trunkline.protocol.inflight import Awaited, Running
+from trunkline.protocol.inflight import Awaited, Running, Tracked
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.methods import Side, Wait
 from trunkline.protocol.revisions import Revision
@@ -161,9 +161,8 @@ class Connection:
             case Opened():
                 self.phase_changed(Phase.INITIALIZING)
                 self._requests.opened()
-            case ProgressHeard(request=request, progress=progress):
-                if request.on_progress is not None:
-                    request.on_progress(progress)
+            case ProgressHeard():
+                self._requests.progressed(event, self.report_failure)
             case Ignored(why=why, kind=kind):
                 self.dropped(why, kind)
 
@@ -451,7 +450,7 @@ class Connection:
         seconds = self._clock.now() - call.started
         self.tell(CallEnded, request=call.id, method=call.method.name, outcome=outcome, code=code, seconds=seconds)
 
-    def report_failure(self, call: Running, reference: str, error: BaseException) -> None:
+    def report_failure(self, call: Tracked, reference: str, error: BaseException) -> None:
         """Tells of an error that the peer must not see; `reference` is what it sees instead, "-" if nothing."""
         self.shared.observers.on(
             HandlerFailed(

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from trunkline.clock import Clock
 from trunkline.errors import ConnectionClosed, PeerError, RequestTimeout
-from trunkline.protocol.events import Answered
+from trunkline.protocol.events import Answered, ProgressHeard
 from trunkline.protocol.inflight import Awaited, Running
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.session import Session
@@ -89,6 +89,15 @@ class Requests:
         else:
             data = None if event.error.data is UNSET else event.error.data
             waiter.set_exception(PeerError(event.error.code, event.error.message, data))
+
+    def progressed(self, event: ProgressHeard, failed: Callable[[Awaited, str, BaseException], None]) -> None:
+        """The peer reports progress; what whoever hears of it raises harms nobody."""
+        if event.request.on_progress is None:
+            return
+        try:
+            event.request.on_progress(event.progress)
+        except Exception as error:  # noqa: BLE001 - reported
+            failed(event.request, "-", error)
 
     def expired(self, awaited: Awaited, now: float) -> None:
         """The peer has not answered in time: it is told not to, and whoever waits is told why."""

@@ -576,3 +576,25 @@ async def test_calls_that_wait_for_the_peer_make_room_so_that_its_answer_is_read
             peer.reply(asked, answer)
         models = {(await peer.answer_to(call))["result"]["structuredContent"]["result"] for call in calls}
     assert models == {"m0", "m1", "m2"}
+
+
+async def test_a_progress_callback_that_raises_harms_nobody() -> None:
+    observer = RecordingObserver()
+    server = Server("t", observers=[observer])
+
+    def raises(progress: Any) -> None:
+        raise ValueError("no")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return (await ctx.sample("x", on_progress=raises)).model
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"sampling": {}})
+        call = peer.call("tools/call", {"name": "ask"})
+        asked = await peer.receive()
+        token = asked["params"]["_meta"]["progressToken"]
+        peer.notify("notifications/progress", {"progressToken": token, "progress": 1})
+        peer.reply(asked, {"role": "assistant", "content": {"type": "text", "text": "y"}, "model": "m"})
+        assert (await peer.answer_to(call))["result"]["structuredContent"] == {"result": "m"}
+    assert [str(fact.error) for fact in observer.of(HandlerFailed)] == ["no"]
