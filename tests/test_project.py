@@ -23,13 +23,14 @@ SOURCE = ROOT / "src/trunkline"
 MOST_LINES = 500
 MOST_PACKAGES = 3
 
-GROUND_FLOOR = {"errors", "config", "facts", "clock"}
+GROUND_FLOOR = {"errors", "config", "facts", "clock", "version"}
 SEAMS = {"transports.channel"}  # of a layer that others may know by its seam only
 MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
     "facts": set(),
     "clock": set(),
+    "version": set(),
     "wire": GROUND_FLOOR,
     "protocol": GROUND_FLOOR | {"wire"},
     "registry": GROUND_FLOOR | {"wire", "protocol"},

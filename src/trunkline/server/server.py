@@ -27,6 +27,7 @@ from trunkline.server.registrar import Registrar
 from trunkline.server.threads import Threads
 from trunkline.server.watchers import Watch, Watchers
 from trunkline.transports.channel import Channel
+from trunkline.version import __version__
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Notification
 
@@ -63,7 +64,7 @@ class Server(Registrar):
         declared when there is something to offer. `observers` replaces the one that logs failures."""
         info = Implementation(
             name=name,
-            version=version or _own_version(),
+            version=version or __version__,
             title=title,
             description=description,
             website_url=website_url,
@@ -204,15 +205,6 @@ class Server(Registrar):
         from trunkline.server.run import run_stdio
 
         run_stdio(self)
-
-
-def _own_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # needed once, and dear to import
-
-    try:
-        return version("trunkline")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0"
 
 
 def _default_observers() -> list[Observer]:
