@@ -844,7 +844,7 @@ async def test_arguments_that_are_nested_too_deep_are_refused_and_the_next_call_
     async def take(value: Any) -> str:
         return "taken"
 
-    deep = b"[" * 5000 + b"]" * 5000
+    deep = b"[" * 200_000 + b"]" * 200_000
     frame = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"take","arguments":{"value":%b}}}' % deep
     async with RawPeer(server) as peer:
         await peer.initialize()
