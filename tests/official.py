@@ -23,6 +23,7 @@ Message = dict[str, Any]
 ROOT = Path(__file__).parents[1]
 SCHEMAS = ROOT / ".cache/schemas"
 NPM_FOLDER = ROOT / ".peers/node"
+NODE = Path(sysconfig.get_path("scripts")) / "node"
 ZOD_JUDGE = ROOT / "tests/interop/peers/zod_2024.mjs"
 
 ZOD_REVISION = "2024-11-05"
@@ -189,9 +190,8 @@ def _zod_complaint(message: Message, sender: Sender, answers: str | None) -> str
 @cache
 def _zod_judge() -> subprocess.Popen[str]:
     """The node process that judges 2024-11-05, started at the first question."""
-    node = Path(sysconfig.get_path("scripts")) / "node"
     judge = subprocess.Popen(
-        [node, ZOD_JUDGE, NPM_FOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
+        [NODE, ZOD_JUDGE, NPM_FOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
     )
     atexit.register(judge.communicate)  # closes its input, upon which it ends
     return judge

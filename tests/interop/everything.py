@@ -1,4 +1,4 @@
-"""A server that uses everything the protocol has, for peers to try: tests/interop/peers/mcp_client.py knows its parts.
+"""A server that uses everything the protocol has, for peers to try: the probes in tests/interop/peers know its parts.
 
     python tests/interop/everything.py
 
@@ -56,6 +56,15 @@ async def count(steps: int, ctx: Context) -> str:
     """Reports progress at every step."""
     for step in range(1, steps + 1):
         await ctx.progress(step, total=steps, message=f"step {step}")
+    return "done"
+
+
+@server.tool
+async def count_in_step(steps: int, ctx: Context) -> str:
+    """Reports progress at every step, and goes on when the client has read it."""
+    for step in range(1, steps + 1):
+        await ctx.progress(step, total=steps, message=f"step {step}")
+        await ctx.ping()
     return "done"
 
 

@@ -1,0 +1,159 @@
+// A conversation with a server, held by the official TypeScript SDK, and a record of what passed in it.
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { resolve } from "node:path";
+import { isDeepStrictEqual } from "node:util";
+
+const require = createRequire(resolve(process.argv[2], "package.json")); // the npm folder that the SDK is installed in
+const { Client } = require("@modelcontextprotocol/sdk/client/index.js");
+const { StdioClientTransport } = require("@modelcontextprotocol/sdk/client/stdio.js");
+export const types = require("@modelcontextprotocol/sdk/types.js");
+
+export const PATIENCE = 5000; // milliseconds that one probe may take; a good one takes a few
+export const CAPABILITIES = { sampling: {}, roots: { listChanged: true }, elicitation: { form: {}, url: {} } };
+export const ROOT = { uri: "file:///workspace", name: "workspace" };
+
+const NOTICES = [
+  types.ToolListChangedNotificationSchema,
+  types.ResourceListChangedNotificationSchema,
+  types.ResourceUpdatedNotificationSchema,
+  types.PromptListChangedNotificationSchema,
+  types.LoggingMessageNotificationSchema,
+  types.ElicitationCompleteNotificationSchema,
+];
+
+/** Fails with a sentence unless both are equal. */
+export function equal(seen, expected) {
+  assert(isDeepStrictEqual(seen, expected), `${JSON.stringify(seen)} instead of ${JSON.stringify(expected)}`);
+}
+
+/** Fails with a sentence unless one is in the other. */
+export function contains(seen, expected) {
+  assert(seen.includes(expected), `${JSON.stringify(expected)} is not among ${JSON.stringify(seen)}`);
+}
+
+/** The SDK's transport, which also keeps a copy of what passes and offers a revision of our choice. */
+class Wire extends StdioClientTransport {
+  kept = [];
+
+  constructor(argv, revision) {
+    super({ command: argv[0], args: argv.slice(1), env: process.env });
+    this.revision = revision;
+  }
+
+  start() {
+    const deliver = this.onmessage;
+    this.onmessage = (message) => {
+      this.kept.push({ sender: "server", message });
+      deliver(message);
+    };
+    return super.start();
+  }
+
+  send(message) {
+    // The SDK itself offers its newest revision only.
+    const params = { ...message.params, protocolVersion: this.revision };
+    const sent = message.method === "initialize" ? { ...message, params } : message;
+    this.kept.push({ sender: "client", message: sent });
+    return super.send(sent);
+  }
+
+  /** The SDK calls it with the revision that the server answered. */
+  setProtocolVersion(revision) {
+    this.agreed = revision;
+  }
+}
+
+/** One conversation with the server, and what the server said in it on its own account. */
+export class Connection {
+  notices = [];
+  faults = []; // what the SDK could not read
+  samplingCancelled = Promise.withResolvers();
+  #news = Promise.withResolvers();
+
+  /** Starts a server and shakes hands with it, in a revision and with capabilities of our choice. */
+  static async open(argv, revision, capabilities) {
+    const connection = new Connection(new Wire(argv, revision), capabilities);
+    await connection.client.connect(connection.transport, { timeout: PATIENCE });
+    return connection;
+  }
+
+  constructor(transport, capabilities) {
+    this.transport = transport;
+    this.client = new Client({ name: "official", version: "1.0" }, { capabilities });
+    this.client.onerror = (error) => this.faults.push(error);
+    for (const schema of NOTICES) this.client.setNotificationHandler(schema, (notice) => this.#onNotice(notice));
+    // The SDK refuses a handler whose capability is not declared.
+    if (capabilities.sampling) this.client.setRequestHandler(types.CreateMessageRequestSchema, this.#onSampling);
+    if (capabilities.elicitation) this.client.setRequestHandler(types.ElicitRequestSchema, this.#onElicitation);
+    if (capabilities.roots) this.client.setRequestHandler(types.ListRootsRequestSchema, () => ({ roots: [ROOT] }));
+  }
+
+  close() {
+    return this.client.close();
+  }
+
+  /** The params of the oldest such notification, once there is one. Each is given out once. */
+  async heard(method) {
+    for (;;) {
+      const place = this.notices.findIndex((notice) => notice.method === method);
+      if (place >= 0) return this.notices.splice(place, 1)[0].params;
+      await this.#news.promise;
+    }
+  }
+
+  /** Fails if such a notification came. A ping first: whatever was sent before its answer has arrived. */
+  async nothingHeard(method) {
+    await this.client.ping();
+    const heard = this.notices.filter((notice) => notice.method === method);
+    equal(heard, []);
+  }
+
+  /** The text that a tool returns; a failure of the tool is a failure of the probe. */
+  async call(name, args = {}) {
+    const result = await this.client.callTool({ name, arguments: args });
+    const text = result.content.map((block) => block.text ?? "").join("");
+    assert(!result.isError, `tool ${name} failed: ${text}`);
+    return text;
+  }
+
+  /** What one side has sent so far. */
+  sentBy(sender) {
+    return this.transport.kept.filter((entry) => entry.sender === sender).map((entry) => entry.message);
+  }
+
+  /** The requests of one kind that the server has made. */
+  asked(method) {
+    return this.sentBy("server").filter((message) => message.method === method);
+  }
+
+  #onNotice(notice) {
+    this.notices.push(notice);
+    this.#news.resolve();
+    this.#news = Promise.withResolvers();
+  }
+
+  // --- what the host application would answer ------------------------------------------------
+
+  /** Echoes the prompt. Never answers "hang", and reports progress first where it is asked for. */
+  #onSampling = async ({ params }, { signal, sendNotification }) => {
+    const { text } = params.messages.at(-1).content;
+    if (text === "hang") {
+      await new Promise((stop) => signal.addEventListener("abort", stop));
+      this.samplingCancelled.resolve();
+    }
+    const progressToken = params._meta?.progressToken;
+    if (progressToken !== undefined) {
+      const progress = { progressToken, progress: 1, total: 2 };
+      await sendNotification({ method: "notifications/progress", params: progress });
+    }
+    const content = { type: "text", text: `echo: ${text}` };
+    return { role: "assistant", content, model: "parrot", stopReason: "endTurn" };
+  };
+
+  /** Does what the message says: "accept", "decline" or "cancel". */
+  #onElicitation = ({ params }) => {
+    const filled = params.message === "accept" && params.mode !== "url";
+    return { action: params.message, ...(filled && { content: { name: "Ada", age: 36 } }) };
+  };
+}

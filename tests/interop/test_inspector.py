@@ -1,0 +1,81 @@
+"""The official Inspector, as a command, against our server: what somebody sees who tries out a server by hand.
+
+It is run from where it is installed, without a browser and without a network.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.official import NODE, NPM_FOLDER, ROOT
+
+INSPECTOR = NPM_FOLDER / "node_modules/.bin/mcp-inspector"
+SERVER = [sys.executable, Path(__file__).with_name("everything.py")]
+TOOL_FAILED = 5  # how the Inspector exits then
+
+
+class Outcome(NamedTuple):
+    """How a run of the Inspector ended."""
+
+    status: int
+    result: dict[str, Any]
+    complaints: str
+
+
+Inspect = Callable[..., Outcome]
+
+
+@pytest.fixture
+def inspect(tmp_path: Path) -> Inspect:
+    """Runs the Inspector for one method."""
+    assert INSPECTOR.exists(), f"the Inspector is missing: `make {NPM_FOLDER.relative_to(ROOT)}/.ready` installs it"
+    home = {"HOME": str(tmp_path)}  # so that nobody's own settings are read
+
+    def run(method: str, *options: str) -> Outcome:
+        command = [NODE, INSPECTOR, "--cli", "--format", "json", *SERVER, "--method", method, *options]
+        ended = subprocess.run(command, env=home, capture_output=True, text=True, timeout=30, check=False)
+        assert ended.stdout, ended.stderr
+        return Outcome(ended.returncode, json.loads(ended.stdout)["result"], ended.stderr)
+
+    return run
+
+
+def test_the_inspector_lists_tools_and_finds_their_schemas_portable(inspect: Inspect) -> None:
+    outcome = inspect("tools/list", "--strict")
+    assert (outcome.status, outcome.complaints) == (0, "")
+    tools = {tool["name"]: tool for tool in outcome.result["tools"]}
+    assert tools["add"]["description"] == "Adds two numbers."
+    assert tools["add"]["inputSchema"]["required"] == ["a", "b"]
+
+
+def test_the_inspector_lists_resources(inspect: Inspect) -> None:
+    outcome = inspect("resources/list")
+    assert (outcome.status, outcome.complaints) == (0, "")
+    uris = [resource["uri"] for resource in outcome.result["resources"]]
+    assert uris == ["test://static", "test://binary", "test://spare"]
+
+
+def test_the_inspector_lists_prompts(inspect: Inspect) -> None:
+    outcome = inspect("prompts/list")
+    assert (outcome.status, outcome.complaints) == (0, "")
+    prompts = {prompt["name"]: prompt.get("arguments") for prompt in outcome.result["prompts"]}
+    assert prompts == {"greet": [{"name": "who", "required": True}], "spare": None}
+
+
+@pytest.mark.parametrize("era", ["legacy", "auto"])  # it shakes hands at once, or first asks whether that is needed
+def test_the_inspector_calls_a_tool(inspect: Inspect, era: str) -> None:
+    """The arguments are text on the command line; the tool's schema tells the Inspector to make numbers of them."""
+    outcome = inspect("tools/call", "--tool-name", "add", "--tool-arg", "a=2", "b=3", "--protocol-era", era)
+    assert (outcome.status, outcome.complaints) == (0, "")
+    assert outcome.result["content"] == [{"type": "text", "text": "5"}]
+    assert not outcome.result.get("isError")
+
+
+def test_the_inspector_sees_why_a_tool_failed(inspect: Inspect) -> None:
+    outcome = inspect("tools/call", "--tool-name", "fail")
+    assert outcome.status == TOOL_FAILED
+    assert outcome.result["content"] == [{"type": "text", "text": "failed on purpose"}]
