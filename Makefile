@@ -1,7 +1,8 @@
 # Set-up, checks and tests. Needs Python 3.11+ and make, nothing else; everything is put into folders that git ignores.
 #   make demo    a tour of a small server            make test    everything that CI runs
 #   make check   format, lint, types, imports        make bench   cost per request, beside peers (PYTHON=… picks the CPython)
-#   make fuzz    a longer byte-mutation run          make rows    acceptance rows that no test names yet
+#                                                                  or beside one of our own commits (BASE=…)
+#   make fuzz    a longer run of the fuzzers         make rows    acceptance rows that no test names yet
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -53,7 +54,7 @@ docs: $(VENV)/.ready
 	$(BIN)/python tools/generated.py
 
 bench:
-	$(PYTHON) bench/run.py --python "$(PYTHON)"
+	$(PYTHON) -m bench.run --python "$(PYTHON)" $(if $(BASE),--base "$(BASE)")
 
 fuzz: $(VENV)/.ready
 	$(BIN)/python -m tests.fuzz.run

@@ -1,7 +1,10 @@
 """One virtual environment per target, so that all of them run on the same CPython and none sees another's packages."""
 
 import hashlib
+import io
+import shutil
 import subprocess
+import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +15,12 @@ REQUIREMENTS = {
     "bare": ["--requirement", "bench/peers/bare.txt"],
     "mcp": ["--requirement", "tests/interop/peers/mcp.txt"],
     "turbomcp": ["--requirement", "tests/interop/peers/turbomcp.txt"],
+    "fastmcp": ["--requirement", "bench/peers/fastmcp.txt"],
+    "fastmcp-older": ["--requirement", "bench/peers/fastmcp-older.txt"],
+    "chuk": ["--requirement", "bench/peers/chuk.txt"],
+    "zeromcp": ["--requirement", "bench/peers/zeromcp.txt"],
 }
+INSTEAD = {"fastmcp": "fastmcp-older"}  # where the one cannot be installed, as when a dependency is too new to be had
 
 
 class CannotInstall(Exception):
@@ -25,18 +33,35 @@ class Environments:
     def __init__(self, python: str) -> None:
         facts = "import sys, platform; print(sys.executable, platform.python_version(), sep='\\n')"
         self._python, self.version = _output([python, "-c", facts]).splitlines()
+        self._home = ROOT / ".peers" / f"bench-{self.version}"
 
     def interpreter(self, name: str) -> Path:
         """The interpreter of the environment called `name`, with its packages installed."""
-        home = ROOT / ".peers" / f"bench-{self.version}" / name
+        try:
+            return self._installed(self._home / name, REQUIREMENTS[name], ROOT)
+        except CannotInstall:
+            if name not in INSTEAD:
+                raise
+            return self.interpreter(INSTEAD[name])
+
+    def base(self, commit: str) -> tuple[Path, Path]:
+        """The interpreter with our package as it was at a commit, and the tree of that commit."""
+        sha = _output(["git", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}"]).strip()
+        home = self._home / f"base-{sha[:12]}"
+        if not (home / "tree" / "pyproject.toml").exists():
+            export(sha, home / "tree")
+        return self._installed(home / "environment", REQUIREMENTS["trunkline"], home / "tree"), home / "tree"
+
+    def _installed(self, home: Path, requirements: Sequence[str], tree: Path) -> Path:
+        """The interpreter of an environment; made anew if it would turn out otherwise than when it was made."""
         interpreter, stamp = home / "bin" / "python", home / ".ready"
-        wanted = self._fingerprint(REQUIREMENTS[name])
+        wanted = self._fingerprint(requirements, tree)
         if not stamp.exists() or stamp.read_text() != wanted:
             stamp.unlink(missing_ok=True)
             if not self._is_ours(home):
                 _output([self._python, "-m", "venv", "--clear", str(home)])
             pip = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            _output([*pip, *REQUIREMENTS[name]])
+            _output([*pip, *requirements], tree)
             stamp.write_text(wanted)
         return interpreter
 
@@ -45,25 +70,38 @@ class Environments:
         settings = home / "pyvenv.cfg"
         return settings.exists() and f"executable = {Path(self._python).resolve()}\n" in settings.read_text()
 
-    def _fingerprint(self, requirements: Sequence[str]) -> str:
+    def _fingerprint(self, requirements: Sequence[str], tree: Path) -> str:
         """Changes whenever the same installation would bring something else."""
         digest = hashlib.sha256("\n".join([self._python, *requirements]).encode())
-        for path in _inputs(requirements):
-            digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+        for path in _inputs(requirements, tree):
+            digest.update(str(path.relative_to(tree)).encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()
 
 
-def _inputs(requirements: Sequence[str]) -> Iterator[Path]:
+def export(commit: str, into: Path) -> None:
+    """Writes the files of a commit into a folder, whole or not at all."""
+    archive = subprocess.run(["git", "archive", "--format=tar", commit], cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode:
+        raise CannotInstall(archive.stderr.decode(errors="replace"))
+    unfinished = into.with_name(into.name + ".part")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(unfinished, filter="data")
+    shutil.rmtree(into, ignore_errors=True)
+    unfinished.rename(into)
+
+
+def _inputs(requirements: Sequence[str], tree: Path) -> Iterator[Path]:
     """The files an installation reads: a list of requirements, or our own sources."""
     if requirements[0] == "--requirement":
-        yield ROOT / requirements[1]
+        yield tree / requirements[1]
     else:
-        yield ROOT / "pyproject.toml"
-        yield from sorted((ROOT / "src").rglob("*.py"))
+        yield tree / "pyproject.toml"
+        yield from sorted((tree / "src").rglob("*.py"))
 
 
-def _output(command: Sequence[str]) -> str:
+def _output(command: Sequence[str], cwd: Path = ROOT) -> str:
     try:
-        return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True).stdout
     except subprocess.CalledProcessError as error:
-        raise CannotInstall(error.stderr.strip()[-2000:]) from error
+        raise CannotInstall(error.stderr.strip()[-2000:] or f"{' '.join(command)} failed") from error

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from driver import Sample
-from workloads import Bar, Row
+from bench.driver import Sample
+from bench.workloads import Bar, Row
 
 
 @dataclass

@@ -5,104 +5,155 @@ runs on. Each round starts all targets of a row afresh, and asks them short batc
 anew each time. A batch aims at the same CPU time whatever a request costs, so that a quiet moment of the machine is as
 likely to hold one of theirs as one of ours; the dearest ones take longer, since a window has to be filled twice. The
 best batch of all rounds counts.
+
+`make bench BASE=<commit>` measures this tree beside one of its commits instead, and fails if a row has become more than
+a tenth dearer. A row that seems so is measured again before it is believed.
 """
 
 import argparse
 import os
 import random
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from driver import BenchError, Sample, ServerProcess
-from environments import ROOT, CannotInstall, Environments
-from report import Figures, judge, lines, write_json
-from workloads import ROWS, TARGETS, Row, Target
+from bench.driver import BenchError, Sample, ServerProcess
+from bench.environments import ROOT, CannotInstall, Environments
+from bench.report import Figures, judge, lines, write_json
+from bench.workloads import BASE, ROWS, TARGETS, Row, against_base
 
 BATCH_US = 25_000  # CPU time that a batch aims at: some 2,000 calls of ours, some 30 of `mcp`
+ATTEMPTS = 3  # at showing that a row has not become dearer
 
 
-def main() -> int:
-    """Runs the table; the exit status is 1 when a gate fails or one of our own servers could not be measured."""
-    options = _options()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the table. The exit status is 1 when a gate fails, when what a gate needs could not be measured, or when one
+    of our own servers could not be."""
+    options = _options(arguments)
     rows = [row for row in (_selected(row, options) for row in ROWS if options.rows in row.name) if row.targets]
     environments = Environments(options.python)
-    commands, missing = _commands(environments, {name for row in rows for name in row.targets})
-    _pin()
-    print(f"CPU of the server process per request, CPython {environments.version}, best of {options.repeats} rounds")
+    commands, missing = commands_of(environments, {name for row in rows for name in row.targets}, options.base)
+    pin()
+    print(
+        f"CPU of the server process per request, CPython {environments.version}, best of {options.repeats} rounds",
+        flush=True,
+    )
     table, failed = [], False
     for row in rows:
-        figures = _measure(row, commands, options)
+        figures = measure(row, commands, options)
         figures.missing |= {name: missing[name] for name in row.targets if name in missing}
         table.append((row, figures))
         print(*(line.rstrip() for line in lines(row, figures)), sep="\n", end="\n\n", flush=True)
-        failed |= any(verdict.bar.gate and verdict.word == "FAIL" for verdict in judge(row, figures))
-        failed |= any(name.startswith("trunkline") for name in figures.missing)
-    write_json(ROOT / ".cache" / "bench" / "stdio.json", environments.version, table)
+        failed |= fails(row, figures)
+    if options.base:
+        failed |= not any(BASE in figures.samples for _, figures in table)  # nothing was compared
+    elif "trunkline" in commands and not options.rows:
+        _print_in_process(commands["trunkline"][0])
+    write_json(options.json, environments.version, table)
     return int(failed)
 
 
-def _options() -> argparse.Namespace:
+def fails(row: Row, figures: Figures) -> bool:
+    """Whether a row fails the run, by its figures or by a lack of them. What a base did not have cannot be dearer."""
+    if any(name.startswith("trunkline") for name in figures.missing):
+        return True
+    return any(
+        verdict.bar.gate and verdict.word != "PASS" and not (verdict.bar.peer == BASE and verdict.ratio is None)
+        for verdict in judge(row, figures)
+    )
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measures what a request costs the server process, on stdio.")
     parser.add_argument("--python", default=sys.executable, help="the CPython that every target runs on")
+    parser.add_argument("--base", metavar="COMMIT", help="measure against this commit instead of against peers")
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
     parser.add_argument("--targets", help="only targets whose name contains one of these, separated by commas")
     parser.add_argument("--repeats", type=int, help="rounds for each row (5)")
     parser.add_argument("--quick", action="store_true", help="a rough look: fewer rounds and batches")
-    options = parser.parse_args()
+    parser.add_argument("--json", type=Path, help="where the figures go, with every sample")
+    options = parser.parse_args(arguments)
     options.repeats = options.repeats or (2 if options.quick else 5)
     options.batches = 4 if options.quick else 10
+    options.json = options.json or ROOT / ".cache" / "bench" / ("base.json" if options.base else "stdio.json")
     return options
 
 
 def _selected(row: Row, options: argparse.Namespace) -> Row:
-    """The row with only the targets that were asked for."""
+    """The row with only the targets that were asked for, and the bars that stand between those."""
+    if options.base:
+        return against_base(row)
     wanted = options.targets.split(",") if options.targets else [""]
     targets = tuple(name for name in row.targets if any(part in name for part in wanted))
-    return replace(row, targets=targets)
+    bars = tuple(bar for bar in row.bars if bar.ours in targets and bar.peer in targets)
+    return replace(row, targets=targets, bars=bars)
 
 
-def _commands(environments: Environments, names: set[str]) -> tuple[dict[str, list[str]], dict[str, str]]:
+def commands_of(
+    environments: Environments, names: set[str], base: str | None = None
+) -> tuple[dict[str, list[str]], dict[str, str]]:
     """How each target is started; and of those that cannot be, why."""
     commands, missing = {}, {}
-    for name, target in TARGETS.items():
-        if name in names:
-            try:
-                interpreter = environments.interpreter(target.environment)
-            except CannotInstall as error:
-                missing[name] = str(error)
+    for name in sorted(names):
+        try:
+            if name == BASE:
+                interpreter, tree = environments.base(base or "HEAD")
+                script = tree / "bench" / "server.py"
             else:
-                commands[name] = [str(interpreter), str(ROOT / "bench" / target.script), "stdio"]
+                interpreter = environments.interpreter(TARGETS[name].environment)
+                script = ROOT / "bench" / TARGETS[name].script
+        except CannotInstall as error:
+            missing[name] = str(error)
+        else:
+            commands[name] = [str(interpreter), str(script), "stdio"]
     return commands, missing
 
 
-def _pin() -> None:
+def _print_in_process(interpreter: str) -> None:
+    subprocess.run([interpreter, str(ROOT / "bench" / "inprocess.py")], check=False)
+
+
+def pin() -> None:
     """Keeps driver and servers, which inherit it, on one CPU: a request that wakes another CPU costs thrice as much."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-def _measure(row: Row, commands: dict[str, list[str]], options: argparse.Namespace) -> Figures:
-    """All rounds of one row. A target that answers wrongly is not started again, and keeps none of its samples."""
+def measure(row: Row, commands: Mapping[str, Sequence[str]], options: argparse.Namespace) -> Figures:
+    """All rounds of one row; more of them as long as it seems to have become dearer than its base."""
     figures = Figures()
-    for _ in range(options.repeats):
-        measurable = [name for name in row.targets if name in commands and name not in figures.missing]
-        under_way = {name: _samples(row, TARGETS[name], commands[name], options.batches) for name in measurable}
-        while under_way:
-            for name in random.sample(list(under_way), len(under_way)):
-                try:
-                    figures.samples.setdefault(name, []).append(next(under_way[name]))
-                except StopIteration:
-                    del under_way[name]
-                except BenchError as error:
-                    del under_way[name], figures.samples[name]
-                    figures.missing[name] = str(error)
+    for _ in range(ATTEMPTS if BASE in row.targets else 1):
+        _add_rounds(figures, row, commands, options)
+        if not any(verdict.word == "FAIL" for verdict in judge(row, figures)):
+            break
     return figures
 
 
-def _samples(row: Row, target: Target, command: Sequence[str], batches: int) -> Iterator[Sample]:
+def _add_rounds(figures: Figures, row: Row, commands: Mapping[str, Sequence[str]], options: argparse.Namespace) -> None:
+    """A target that answers wrongly is not started again, and keeps none of its samples."""
+    for _ in range(options.repeats):
+        measurable = [name for name in row.targets if name in commands and name not in figures.missing]
+        under_way = {name: _samples(row, name, commands[name], options.batches) for name in measurable}
+        while under_way:
+            for name in random.sample(list(under_way), len(under_way)):
+                try:
+                    sample = next(under_way[name])
+                except StopIteration:
+                    del under_way[name]
+                except BenchError as error:
+                    del under_way[name]
+                    figures.samples.pop(name, None)
+                    figures.missing[name] = str(error)
+                else:
+                    figures.samples.setdefault(name, []).append(sample)
+
+
+def _samples(row: Row, name: str, command: Sequence[str], batches: int) -> Iterator[Sample]:
     """One process: spawned and warmed up when the first sample is asked for, then a batch of requests for each."""
-    tools = row.tools if target.tools is None else target.tools
+    own = TARGETS[name].tools if name in TARGETS else None
+    tools = row.tools if own is None else own
     with ServerProcess(command, os.environ | {"BENCH_TOOLS": str(tools)}) as server:
         spawned = server.handshake()
         if row.question is None:

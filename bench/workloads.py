@@ -1,9 +1,9 @@
 """What is measured, on whom, and which bars the figures have to clear. A new measurement is a new row in ROWS."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from driver import Question
+from bench.driver import Question
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Bar:
     peer: str
     ours: str = "trunkline"
     per: Literal["request", "byte"] = "request"
-    gate: bool = False
+    gate: bool = True
 
     def ratio(self, ours: float, theirs: float) -> float:
         """The figure that is compared with `times`."""
@@ -55,6 +55,8 @@ class Row:
     tools: int = 0  # at least so many; a server has its own few anyway
 
 
+BASE = "base"  # our own package at an earlier commit, with the benchmark's server of that commit
+MOST_DEARER = 1.1  # a tenth: what the best of several rounds may still differ by on a shared machine
 TARGETS = {
     "trunkline": Target("server.py", "trunkline"),
     "trunkline, few tools": Target("server.py", "trunkline", tools=0),
@@ -63,6 +65,9 @@ TARGETS = {
     "turbomcp": Target("peers/turbomcp_server.py", "turbomcp"),
     "mcp": Target("peers/mcp_server.py", "mcp"),
     "mcp low-level": Target("peers/mcp_lowlevel.py", "mcp"),
+    "fastmcp": Target("peers/fastmcp_server.py", "fastmcp"),
+    "chuk": Target("peers/chuk_server.py", "chuk"),
+    "zeromcp": Target("peers/zeromcp_server.py", "zeromcp"),
 }
 
 
@@ -71,7 +76,7 @@ def _call(tool: str, filler: str = "") -> Question:
 
     def answered_by(n: int, result: Any) -> bool:
         text = f"hello {n}{filler}"
-        structured = result.get("structuredContent", {"result": text})  # turbomcp and the low-level API give none
+        structured = result.get("structuredContent", {"result": text})  # turbomcp, chuk and the low-level API give none
         return result["content"][0]["text"] == text and structured == {"result": text} and not result.get("isError")
 
     return Question("tools/call", lambda n: {"name": tool, "arguments": {"text": f"hello {n}{filler}"}}, answered_by)
@@ -105,36 +110,41 @@ ROWS = (
     Row(
         "async echo, one at a time",
         ECHO,
-        ("trunkline", "bare", "turbomcp", "mcp", "mcp low-level"),
-        (Bar("cheaper", 30, "mcp", gate=True), Bar("at most", 1.2, "turbomcp", gate=True)),
+        ("trunkline", "bare", "turbomcp", "chuk", "zeromcp", "mcp", "mcp low-level", "fastmcp"),
+        (Bar("cheaper", 30, "mcp"), Bar("at most", 1.2, "turbomcp")),
     ),
     Row(
         "async echo, 64 in flight",
         ECHO,
-        ("trunkline", "bare", "turbomcp", "mcp", "mcp low-level"),
-        (Bar("cheaper", 80, "mcp", gate=True), Bar("cheaper", 1.4, "turbomcp", gate=True)),
+        ("trunkline", "bare", "turbomcp", "chuk", "zeromcp", "mcp", "mcp low-level", "fastmcp"),
+        (
+            Bar("cheaper", 80, "mcp"),
+            Bar("cheaper", 6, "zeromcp"),
+            Bar("cheaper", 6, "chuk"),
+            Bar("cheaper", 1.4, "turbomcp"),
+        ),
         window=64,
     ),
     Row(
         "def echo, one at a time",
         ECHO_SYNC,
-        ("trunkline", "turbomcp", "mcp"),
-        (Bar("cheaper", 10, "mcp", gate=True),),
+        ("trunkline", "turbomcp", "chuk", "zeromcp", "mcp", "fastmcp"),
+        (Bar("cheaper", 10, "mcp"),),
     ),
     Row(
         "def echo, 64 in flight",
         ECHO_SYNC,
-        ("trunkline", "turbomcp", "mcp"),
-        (Bar("cheaper", 40, "mcp", gate=True),),
+        ("trunkline", "turbomcp", "chuk", "zeromcp", "mcp", "fastmcp"),
+        (Bar("cheaper", 40, "mcp"),),
         window=64,
     ),
-    Row("resource read", READ_STATIC, ("trunkline", "mcp"), (Bar("cheaper", 30, "mcp"),)),
-    Row("template read", READ_ITEM, ("trunkline", "mcp"), (Bar("cheaper", 30, "mcp"),)),
-    Row("prompt", GREET, ("trunkline", "mcp"), (Bar("cheaper", 30, "mcp"),)),
+    Row("resource read", READ_STATIC, ("trunkline", "chuk", "mcp", "fastmcp"), (Bar("cheaper", 30, "mcp"),)),
+    Row("template read", READ_ITEM, ("trunkline", "mcp", "fastmcp"), (Bar("cheaper", 30, "mcp"),)),
+    Row("prompt", GREET, ("trunkline", "chuk", "zeromcp", "mcp", "fastmcp"), (Bar("cheaper", 30, "mcp"),)),
     Row(
         "list of 1,000 tools",
         LIST_1000,
-        ("trunkline", "turbomcp", "mcp"),
+        ("trunkline", "turbomcp", "zeromcp", "mcp", "fastmcp"),
         (Bar("cheaper", 10, "turbomcp", per="byte"), Bar("cheaper", 30, "mcp")),
         warm_up=10,
         tools=1000,
@@ -150,14 +160,19 @@ ROWS = (
     Row(
         "1 MB echo",
         ECHO_1MB,
-        ("trunkline", "trunkline, no extras", "mcp", "mcp low-level"),
+        ("trunkline", "trunkline, no extras", "chuk", "zeromcp", "mcp", "mcp low-level", "fastmcp"),
         (Bar("cheaper", 2, "mcp low-level"), Bar("cheaper", 1.5, "mcp low-level", ours="trunkline, no extras")),
         warm_up=10,
     ),
     Row(
         "spawn to first answer",
         None,
-        ("trunkline", "bare", "turbomcp", "mcp"),
+        ("trunkline", "bare", "turbomcp", "chuk", "zeromcp", "mcp", "fastmcp"),
         (Bar("cheaper", 5, "mcp"), Bar("at most", 1.5, "bare")),
     ),
 )
+
+
+def against_base(row: Row) -> Row:
+    """The same row, measured only on this tree and on an earlier commit, which it may not be much dearer than."""
+    return replace(row, targets=("trunkline", BASE), bars=(Bar("at most", MOST_DEARER, BASE),))

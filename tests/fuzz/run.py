@@ -1,4 +1,5 @@
-"""Mutated bytes of valid conversations, fed to framing, codec and a whole server: `python -m tests.fuzz.run`.
+"""Mutated bytes and hostile values in valid conversations, fed to framing, codec and a whole server; and random schemas
+and URI templates, given to a server to offer: `python -m tests.fuzz.run`.
 
 Whatever arrives, nothing may crash or hang, our own code may not be at fault, and the next good message must work. Every
 case is made of the seed and its number alone, so `--seed 7 --case 12` does one again.
@@ -15,6 +16,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from tests.fuzz import hostile
+from tests.fuzz.definitions import fuzz_schema, fuzz_template
+
 from trunkline import Context, PeerError, Server
 from trunkline.config import Settings
 from trunkline.errors import ConnectionClosed
@@ -27,6 +31,7 @@ from trunkline.wire.framing import Frame, Framing, LengthFramer, LineFramer, Too
 from trunkline.wire.messages import Batch, Malformed
 
 MAX_FRAME = 4096  # small, so that what is too large is met often
+LARGE_FRAME = 1 << 20  # for what is hostile by its depth or length, which has to get past the framing first
 PATIENCE = 5.0  # seconds until silence is a hang
 INTERNAL_ERROR = -32603
 
@@ -81,9 +86,9 @@ TALK: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def make_server(observer: RecordingObserver) -> Server:
+def make_server(observer: RecordingObserver, max_frame: int) -> Server:
     """A server whose handlers never fail: whatever fails is ours."""
-    server = Server("fuzz", observers=[observer], settings=Settings(stdio_message_size_limit=MAX_FRAME))
+    server = Server("fuzz", observers=[observer], settings=Settings(stdio_message_size_limit=max_frame))
 
     @server.tool
     async def echo(text: str, ctx: Context, times: int = 1) -> str:
@@ -168,7 +173,9 @@ def mutate(rng: Random, data: bytes) -> bytes:
 
 
 def pieces(rng: Random, data: bytes) -> list[bytes]:
-    """The same bytes as several reads may bring them."""
+    """The same bytes as several reads may bring them; now and then one by one."""
+    if len(data) < MAX_FRAME and rng.random() < 0.1:
+        return [data[start : start + 1] for start in range(len(data))]
     cuts = sorted({0, len(data), *(at(rng, data) for _ in range(rng.randint(0, 6)))})
     return [data[start:end] for start, end in pairwise(cuts)]
 
@@ -185,10 +192,11 @@ class Case:
     opening: bytes  # the handshake, as it should be
     data: bytes
     recovers: bool  # the next message can be found: not after a wrong length
+    max_frame: int = MAX_FRAME
 
     @property
     def framing(self) -> Framing:
-        return LineFramer(MAX_FRAME) if self.lines else LengthFramer(MAX_FRAME)
+        return LineFramer(self.max_frame) if self.lines else LengthFramer(self.max_frame)
 
 
 def make_case(seed: int, number: int) -> Case:
@@ -196,13 +204,17 @@ def make_case(seed: int, number: int) -> Case:
     rng = Random(f"{seed}/{number}")
     lines = rng.random() < 0.7
     framing = LineFramer(MAX_FRAME) if lines else LengthFramer(MAX_FRAME)
-    talk = [codec.to_json(message) for message in rng.choices(TALK, k=rng.randint(1, 6))]
+    opening = b"".join(framing.wrap(codec.to_json(message)) for message in hello(rng.choice(REVISIONS)))
+    talk = rng.choices(TALK, k=rng.randint(1, 6))
+    if rng.random() < 0.3:
+        data = b"".join(framing.wrap(hostile.message(rng, message)) for message in talk)
+        return Case(rng, lines, opening, data, recovers=True, max_frame=LARGE_FRAME)
+    frames = [codec.to_json(message) for message in talk]
     recovers = lines or rng.random() < 0.7
     if lines or not recovers:
-        data = mutate(rng, b"".join(framing.wrap(frame) for frame in talk))
+        data = mutate(rng, b"".join(framing.wrap(frame) for frame in frames))
     else:  # the bodies alone are changed, and their lengths are right
-        data = b"".join(framing.wrap(mutate(rng, frame)[:MAX_FRAME]) for frame in talk)
-    opening = b"".join(framing.wrap(codec.to_json(message)) for message in hello(rng.choice(REVISIONS)))
+        data = b"".join(framing.wrap(mutate(rng, frame)[:MAX_FRAME]) for frame in frames)
     return Case(rng, lines, opening, data, recovers)
 
 
@@ -221,7 +233,7 @@ def fuzz_framing(case: Case) -> None:
 
 def fuzz_codec(case: Case) -> None:
     """Any frame is read as something; what is a message can be written and is read again as the same kind."""
-    for frame in (*case.framing.feed(case.data), case.data, TooLarge(MAX_FRAME)):
+    for frame in (*case.framing.feed(case.data), case.data, TooLarge(case.max_frame)):
         message = codec.decode(frame)
         for item in message.messages if isinstance(message, Batch) else (message,):
             if not isinstance(item, Malformed):
@@ -252,8 +264,8 @@ class Wire:
 async def fuzz_server(case: Case) -> None:
     """A whole server lives through it, is not at fault itself, and answers the next ping."""
     observer, wire = RecordingObserver(), Wire()
-    server = make_server(observer)
-    channel = StreamChannel(ChannelInfo("fuzz"), max_frame=MAX_FRAME, settings=server.settings)
+    server = make_server(observer, case.max_frame)
+    channel = StreamChannel(ChannelInfo("fuzz"), max_frame=case.max_frame, settings=server.settings)
     channel.open(server.connect(channel), wire, wire)
     channel.feed(case.opening)
     for piece in pieces(case.rng, case.data):
@@ -288,14 +300,19 @@ def answers(message: Any, ident: str) -> bool:
 
 
 async def run_case(seed: int, number: int) -> None:
-    """One case against all three; raises `FuzzError` with the way to do it again."""
+    """One case against everything; raises `FuzzError` with the way to do it again."""
     unhandled: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unhandled.append(context))
     try:
         fuzz_framing(make_case(seed, number))
         fuzz_codec(make_case(seed, number))
         await fuzz_server(make_case(seed, number))
-    except Exception as error:
+        fuzz_schema(Random(f"{seed}/{number}/schema"))
+        for index in range(4):  # they cost a fraction of the others
+            fuzz_template(Random(f"{seed}/{number}/template/{index}"))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # what panics in a compiled library is no Exception
         again = f"python -m tests.fuzz.run --seed {seed} --case {number}"
         raise FuzzError(f"{type(error).__name__}: {error}\n  again: {again}") from error
     if unhandled:
@@ -312,7 +329,9 @@ async def run(seed: int, seconds: float) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Feeds mutated conversations to framing, codec and server.")
+    parser = argparse.ArgumentParser(
+        description="Feeds broken and hostile conversations, schemas and templates to a server."
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, help="a drawn one, if it is not given")
     parser.add_argument("--case", type=int, help="only this one")

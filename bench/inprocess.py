@@ -1,0 +1,190 @@
+"""What the parts of a request cost within one process, beside the rates that the founding documents ask for.
+
+One thread, the best of several runs, CPU time. `make bench` prints this after its table; none of it is a gate.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+
+from trunkline import Server
+from trunkline.protocol.capabilities import Negotiated
+from trunkline.protocol.lifecycle import Signal
+from trunkline.protocol.methods import Side
+from trunkline.protocol.session import Session
+from trunkline.protocol.types import CallToolParams, Empty, Implementation
+from trunkline.registry.schema import Validator
+from trunkline.testing import RawPeer
+from trunkline.wire import codec
+from trunkline.wire.messages import Request, Response
+
+RUNS = 7
+RUN_NS = 30_000_000  # CPU time that one run aims at
+SUBSCRIBERS = 1000
+URI = "bench://item/7"
+CALL = (
+    b'{"jsonrpc":"2.0","id":7,"method":"tools/call",'
+    b'"params":{"name":"add","arguments":{"a":5,"b":3},"_meta":{"progressToken":7}}}'
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "integer", "minimum": 0},
+        "b": {"type": "integer"},
+        "unit": {"enum": ["m", "km"]},
+        "note": {"type": "string", "maxLength": 100},
+    },
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True)
+class Rate:
+    """One row: how many a second, and how many there should be."""
+
+    row: str
+    name: str
+    per_second: float
+    wanted: float
+
+    def __str__(self) -> str:
+        times = self.per_second / self.wanted
+        return f"  {self.row:<5}{self.name:<44}{self.per_second:>12,.0f}{self.wanted:>12,.0f}{times:>9.2f}"
+
+
+def rate(action: Callable[[], object], each: int = 1) -> float:
+    """How often something can be done in a second of CPU time, when one call does it `each` times."""
+    times, spent = 1, _spent(action, 1)
+    while spent < RUN_NS // 4:
+        times *= 2
+        spent = _spent(action, times)
+    times = max(1, int(times * RUN_NS / spent))
+    return times * each * 1e9 / min(_spent(action, times) for _ in range(RUNS))
+
+
+def _spent(action: Callable[[], object], times: int) -> int:
+    start = time.process_time_ns()
+    for _ in range(times):
+        action()
+    return time.process_time_ns() - start
+
+
+def make_server() -> Server:
+    """A server with one of what is measured, among others of its kind."""
+    server = Server("bench")
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    for number in range(100):
+        server.add_resource(f"bench://item/{number}", f"item {number}")
+    return server
+
+
+def decoding(server: Server) -> Callable[[], object]:
+    """A frame into a message, its params into their type, its arguments into those of the tool, which checks them."""
+    read_params = codec.decoder(CallToolParams)
+    tools, decode = server.tools.live, codec.decode
+
+    def action() -> object:
+        params = read_params(decode(CALL).params)
+        return tools[params.name].decode(params.arguments)
+
+    return action
+
+
+def validation() -> Callable[[], object]:
+    """A value against a JSON Schema that was written by hand."""
+    accepts, value = Validator(SCHEMA, "the benchmark").accepts, {"a": 5, "b": 3, "unit": "km"}
+    assert accepts(value)
+    assert not accepts({"a": -1, "b": 3})
+    return lambda: accepts(value)
+
+
+def ready_session() -> Session:
+    """A server's side of a conversation, past its handshake."""
+    session = Session(Side.SERVER, info=Implementation(name="bench", version="1"))
+    session.negotiated = Negotiated({}, {})
+    for signal in (Signal.CONNECT, Signal.RECV_INITIALIZE, Signal.RECV_INITIALIZED):
+        session.step(signal)
+    return session
+
+
+def tracking() -> Callable[[], object]:
+    """A request of the peer's, from being taken to being answered."""
+    session, ids, result = ready_session(), count(), Empty()
+
+    def action() -> object:
+        return session.reply(session.receive(Request(next(ids), "ping"), 1.0).call, result)
+
+    assert action() == Response(0, result)
+    assert not session.in_flight
+    return action
+
+
+def asking() -> Callable[[], object]:
+    """A request of ours, from being made to being answered."""
+    session, nothing, times = ready_session(), Empty(), count()
+
+    def action() -> object:
+        now = float(next(times))
+        awaited, request = session.call("ping", nothing, now)
+        session.receive(Response(request.id, {}), now)
+        return awaited
+
+    assert action().done
+    assert not session.pending
+    return action
+
+
+def reading(server: Server) -> Callable[[], object]:
+    """A resource, looked up by its URI."""
+    get = server.resources.get
+    assert get(URI) is not None
+    return lambda: get(URI)
+
+
+async def telling(server: Server) -> float:
+    """`resources/updated` to many subscribers, each on a line in memory, as far as their inboxes."""
+    peers = [RawPeer(server) for _ in range(SUBSCRIBERS)]
+    for peer in peers:
+        peer.open()
+        await peer.initialize()
+        await peer.result("resources/subscribe", {"uri": URI})
+    heard = [0] * SUBSCRIBERS
+    for index, peer in enumerate(peers):
+        peer.put = _counter(heard, index)  # instead of keeping and reading each frame
+    server.notify_updated(URI)
+    assert heard == [1] * SUBSCRIBERS
+    found = rate(lambda: server.notify_updated(URI), SUBSCRIBERS)
+    await server.aclose()
+    return found
+
+
+def _counter(heard: list[int], index: int) -> Callable[[bytes], None]:
+    def put(_: bytes) -> None:
+        heard[index] += 1
+
+    return put
+
+
+def main() -> None:
+    """Prints the rates."""
+    server = make_server()
+    print(f"{'in process':<51}{'per second':>12}{'wanted':>12}{'times':>9}")
+    print(Rate("Z01", "decode and validate a tools/call", rate(decoding(server)), 1_000_000), flush=True)
+    print(Rate("Z02", "validate by a JSON Schema", rate(validation()), 500_000), flush=True)
+    print(Rate("Z03", "register and resolve a request of the peer's", rate(tracking()), 553_000), flush=True)
+    print(Rate("Z03", "register and resolve a request of ours", rate(asking()), 553_000), flush=True)
+    print(Rate("Z04", "read from a registry", rate(reading(server)), 242_000), flush=True)
+    told = f"tell {SUBSCRIBERS:,} subscribers in memory, each"
+    print(Rate("Z05", told, asyncio.run(telling(server)), 100_000), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""How little a server weighs: what the base install brings along, and what its import costs."""
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).parents[1]
+MOST_PACKAGES = 3  # beside our own
+MOST_TIMES = 2.5  # the CPU of `import trunkline` over that of `import asyncio, msgspec`
+TRIES = 7
+
+NOTHING = "pass"
+YARDSTICK = "import asyncio, msgspec"
+OURS = "import trunkline"
+# Without `site`, so that neither editable installs nor what measures coverage is in the figure.
+PROGRAM = """
+import sys
+sys.path += {paths}
+{imports}
+import resource
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime)
+"""
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run([str(part) for part in command], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_base_install_of_the_wheel_brings_few_packages(tmp_path: Path) -> None:
+    pip, quiet = (sys.executable, "-m", "pip"), ("--quiet", "--disable-pip-version-check")
+    run(*pip, "wheel", *quiet, "--no-deps", "--wheel-dir", tmp_path, ROOT)
+    (wheel,) = tmp_path.glob("trunkline-*.whl")
+    venv.create(tmp_path / "env", with_pip=False)
+    fresh = tmp_path / "env" / "bin" / "python"
+    run(*pip, "--python", fresh, "install", *quiet, wheel)
+    listed = run(*pip, "--python", fresh, "list", "--disable-pip-version-check", "--format=json")
+    names = {package["name"] for package in json.loads(listed)}
+
+    assert "trunkline" in names
+    assert len(names - {"trunkline"}) <= MOST_PACKAGES, sorted(names)
+    assert run(fresh, "-I", "-c", "import trunkline; print(trunkline.Server('light').name)") == "light\n"
+
+
+def cpu_of(imports: str) -> float:
+    """Seconds, user and system, that a fresh interpreter has used after these imports."""
+    paths = [str(ROOT / "src"), str(Path(msgspec.__file__).parents[1])]
+    return float(run(sys.executable, "-I", "-S", "-c", PROGRAM.format(paths=paths, imports=imports)))
+
+
+def test_importing_costs_little_more_than_what_it_stands_on() -> None:
+    """The best of several runs of each, in turn, less what the interpreter itself needs."""
+    best = dict.fromkeys((NOTHING, YARDSTICK, OURS), float("inf"))
+    for _ in range(TRIES):
+        for imports in best:
+            best[imports] = min(best[imports], cpu_of(imports))
+    ours, yardstick = best[OURS] - best[NOTHING], best[YARDSTICK] - best[NOTHING]
+
+    assert ours <= MOST_TIMES * yardstick, f"{ours * 1000:.0f} ms against {yardstick * 1000:.0f} ms"

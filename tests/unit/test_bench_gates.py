@@ -1,0 +1,119 @@
+"""The benchmark's gates can fail: on what has become dearer, on bars that are missed, and on what could not be measured."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from bench import inprocess
+from bench import run as bench_run
+from bench.driver import Sample
+from bench.environments import ROOT, CannotInstall, Environments, export
+from bench.report import Figures
+from bench.workloads import BASE, ROWS, TARGETS, Bar, Row, against_base
+
+BARE = ROOT / "bench" / "peers" / "bare.py"
+BURN = "    sum(range(3_000))  # a slowdown, put in here on purpose\n"
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> dict[str, Path]:
+    """The same small server twice, once with a slowdown in the path of every request."""
+    source = BARE.read_text("utf-8")
+    slow = tmp_path / "slow.py"
+    slow.write_text(source.replace("    request = decode(line)\n", "    request = decode(line)\n" + BURN), "utf-8")
+    assert BURN in slow.read_text("utf-8")
+    return {"quick": BARE, "slow": slow}
+
+
+def bench_of(ours: Path, base: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> int:
+    """The exit status of `make bench BASE=…`, for one row and with these servers for the two trees."""
+    commands = {"trunkline": [sys.executable, str(ours)], BASE: [sys.executable, str(base)]}
+    monkeypatch.setattr(bench_run, "commands_of", lambda *_: (commands, {}))
+    monkeypatch.setattr(bench_run, "pin", lambda: None)
+    monkeypatch.setattr(bench_run, "BATCH_US", 3_000)
+    options = ["--base", "HEAD", "--rows", "async echo, 64 in flight", "--quick", "--repeats", "1"]
+    return bench_run.main([*options, "--json", str(folder / "figures.json")])
+
+
+def test_z06_what_has_become_dearer_than_its_base_fails_the_run(scripts, monkeypatch, tmp_path, capsys) -> None:
+    assert bench_of(scripts["slow"], scripts["quick"], monkeypatch, tmp_path) == 1
+    assert "FAIL         gate  at most 1.1 times base" in capsys.readouterr().out
+
+
+def test_z06_what_has_become_cheaper_passes(scripts, monkeypatch, tmp_path, capsys) -> None:
+    assert bench_of(scripts["quick"], scripts["slow"], monkeypatch, tmp_path) == 0
+    assert "PASS         gate  at most 1.1 times base" in capsys.readouterr().out
+
+
+def test_z06_a_base_that_cannot_be_measured_at_all_fails_the_run(scripts, monkeypatch, tmp_path) -> None:
+    absent = tmp_path / "absent.py"
+
+    assert bench_of(scripts["quick"], absent, monkeypatch, tmp_path) == 1
+
+
+@pytest.mark.skipif(shutil.which("git") is None or not (ROOT / ".git").exists(), reason="not a git checkout")
+def test_a_base_is_the_tree_of_its_commit(tmp_path: Path) -> None:
+    export("HEAD", tmp_path / "tree")
+
+    assert (tmp_path / "tree" / "pyproject.toml").is_file()
+    assert (tmp_path / "tree" / "src" / "trunkline" / "__init__.py").is_file()
+    with pytest.raises(CannotInstall):
+        export("no-such-commit", tmp_path / "other")
+
+
+def figures(**cpu_us: float) -> Figures:
+    return Figures({name: [Sample(cost, 100)] for name, cost in cpu_us.items()})
+
+
+ROW = Row("a row", None, ("trunkline", "mcp", "zeromcp"), (Bar("cheaper", 10, "mcp"), Bar("cheaper", 6, "zeromcp")))
+
+
+def test_a_row_passes_when_every_bar_is_cleared() -> None:
+    assert not bench_run.fails(ROW, figures(trunkline=1, mcp=10, zeromcp=6))
+    assert bench_run.fails(ROW, figures(trunkline=1, mcp=10, zeromcp=5))
+
+
+def test_a_peer_that_was_not_measured_fails_its_own_bars_only() -> None:
+    without = Row("another", None, ("trunkline", "mcp", "zeromcp"), (Bar("cheaper", 10, "mcp"),))
+    found = figures(trunkline=1, mcp=10)
+    found.missing["zeromcp"] = "could not be installed"
+
+    assert bench_run.fails(ROW, found)
+    assert not bench_run.fails(without, found)
+
+
+def test_a_row_that_its_base_did_not_have_is_not_held_against_it() -> None:
+    assert not bench_run.fails(against_base(ROW), figures(trunkline=1))
+    assert bench_run.fails(against_base(ROW), figures(trunkline=1.2, base=1))
+
+
+def test_every_bar_stands_between_targets_of_its_row() -> None:
+    for row in ROWS:
+        assert set(row.targets) <= TARGETS.keys()
+        assert {bar.peer for bar in row.bars} | {bar.ours for bar in row.bars} <= set(row.targets)
+
+
+def test_a_package_that_cannot_be_installed_has_an_older_one_in_its_place(monkeypatch) -> None:
+    def installed(_: Environments, home: Path, requirements: list[str], tree: Path) -> Path:
+        if home.name == "fastmcp":
+            raise CannotInstall("no such version")
+        return home / "bin" / "python"
+
+    monkeypatch.setattr(Environments, "_installed", installed)
+    environments = Environments(sys.executable)
+
+    assert environments.interpreter("fastmcp").parts[-3] == "fastmcp-older"
+
+
+async def test_what_is_measured_in_process_does_what_it_says(monkeypatch) -> None:
+    monkeypatch.setattr(inprocess, "RUN_NS", 100_000)
+    monkeypatch.setattr(inprocess, "SUBSCRIBERS", 3)
+    server = inprocess.make_server()
+    actions = (inprocess.decoding(server), inprocess.validation(), inprocess.tracking(), inprocess.asking())
+    decoded = actions[0]()
+
+    assert (decoded.a, decoded.b) == (5, 3)
+    assert inprocess.reading(server)().key == inprocess.URI
+    assert all(inprocess.rate(action) > 0 for action in actions)
+    assert await inprocess.telling(server) > 0
