@@ -1,6 +1,6 @@
 """A completer: proposes values for one argument of a prompt, a tool, or a resource template."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, cast
 
@@ -11,7 +11,7 @@ from trunkline.protocol.types import CompleteResult, Completion
 from trunkline.registry.handlers import Handler, Run, runner
 from trunkline.registry.results import BadResult
 
-__all__ = ["CompletionEntry", "LabelledResult", "completion_key", "make_completion", "no_completion"]
+__all__ = ["CompletionEntry", "LabelledResult", "completion_key", "make_completion", "matching", "no_completion"]
 
 MAX_VALUES: Final = 100  # completion, "Completion Results"
 
@@ -76,6 +76,24 @@ class CompletionEntry(Struct, frozen=True, dict=True):
             raise BadResult(f"a completer returns a list of strings, not {type(value).__name__}")
         values = [str(item) for item in cast("Sequence[Any]", value)]
         return Completion(values[:MAX_VALUES], len(values), len(values) > MAX_VALUES)
+
+
+def matching(value: str, candidates: Iterable[str]) -> list[str]:
+    """The candidates that fit the text so far: those that begin with it first, then those that contain it.
+
+    Upper and lower case are the same, and the order of the candidates is kept. There may be more than fit into an
+    answer: the first hundred go out, and how many there are.
+    """
+    sought = value.casefold()
+    begin: list[str] = []
+    contain: list[str] = []
+    for candidate in candidates:
+        folded = candidate.casefold()
+        if folded.startswith(sought):
+            begin.append(candidate)
+        elif sought in folded:
+            contain.append(candidate)
+    return begin + contain
 
 
 def no_completion(labelled: bool) -> CompleteResult:

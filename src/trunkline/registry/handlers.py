@@ -5,7 +5,6 @@ validation; one parameter may ask for the context of the call instead. What can 
 with a sentence that says why.
 """
 
-import functools
 import inspect
 import types
 import typing
@@ -21,15 +20,20 @@ from msgspec.structs import astuple
 
 from trunkline.errors import RegistrationError
 from trunkline.registry import docstrings, schema
+from trunkline.registry import types as kinds
+from trunkline.registry.dependencies import Dependency, Plan, dependency_of, plan
+from trunkline.registry.signatures import asks_for, called, hints_of, innermost, name_of, signature_of
 from trunkline.wire import codec
 
-__all__ = ["Handler", "OnThread", "Parameter", "Run", "Start", "read", "runner"]
+__all__ = ["Handler", "Needing", "OnThread", "Parameter", "Run", "Start", "exited", "read", "runner"]
 
 Run = Callable[[Any, Any, Any], Any]
-"""(decoded arguments, context, subject) -> the answer, a coroutine that gives it, or `OnThread`. The subject is what
-the answer is about where that is not known beforehand, such as the URI that a template was read with."""
+"""(decoded arguments, context, subject) -> the answer, a coroutine that gives it, `OnThread` or `Needing`.
+The subject is what the answer is about where that is not known beforehand, such as the URI that a template was read
+with."""
 
 _MUTABLE: Final = (list, dict, set, bytearray)
+_builtins: Final = codec.decoder(object)
 
 
 class Start(Enum):
@@ -63,12 +67,13 @@ class Handler(Struct, frozen=True):
     arguments: type[Struct]  # what JSON is decoded into
     decode: Callable[[Any], Any]  # arguments from JSON, which is the validation
     convert: Callable[[Mapping[str, Any]], Any]  # arguments from texts
-    bind: Callable[[Any, Any], Any]  # (decoded arguments, context) -> the call itself
+    bind: Callable[[Any, Any], Any]  # (decoded arguments, context; by a plan, all that is given) -> the call itself
     wants_context: bool
     open: bool  # takes arguments that it does not name (`**kwargs`)
     returns: Any  # its annotation, or UNSET
     name: str
     description: str
+    plan: Plan | None = None  # what has to be run before it
 
     def input_schema(self) -> dict[str, Any]:
         """The JSON Schema of its arguments."""
@@ -80,8 +85,8 @@ class Handler(Struct, frozen=True):
             if parameter.description is not None:
                 described.setdefault("description", parameter.description)
             default: Any = parameter.default
-            if isinstance(default, _MUTABLE) and _has_json(default):
-                described["default"] = msgspec.to_builtins(default)
+            if not parameter.required and "default" not in described and kinds.has_json(default):
+                described["default"] = _builtins(kinds.to_json(default))
         if self.open:
             made.pop("additionalProperties", None)
         if not properties:
@@ -98,14 +103,15 @@ def read(function: Callable[..., Any], context: type, *, thread: bool | None = N
     """
     if not callable(function):
         raise RegistrationError(f"{function!r} is not callable")
-    name = _name(function)
-    hints = _hints(function, name)
-    said = docstrings.parse(inspect.getdoc(_innermost(function)))  # that of a partial describes `partial` itself
+    name = name_of(function)
+    hints = hints_of(function, name)
+    said = docstrings.parse(inspect.getdoc(innermost(function)))  # that of a partial describes `partial` itself
     parameters: list[Parameter] = []
     order: list[tuple[str, bool]] = []  # every parameter of the function: its name, and whether by keyword
     contexts: list[str] = []
+    marked: dict[str, Dependency] = {}
     takes_more = False
-    for parameter in _signature(function, name).parameters.values():
+    for parameter in signature_of(function, name).parameters.values():
         annotation = hints.get(parameter.name, Any)
         match parameter.kind:
             case inspect.Parameter.VAR_KEYWORD:
@@ -116,65 +122,38 @@ def read(function: Callable[..., Any], context: type, *, thread: bool | None = N
                 )
             case _:
                 order.append((parameter.name, parameter.kind is inspect.Parameter.KEYWORD_ONLY))
-                if _is_context(annotation, context):
+                if (dependency := dependency_of(parameter, annotation)) is not None:
+                    marked[parameter.name] = dependency
+                elif asks_for(annotation, context):
                     contexts.append(parameter.name)
                 else:
                     parameters.append(_parameter(parameter, annotation, said))
     if len(contexts) > 1:
         raise RegistrationError(f"{name}: {' and '.join(contexts)} both ask for the context; one is enough")
     arguments = _arguments_type(name, parameters, open_ended=takes_more)
+    start = _start(function, thread=thread)
+    needed = plan(name, marked, contexts, context, on_thread=start is Start.THREAD)
+    ours = [*contexts, *marked]  # not for peers to give
+    hooked = any(kinds.needs_hooks(p.annotation) for p in parameters)
     return Handler(
         function=function,
-        start=_start(function, thread=thread),
+        start=start,
         parameters=tuple(parameters),
         arguments=arguments,
-        decode=_json_decoder(arguments, contexts, takes_more=takes_more),
-        convert=_text_decoder(arguments, contexts, takes_more=takes_more),
-        bind=_binder(function, order, contexts, takes_more=takes_more),
-        wants_context=bool(contexts),
+        decode=_json_decoder(arguments, ours, takes_more=takes_more, hooked=hooked),
+        convert=_text_decoder(arguments, ours, takes_more=takes_more),
+        bind=(
+            _binder(function, order, contexts, takes_more=takes_more)
+            if needed is None
+            else _general_binder(function, order, None, takes_more=takes_more)
+        ),
+        wants_context=bool(contexts) or (needed is not None and needed.wants_context),
         open=takes_more,
         returns=hints.get("return", UNSET),
         name=name,
         description=said.description,
+        plan=needed,
     )
-
-
-def _innermost(function: Any) -> Any:
-    while isinstance(function, functools.partial):
-        function = cast("functools.partial[Any]", function).func
-    return function
-
-
-def _name(function: Callable[..., Any]) -> str:
-    inner = _innermost(function)
-    return getattr(inner, "__name__", type(inner).__name__)
-
-
-def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError) as error:
-        raise RegistrationError(f"{name}: its signature cannot be read: {error}") from None
-
-
-def _hints(function: Callable[..., Any], name: str) -> Mapping[str, Any]:
-    """Annotations with names resolved and `Annotated` kept."""
-    inner = _innermost(function)
-    routine = isinstance(inner, types.FunctionType | types.MethodType)
-    source = inspect.unwrap(inner) if routine else type(inner).__call__
-    try:
-        return typing.get_type_hints(source, include_extras=True)
-    except NameError as error:
-        raise RegistrationError(f"{name}: an annotation names something that is not defined: {error}") from None
-    except (TypeError, AttributeError, SyntaxError) as error:
-        raise RegistrationError(f"{name}: an annotation cannot be read: {error}") from None
-
-
-def _is_context(annotation: Any, context: type) -> bool:
-    if get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    options = get_args(annotation) if get_origin(annotation) in {typing.Union, types.UnionType} else (annotation,)
-    return any(isinstance(option, type) and issubclass(option, context) for option in options)
 
 
 def _parameter(parameter: inspect.Parameter, annotation: Any, said: docstrings.Docstring) -> Parameter:
@@ -194,15 +173,16 @@ def _description(annotation: Any) -> str | None:
 
 
 def _arguments_type(name: str, parameters: list[Parameter], *, open_ended: bool) -> type[Struct]:
-    fields: list[Any] = [
-        (p.name, p.annotation) if p.required else (p.name, p.annotation, _field_default(p.default)) for p in parameters
-    ]
     try:
+        fields: list[Any] = [
+            (p.name, kinds.adapt(p.annotation), *(() if p.required else (_field_default(p.default),)))
+            for p in parameters
+        ]
         for parameter in parameters:
             schema.check_type(parameter.annotation)
         made = msgspec.defstruct(f"{name}_arguments", fields, forbid_unknown_fields=not open_ended, kw_only=True)
-        msgspec.json.Decoder(made)  # fails here and now for a type that cannot be decoded
-    except (TypeError, RuntimeError) as error:
+        codec.decoder(made)  # fails here and now for a type that cannot be decoded
+    except (TypeError, RuntimeError, NameError) as error:
         why = f"{name}: its arguments cannot be described: {error}"
         raise RegistrationError(why, kind="tool_schema_invalid") from None
     return made
@@ -211,23 +191,21 @@ def _arguments_type(name: str, parameters: list[Parameter], *, open_ended: bool)
 def _field_default(default: Any) -> Any:
     if isinstance(default, _MUTABLE):
         return msgspec.field(default_factory=partial(copy, cast("Any", default)))
-    if not _has_json(default):
-        return msgspec.field(default_factory=lambda: default)  # which the schema does not tell
+    if not _is_told(default):
+        return msgspec.field(default_factory=lambda: default)  # which msgspec does not tell
     return msgspec.field(default=default)
 
 
-def _has_json(value: Any) -> bool:
+def _is_told(default: Any) -> bool:
     try:
-        codec.to_json(value)
+        codec.to_json(default)
     except TypeError:
         return False
     return True
 
 
 def _start(function: Callable[..., Any], *, thread: bool | None) -> Start:
-    target = _innermost(function)
-    routine = isinstance(target, types.FunctionType | types.MethodType)
-    if inspect.iscoroutinefunction(target if routine else type(target).__call__):
+    if inspect.iscoroutinefunction(called(function)):
         return Start.ASYNC
     return Start.INLINE if thread is False else Start.THREAD
 
@@ -245,6 +223,18 @@ class OnThread:
         self.finish = finish
 
 
+class Needing:
+    """A call of a handler that needs what other functions give, and what to make of its value."""
+
+    __slots__ = ("arguments", "context", "finish", "handler")
+
+    def __init__(self, handler: Handler, arguments: Any, context: Any, finish: Callable[[Any], Any]) -> None:
+        self.handler = handler
+        self.arguments = arguments
+        self.context = context
+        self.finish = finish
+
+
 def runner(handler: Handler, finish: Callable[[Any, Any], Any]) -> Run:
     """How calls of a handler are run, decided once. `finish` makes the answer of a value and the subject."""
     bind = handler.bind
@@ -253,28 +243,33 @@ def runner(handler: Handler, finish: Callable[[Any, Any], Any]) -> Run:
         try:
             return finish(await bind(arguments, context), subject)
         except SystemExit as error:
-            raise _exited(error) from error
+            raise exited(error) from error
 
     async def wait(value: Any, subject: Any) -> Any:
         try:
             return finish(await value, subject)
         except SystemExit as error:
-            raise _exited(error) from error
+            raise exited(error) from error
 
     def run_inline(arguments: Any, context: Any, subject: Any) -> Any:
         try:
             value = bind(arguments, context)
         except SystemExit as error:
-            raise _exited(error) from error
+            raise exited(error) from error
         return wait(value, subject) if inspect.isawaitable(value) else finish(value, subject)
 
     def run_on_thread(arguments: Any, context: Any, subject: Any) -> OnThread:
         return OnThread(partial(bind, arguments, context), lambda value: finish(value, subject))
 
+    def run_by_plan(arguments: Any, context: Any, subject: Any) -> Needing:
+        return Needing(handler, arguments, context, lambda value: finish(value, subject))
+
+    if handler.plan is not None:
+        return run_by_plan
     return {Start.ASYNC: run, Start.INLINE: run_inline, Start.THREAD: run_on_thread}[handler.start]
 
 
-def _exited(error: SystemExit) -> RuntimeError:
+def exited(error: SystemExit) -> RuntimeError:
     """One handler's `sys.exit()` is no reason to end everybody's server."""
     return RuntimeError(f"a handler called sys.exit({error.code!r})")
 
@@ -298,46 +293,46 @@ def _binder(
 
 
 def _general_binder(
-    function: Callable[..., Any], order: list[tuple[str, bool]], contexts: list[str], *, takes_more: bool
+    function: Callable[..., Any], order: list[tuple[str, bool]], contexts: list[str] | None, *, takes_more: bool
 ) -> Callable[[Any, Any], Any]:
+    """For any shape. Without `contexts` the call gets, by their names, all values that are not for peers to give."""
     positional = [name for name, by_keyword in order if not by_keyword]
     keyword = [name for name, by_keyword in order if by_keyword]
 
     def bind(arguments: Any, context: Any) -> Any:
+        given: Mapping[str, Any] = context if contexts is None else dict.fromkeys(contexts, context)
         named: Any = arguments[0] if takes_more else arguments
         more: dict[str, Any] = arguments[1] if takes_more else {}
 
         def value(name: str) -> Any:
-            return context if name in contexts else getattr(named, name)
+            return given[name] if name in given else getattr(named, name)
 
         return function(*map(value, positional), **{name: value(name) for name in keyword}, **more)
 
     return bind
 
 
-def _json_decoder(arguments: type[Struct], contexts: list[str], *, takes_more: bool) -> Callable[[Any], Any]:
+def _json_decoder(arguments: type[Struct], ours: list[str], *, takes_more: bool, hooked: bool) -> Callable[[Any], Any]:
     """Reads JSON into the arguments of a call; raises `codec.DecodeError` for what does not fit."""
     if not takes_more:
-        return codec.decoder(arguments)
+        return codec.decoder(arguments, kinds.decode_hook if hooked else None)
     as_object = codec.decoder(dict[str, Any])
-    return lambda raw: _split(arguments, contexts, as_object(raw), strict=True)
+    return lambda raw: _split(arguments, ours, as_object(raw), strict=True)
 
 
-def _text_decoder(
-    arguments: type[Struct], contexts: list[str], *, takes_more: bool
-) -> Callable[[Mapping[str, Any]], Any]:
+def _text_decoder(arguments: type[Struct], ours: list[str], *, takes_more: bool) -> Callable[[Mapping[str, Any]], Any]:
     """The same for values that are all text, such as the variables of a URI: `5` may be a number then."""
     if not takes_more:
-        return lambda values: msgspec.convert(values, arguments, strict=False)
-    return lambda values: _split(arguments, contexts, values, strict=False)
+        return lambda values: msgspec.convert(values, arguments, strict=False, dec_hook=kinds.decode_hook)
+    return lambda values: _split(arguments, ours, values, strict=False)
 
 
 def _split(
-    arguments: type[Struct], contexts: list[str], values: Mapping[str, Any], *, strict: bool
+    arguments: type[Struct], ours: list[str], values: Mapping[str, Any], *, strict: bool
 ) -> tuple[Struct, dict[str, Any]]:
-    """What has a name of its own, and the rest. The context is not for peers to give."""
+    """What has a name of its own, and the rest; never what is `ours` to give."""
     names = arguments.__struct_fields__
     more = {name: value for name, value in values.items() if name not in names}
-    if taken := [name for name in contexts if name in more]:
+    if taken := [name for name in ours if name in more]:
         raise msgspec.ValidationError(f"Object contains unknown field `{taken[0]}`")
-    return msgspec.convert(values, arguments, strict=strict), more
+    return msgspec.convert(values, arguments, strict=strict, dec_hook=kinds.decode_hook), more

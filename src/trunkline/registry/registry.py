@@ -93,7 +93,7 @@ class Registry(Generic[E]):
 
     def page(self, cursor: str | None = None, limit: object = None) -> Page[E]:
         """The entries after a cursor, or the first ones; raises for a cursor or limit that cannot be."""
-        size = self._page_size if limit is None else self._checked(limit)
+        size = self.size_of(limit)
         after = 0 if cursor is None else self._cursors.open(self.kind, cursor)
         slots = self._listed()
         start = bisect_right(slots, after, key=lambda slot: slot.number)
@@ -102,7 +102,10 @@ class Registry(Generic[E]):
         next_cursor = self._cursors.seal(self.kind, taken[-1].number) if more else None
         return Page([slot.entry for slot in taken], next_cursor)
 
-    def _checked(self, limit: object) -> int:
+    def size_of(self, limit: object) -> int:
+        """How many entries a page has; raises for a limit that cannot be."""
+        if limit is None:
+            return self._page_size
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise InvalidPageSize(limit)
         if limit > self._max_page_size:
@@ -119,7 +122,7 @@ class Registry(Generic[E]):
 
     # --- changing ------------------------------------------------------------------------------
 
-    def add(self, entry: E) -> None:
+    def add(self, entry: E, *, enabled: bool = True) -> None:
         """Takes an entry in. One with the same key is refused or replaced, as the registry was told."""
         with self._changing:
             slot = self._slots.get(entry.key)
@@ -131,6 +134,9 @@ class Registry(Generic[E]):
             elif self._on_duplicate == "warn":
                 warnings.warn(f"{self.kind} {entry.key!r} was registered before and is replaced", stacklevel=3)
             slot.entry = entry
+            if not enabled:
+                slot.enabled = False
+                self.live.pop(entry.key, None)
             if slot.enabled:  # one that was switched off stays so
                 self.live[entry.key] = entry
             self.version += 1

@@ -1,9 +1,9 @@
 """A resource, or a template of many: what peers are told about it, and what is read when they ask."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -12,7 +12,7 @@ from trunkline.config import Settings
 from trunkline.errors import InvalidParams, InvalidUri, RegistrationError, ResourceAccessDenied, TemplateError
 from trunkline.protocol.types import Annotations, Icon, ReadResourceResult, Resource, ResourceTemplate
 from trunkline.registry.handlers import Handler, Run, runner
-from trunkline.registry.results import check_contents, check_mime, resource_contents
+from trunkline.registry.results import BadResult, check_contents, check_mime, resource_contents
 from trunkline.registry.templates import UriTemplate, escapes
 
 __all__ = ["ResourceEntry", "TemplateEntry", "check_uri", "make_resource", "make_template"]
@@ -72,6 +72,7 @@ class TemplateEntry(Struct, frozen=True, dict=True):
     handler: Handler
     guard: bool  # refuses URIs that climb out of what the pattern covers
     settings: Settings
+    lister: Handler | None = None  # gives the resources that are shown in lists
 
     @property
     def key(self) -> str:
@@ -101,6 +102,29 @@ class TemplateEntry(Struct, frozen=True, dict=True):
     def run(self) -> Run:
         """Runs a read."""
         return runner(self.handler, self.result)
+
+    @cached_property
+    def run_lister(self) -> Run:
+        """Asks for the resources that are shown in lists. Only where there is somebody to ask."""
+        return runner(cast("Handler", self.lister), self.listed)
+
+    def listed(self, value: Any, _: Any) -> list[Resource]:
+        """What was listed: resources, or their URIs. What one does not say of itself, the template says."""
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise BadResult(f"what {self.key!r} lists is resources or their URIs, not {type(value).__name__}")
+        return [self._listed_one(item) for item in cast("Iterable[Any]", value)]
+
+    def _listed_one(self, item: Any) -> Resource:
+        if not isinstance(item, str | Resource):
+            raise BadResult(f"what {self.key!r} lists is resources or their URIs, not {type(item).__name__}")
+        resource = Resource(uri=item, name=item) if isinstance(item, str) else item
+        try:
+            check_uri(resource.uri, self.settings)
+        except InvalidUri as error:
+            raise BadResult(f"{self.key!r} lists {resource.uri[:200]!r}: {error}") from None
+        if resource.mime_type is None and self.definition.mime_type is not None:
+            return msgspec.structs.replace(resource, mime_type=self.definition.mime_type)
+        return resource
 
 
 def _read_result(value: Any, uri: str, mime_type: str | None, settings: Settings) -> ReadResourceResult:
@@ -164,6 +188,7 @@ def make_template(
     icons: list[Icon] | None = None,
     meta: dict[str, Any] | None = None,
     guard: bool = True,
+    lister: Handler | None = None,
 ) -> TemplateEntry:
     """A template made of a pattern and a function. Raises `RegistrationError` for a pair that do not fit."""
     template = UriTemplate(pattern)
@@ -178,7 +203,9 @@ def make_template(
         icons=icons,
         meta=meta,
     )
-    return TemplateEntry(definition, template, handler, guard, settings)
+    if lister is not None and (asked := [p.name for p in lister.parameters if p.required]):
+        raise TemplateError(pattern, f"nothing can give {lister.name}, which lists it, its argument {asked[0]!r}")
+    return TemplateEntry(definition, template, handler, guard, settings, lister)
 
 
 def _check_variables(template: UriTemplate, handler: Handler) -> None:

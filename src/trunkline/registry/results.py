@@ -7,6 +7,7 @@ everything else is JSON. Where a tool declares what it returns, the value also g
 import binascii
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +30,9 @@ from trunkline.protocol.types import (
     TextContent,
 )
 from trunkline.registry import schema
-from trunkline.wire import codec
+from trunkline.registry import types as kinds
+from trunkline.registry.generators import Pieces
+from trunkline.registry.media import Media
 
 __all__ = ["BadResult", "Output", "as_block", "check_contents", "check_mime", "resource_contents", "tool_output"]
 
@@ -76,8 +79,8 @@ def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool
         return Output(UNSET, False, lambda value, _: _unstructured(value, settings))
     try:
         schema.check_type(returns)
-        decode = codec.decoder(returns)
-    except TypeError as error:
+        decode = kinds.decoder(returns)
+    except (TypeError, NameError) as error:
         why = f"{name}: what it returns cannot be described: {error}; annotate another type, or use structured=False"
         raise RegistrationError(why, kind="tool_schema_invalid") from None
     wraps = not _is_object(returns)
@@ -94,7 +97,10 @@ def _is_object(returns: Any) -> bool:
         return False
     if issubclass(kind, msgspec.Struct):
         return not kind.__struct_config__.array_like
-    return issubclass(kind, dict) or is_dataclass(kind) or is_typeddict(kind)
+    if kinds.is_model(kind):
+        return not issubclass(kind, sys.modules["pydantic"].RootModel)
+    is_attrs = hasattr(kind, "__attrs_attrs__")
+    return issubclass(kind, dict) or is_attrs or is_dataclass(kind) or is_typeddict(kind)
 
 
 def _says_nothing(returns: Any) -> bool:
@@ -110,7 +116,7 @@ def _is_content(annotation: Any) -> bool:
     """Whether an annotation is a block of content or a whole result, or has one among its options."""
     if get_origin(annotation) in (typing.Union, types.UnionType):
         return any(map(_is_content, get_args(annotation)))
-    return annotation in (*_BLOCKS, CallToolResult)
+    return annotation in (*_BLOCKS, CallToolResult) or (isinstance(annotation, type) and issubclass(annotation, Media))
 
 
 def _text(general: Callable[[Any, Any], CallToolResult]) -> Callable[[Any, Any], CallToolResult]:
@@ -127,9 +133,13 @@ def _text(general: Callable[[Any, Any], CallToolResult]) -> Callable[[Any, Any],
 def _structured(
     returns: Any, decode: Callable[[bytes], Any], settings: Settings, *, wraps: bool
 ) -> Callable[[Any, Any], CallToolResult]:
+    read_as = kinds.adapt(returns)
+
     def encode(value: Any) -> bytes:
         try:
-            encoded = codec.to_json(msgspec.convert(value, returns))  # once, for the reader and for the program
+            encoded = kinds.to_json(
+                msgspec.convert(value, read_as, dec_hook=kinds.decode_hook)
+            )  # once, for the reader and for the program
             decode(encoded)  # `convert` takes instances of a class on trust, and NaN becomes null
         except (TypeError, ValueError) as error:
             raise BadResult(f"the value is not what the tool declares: {error}") from None
@@ -166,7 +176,7 @@ def _unstructured(value: Any, settings: Settings) -> CallToolResult:
         return CallToolResult([])
     if isinstance(value, list | tuple):
         items = cast("Sequence[Any]", value)
-        if any(isinstance(item, _BLOCKS) for item in items):
+        if isinstance(value, Pieces) or any(isinstance(item, (*_BLOCKS, Media)) for item in items):
             return CallToolResult([as_block(item, settings) for item in items])
     return CallToolResult([as_block(value, settings)])
 
@@ -176,6 +186,8 @@ def _unstructured(value: Any, settings: Settings) -> CallToolResult:
 
 def as_block(value: Any, settings: Settings) -> ContentBlock:
     """Any value as one block of content."""
+    if isinstance(value, Media):
+        value = value.block()
     if isinstance(value, _BLOCKS):
         _check_block(value, settings)
         return value
@@ -186,7 +198,7 @@ def as_block(value: Any, settings: Settings) -> ContentBlock:
 
 def _json(value: Any) -> str:
     try:
-        return codec.to_json(value).decode()
+        return kinds.to_json(value).decode()
     except (TypeError, ValueError) as error:
         raise BadResult(f"{type(value).__name__} has no JSON: {error}") from None
 

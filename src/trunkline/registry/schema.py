@@ -4,22 +4,24 @@ Types are checked by decoding into them; the schema that is made of them is for 
 written by hand is compiled once. References that would need a network are never followed.
 """
 
-import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from types import UnionType
 from typing import Any, Final, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
 
 from trunkline.errors import RegistrationError
+from trunkline.registry import types
 
 __all__ = ["Fault", "Validator", "check_type", "of_type"]
 
 Schema = dict[str, Any]
 _REFERENCES = "#/$defs/{name}"
 _PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None), list, dict, Any, object})
-_MADE_OF_OTHERS: Final = frozenset({list, dict, typing.Union, types.UnionType, typing.Annotated})
+_MADE_OF_OTHERS: Final = frozenset({list, dict, typing.Union, UnionType})
 
 
 class Fault(Struct, frozen=True):
@@ -32,12 +34,13 @@ class Fault(Struct, frozen=True):
 
 def of_type(kind: Any) -> Schema:
     """The schema of a type; what it refers to stands under `$defs`, the type itself at the root."""
-    (root,), components = msgspec.json.schema_components([kind], ref_template=_REFERENCES)
+    book = _Book()
+    root = book.describe(types.adapt(kind))
     name = _referred(root)
-    schema = dict(components[name]) if name is not None and set(root) == {"$ref"} else dict(root)
-    needed = _reachable(schema, components)
+    schema = dict(book.definitions[name]) if name is not None and set(root) == {"$ref"} else dict(root)
+    needed = _reachable(schema, book.definitions)
     if needed:
-        schema["$defs"] = {name: components[name] for name in sorted(needed)}
+        schema["$defs"] = {name: book.definitions[name] for name in sorted(needed)}
     return schema
 
 
@@ -57,6 +60,53 @@ def _is_plain(kind: Any) -> bool:
     if get_origin(kind) is typing.Annotated:
         return _is_plain(get_args(kind)[0])
     return get_origin(kind) in _MADE_OF_OTHERS and all(map(_is_plain, get_args(kind)))
+
+
+class _Book:
+    """The definitions of one schema."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, Schema] = {}
+        self._owners: dict[str, Any] = {}
+
+    def describe(self, kind: Any) -> Schema:
+        """The schema of a type as msgspec reads it; what it refers to is noted down."""
+        (root,), components = msgspec.json.schema_components(
+            [kind], schema_hook=self._foreign, ref_template=_REFERENCES
+        )
+        for name, definition in components.items():
+            self._define(name, definition)
+        return root
+
+    def _foreign(self, kind: Any) -> Schema:
+        if isinstance(kind, types.Choice):
+            return {"anyOf": [self.describe(option) for option in kind.options]}
+        if isinstance(kind, types.Mirror):
+            return self._once(kind.__name__, kind, lambda: self.describe(kind.struct))
+        if issubclass(kind, PurePath):
+            return {"type": "string", "format": "path"}
+        if types.is_model(kind):
+            return self._once(kind.__name__, kind, lambda: self._model(kind))
+        raise NotImplementedError
+
+    def _once(self, name: str, kind: Any, describe: Callable[[], Any]) -> Schema:
+        if name not in self._owners:
+            self._owners[name] = kind
+            describe()
+        if self._owners[name] is not kind:
+            raise TypeError(f"two types are named {name}; rename one")
+        return {"$ref": _REFERENCES.format(name=name)}
+
+    def _model(self, kind: Any) -> None:
+        made = kind.model_json_schema(ref_template="#/$defs/{model}")
+        for name, definition in made.pop("$defs", {}).items():
+            self._define(name, definition)
+        if "$ref" not in made:  # one that holds itself is among the others
+            self._define(kind.__name__, made)
+
+    def _define(self, name: str, definition: Schema) -> None:
+        if self.definitions.setdefault(name, definition) != definition:
+            raise TypeError(f"two types are named {name}; rename one")
 
 
 def _referred(schema: Mapping[str, Any]) -> str | None:

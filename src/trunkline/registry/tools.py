@@ -4,7 +4,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Struct
@@ -12,6 +12,7 @@ from msgspec import Struct
 from trunkline.config import Settings
 from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
 from trunkline.protocol.types import Icon, Tool, ToolAnnotations
+from trunkline.registry.generators import gathering
 from trunkline.registry.handlers import Handler, Run, runner
 from trunkline.registry.results import Output, tool_output
 from trunkline.registry.schema import Fault, Validator
@@ -21,6 +22,7 @@ __all__ = ["ToolEntry", "make_tool"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _as_object: Final = codec.decoder(dict[str, Any])
+_as_anything: Final[Callable[[bytes], Any]] = codec.decoder(object)
 
 
 class ToolEntry(Struct, frozen=True, dict=True):
@@ -37,6 +39,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
     icons: list[Icon] | None = None
     meta: dict[str, Any] | None = None
     timeout: float | None = None  # seconds; None: that of the server
+    guard: Any = None  # what holds its calls to limits; None: nothing does
     given_schema: Mapping[str, Any] | None = None  # written by hand
     given_validator: Validator | None = None
 
@@ -63,6 +66,39 @@ class ToolEntry(Struct, frozen=True, dict=True):
     def validator(self) -> Validator:
         """The input schema, compiled: at registration if it was written by hand, otherwise for the first refusal."""
         return self.given_validator or Validator(self.definition.input_schema, f"tool {self.name!r}")
+
+    def reread(self, raw: Any, error: Exception) -> Any:
+        """Arguments that could not be read, once more: some models put JSON inside of a string, `"[1, 2]"` for a list.
+        Such a string is read where the schema takes no string. Raises what `refusal` says if that does not help."""
+        with contextlib.suppress(codec.DecodeError, RecursionError):
+            values = _as_object(raw)
+            properties: Mapping[str, Any] = self.definition.input_schema.get("properties") or {}
+            read = {
+                name: _unpacked(value)
+                if isinstance(value, str) and not self._takes_text(properties.get(name))
+                else value
+                for name, value in values.items()
+            }
+            if read != values:
+                return self.decode(codec.to_json(read))
+        raise self.refusal(raw, error) from None
+
+    def _takes_text(self, described: Any) -> bool:
+        """Whether a schema has room for a string, as far as can be told at a glance."""
+        if not isinstance(described, Mapping):
+            return True
+        described = cast("Mapping[str, Any]", described)
+        reference: Any = described.get("$ref")
+        if isinstance(reference, str):
+            definitions: Mapping[str, Any] = self.definition.input_schema.get("$defs") or {}
+            return self._takes_text(definitions.get(reference.removeprefix("#/$defs/")))
+        options: Any = described.get("anyOf") or described.get("oneOf")
+        if options:
+            return any(map(self._takes_text, options))
+        if "enum" in described:
+            return any(isinstance(value, str) for value in described["enum"])
+        kinds: Any = described.get("type", "string")
+        return "string" in kinds
 
     def refusal(self, raw: Any, error: Exception) -> InvalidParams:
         """Says everything that is wrong with arguments that could not be read, by the schema that the peer knows;
@@ -97,6 +133,7 @@ def make_tool(
     meta: dict[str, Any] | None = None,
     timeout: float | None = None,
     structured: bool = True,
+    guard: Any = None,
 ) -> ToolEntry:
     """A tool made of a function. Raises `RegistrationError` for one that could not be offered."""
     name = name or handler.name
@@ -106,6 +143,7 @@ def make_tool(
     if len(described) > settings.max_tool_description:
         why = f"has {len(described)} characters; {settings.max_tool_description} is the most"
         raise RegistrationError(f"the description of tool {name!r} {why}", kind="tool_description_exceeds_max")
+    handler = gathering(handler)
     output = tool_output(handler.returns, name, settings, structured=structured)
     validator = None if input_schema is None else _compiled(input_schema, name)
     return ToolEntry(
@@ -120,9 +158,18 @@ def make_tool(
         icons=icons,
         meta=meta,
         timeout=timeout,
+        guard=guard,
         given_schema=input_schema,
         given_validator=validator,
     )
+
+
+def _unpacked(text: str) -> Any:
+    """The JSON that a string holds; or the string itself."""
+    try:
+        return _as_anything(text.encode())
+    except (codec.DecodeError, RecursionError):
+        return text
 
 
 def _compiled(input_schema: Mapping[str, Any], name: str) -> Validator:

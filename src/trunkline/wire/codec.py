@@ -35,6 +35,7 @@ __all__ = [
     "encode_batch",
     "encode_request",
     "encode_response",
+    "encoder",
     "to_json",
     "to_raw",
 ]
@@ -229,9 +230,16 @@ def decode_response(frame: bytes) -> Response | ErrorResponse:
     raise ValueError(message.why if isinstance(message, Malformed) else "not an answer")
 
 
-def decoder(kind: type[T]) -> Callable[[bytes | Raw], T]:
-    """A function that reads JSON into `kind`, and raises `DecodeError` for JSON that does not fit."""
-    return msgspec.json.Decoder(kind).decode
+def decoder(kind: type[T], hook: Callable[[type, Any], Any] | None = None) -> Callable[[bytes | Raw], T]:
+    """A function that reads JSON into `kind`, and raises `DecodeError` for JSON that does not fit.
+
+    `hook` reads the types that are not known here."""
+    return msgspec.json.Decoder(kind, dec_hook=hook).decode
+
+
+def encoder(hook: Callable[[Any], Any]) -> Callable[[Any], bytes]:
+    """A function that writes any value as JSON; `hook` puts what is not known here in other words."""
+    return msgspec.json.Encoder(enc_hook=hook).encode
 
 
 def to_raw(value: Any) -> Raw:

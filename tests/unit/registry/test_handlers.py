@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, TypedDict, Union
 
 import msgspec
@@ -457,10 +456,7 @@ def unreadable(a: "1 +") -> None: ...  # noqa: F722
 def not_a_type(a: 5) -> None: ...
 
 
-def two_objects(a: Point | Filter) -> None: ...
-
-
-def no_json(a: list[Path]) -> None: ...
+def no_json(a: list[complex]) -> None: ...
 
 
 def two_contexts(a: Context, b: Context) -> None: ...
@@ -478,8 +474,7 @@ def mangled(__a: int) -> None: ...  # noqa: PYI063
         (misspelt, "misspelt: an annotation cannot be read: module 'inspect' has no attribute 'Nowhere'"),
         (unreadable, "unreadable: an annotation cannot be read: "),
         (not_a_type, "not_a_type: its arguments cannot be described: Type '5' is not supported"),
-        (two_objects, "two_objects: its arguments cannot be described: Type unions may not contain more than one"),
-        (no_json, "no_json: its arguments cannot be described: type .*Path.* is not supported"),
+        (no_json, "no_json: its arguments cannot be described: [Tt]ype .*complex.* is not supported"),
         (two_contexts, "two_contexts: a and b both ask for the context; one is enough"),
         (mangled, "mangled: its arguments cannot be described"),
         (max, "max: its signature cannot be read"),

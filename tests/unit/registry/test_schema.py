@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 import jsonschema_rs
@@ -84,7 +83,7 @@ def test_a_type_that_can_be_described_passes_the_check(kind: Any) -> None:
     check_type(kind)
 
 
-@pytest.mark.parametrize("kind", [Path, list[Path], dict[str, Path] | None, Annotated[Path, "where"], complex])
+@pytest.mark.parametrize("kind", [complex, list[complex], dict[str, complex] | None, Annotated[complex, "where"]])
 def test_a_type_without_json_does_not_pass_the_check(kind: Any) -> None:
     with pytest.raises(TypeError, match="is not supported"):
         check_type(kind)
@@ -148,7 +147,10 @@ def test_a_schema_that_refuses_everything_names_no_rule() -> None:
     [
         # Only Draft 4 reads exclusiveMaximum as a switch, only Draft 7 has no prefixItems, and 2020-12 is the default.
         ({"$schema": "http://json-schema.org/draft-04/schema#", "maximum": 5, "exclusiveMaximum": True}, 5),
+        ({"$schema": "http://json-schema.org/draft-06/schema#", "exclusiveMaximum": 5}, 5),
         ({"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "string"}]}, [1]),
+        ({"$schema": "https://json-schema.org/draft/2019-09/schema", "dependentRequired": {"a": ["b"]}}, {"a": 1}),
+        ({"$schema": "https://json-schema.org/draft/2019-09/schema", "items": [{"type": "string"}]}, [1]),
         ({"$schema": "https://json-schema.org/draft/2020-12/schema", "prefixItems": [{"type": "string"}]}, [1]),
         ({"prefixItems": [{"type": "string"}]}, [1]),
     ],
@@ -177,3 +179,22 @@ def test_a_schema_that_cannot_be_used_is_refused_with_a_sentence(schema: Any) ->
         Validator(schema, "tool 'x'")
 
     assert caught.value.kind == "tool_schema_invalid"
+
+
+@pytest.mark.parametrize(
+    "where", ["https://example.com/a.json", "http://127.0.0.1:9/a.json", "file:///etc/hosts", "b.json"]
+)
+@pytest.mark.parametrize("draft", ["draft-04/schema#", "draft-06/schema#", "draft-07/schema#", None])
+def test_a_reference_to_another_document_is_never_followed(where: str, draft: str | None) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"$ref": where}}}
+    if draft is not None:
+        schema["$schema"] = f"http://json-schema.org/{draft}"
+    with pytest.raises(RegistrationError, match="is not valid"):
+        Validator(schema, "it")
+
+
+def test_a_reference_within_the_schema_is_followed() -> None:
+    validator = Validator({"$defs": {"n": {"type": "integer"}}, "items": {"$ref": "#/$defs/n"}}, "it")
+
+    assert validator.accepts([1])
+    assert [fault.path for fault in validator.faults(["a"])] == ["$[0]"]

@@ -1,13 +1,15 @@
 """Sampling: a server asks the client's language model."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, cast
 
 from msgspec import UNSET, Meta
 
 from trunkline.protocol.types.base import Item, Result, Wire
 from trunkline.protocol.types.content import AudioContent, ContentBlock, ImageContent, Role, TextContent
 from trunkline.protocol.types.tasks import TaskAugmentedParams
-from trunkline.protocol.types.tools import Tool
+from trunkline.protocol.types.tools import CallToolResult, Tool
+from trunkline.wire import codec
 
 __all__ = [
     "CreateMessageParams",
@@ -45,6 +47,15 @@ class ToolChoice(Wire):
     mode: Literal["auto", "required", "none"] | None = None
 
 
+class ToolResultContent(Item, tag_field="type", tag="tool_result"):
+    """What a tool that the model asked for gave back."""
+
+    tool_use_id: str
+    content: list[ContentBlock]
+    structured_content: Any = UNSET  # None is a value here
+    is_error: bool = False
+
+
 class ToolUseContent(Item, tag_field="type", tag="tool_use"):
     """The model asks for a tool to be run."""
 
@@ -52,14 +63,16 @@ class ToolUseContent(Item, tag_field="type", tag="tool_use"):
     name: str
     input: dict[str, Any]
 
-
-class ToolResultContent(Item, tag_field="type", tag="tool_result"):
-    """What that tool gave back."""
-
-    tool_use_id: str
-    content: list[ContentBlock]
-    structured_content: Any = UNSET  # None is a value here
-    is_error: bool = False
+    def result(self, value: Any, *, is_error: bool = False) -> ToolResultContent:
+        """What the tool gave back: a whole result, blocks of content, text, or any value, which goes as JSON."""
+        if isinstance(value, CallToolResult):
+            return ToolResultContent(self.id, value.content, value.structured_content, value.is_error or is_error)
+        if isinstance(value, str):
+            return ToolResultContent(self.id, [TextContent(value)], is_error=is_error)
+        blocks = cast("list[Any]", value if isinstance(value, list) else [value])
+        if blocks and all(isinstance(block, ContentBlock) for block in blocks):
+            return ToolResultContent(self.id, blocks, is_error=is_error)
+        return ToolResultContent(self.id, [TextContent(codec.to_json(value).decode())], is_error=is_error)
 
 
 SamplingBlock = TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
@@ -71,6 +84,16 @@ class SamplingMessage(Item):
 
     role: Role
     content: SamplingBlock | list[SamplingBlock]
+
+    @property
+    def blocks(self) -> list[SamplingBlock]:
+        """What it holds, as a list in any case."""
+        return self.content if isinstance(self.content, list) else [self.content]
+
+    @classmethod
+    def of_results(cls, results: Iterable[ToolResultContent]) -> "SamplingMessage":
+        """The user's message that answers what the model asked of tools; it holds nothing else."""
+        return cls("user", list(results))
 
 
 class CreateMessageParams(TaskAugmentedParams):
@@ -95,3 +118,13 @@ class CreateMessageResult(Result):
     content: SamplingBlock | list[SamplingBlock]
     model: str
     stop_reason: str | None = None  # endTurn, stopSequence, maxTokens, toolUse, or the model's own
+
+    @property
+    def message(self) -> SamplingMessage:
+        """The message itself, to be put after those that led to it."""
+        return SamplingMessage(self.role, self.content)
+
+    @property
+    def tool_uses(self) -> list[ToolUseContent]:
+        """What the model asks of tools; empty when it is done."""
+        return [block for block in self.message.blocks if isinstance(block, ToolUseContent)]

@@ -1,0 +1,93 @@
+"""Pictures, sounds and files as results: made of bytes or of a path, and sent as content in base64."""
+
+import binascii
+import mimetypes
+from os import PathLike
+from pathlib import Path
+from typing import ClassVar, Final
+
+from trunkline.protocol.types import AudioContent, ContentBlock, EmbeddedResource, ImageContent, ResourceContents
+
+__all__ = ["Audio", "File", "Image", "Media"]
+
+_BEGINNINGS: Final = {  # of files, where the bytes alone must tell
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+    b"ID3": "audio/mpeg",
+    b"\xff\xfb": "audio/mpeg",
+    b"OggS": "audio/ogg",
+    b"fLaC": "audio/flac",
+}
+_IN_RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+
+
+class Media:
+    """What `Image`, `Audio` and `File` have in common: bytes, and their MIME type."""
+
+    kind: ClassVar[str] = ""
+
+    def __init__(self, source: bytes | str | PathLike[str], mime_type: str | None = None) -> None:
+        """Takes bytes, or reads the file of that path here and now. Without a MIME type it is guessed."""
+        self.path = None if isinstance(source, bytes) else Path(source)
+        self.data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        self.mime_type = mime_type or self._guess()
+
+    def _guess(self) -> str:
+        named = None if self.path is None else mimetypes.guess_type(self.path.name)[0]
+        found = named or _by_content(self.data) or ""
+        if not found.startswith(self.kind):
+            raise ValueError(f"{self.path or 'these bytes'}: not known as {self.kind}…; say mime_type=…")
+        return found or "application/octet-stream"
+
+    @property
+    def base64(self) -> str:
+        """The bytes as they travel."""
+        return binascii.b2a_base64(self.data, newline=False).decode()
+
+    def block(self) -> ContentBlock:
+        """The content that is sent."""
+        raise NotImplementedError
+
+
+class Image(Media):
+    """A picture to return: of bytes, or of the file of a path. Becomes an `ImageContent`."""
+
+    kind = "image/"
+
+    def block(self) -> ContentBlock:
+        """The content that is sent."""
+        return ImageContent(self.base64, self.mime_type)
+
+
+class Audio(Media):
+    """A sound to return: of bytes, or of the file of a path. Becomes an `AudioContent`."""
+
+    kind = "audio/"
+
+    def block(self) -> ContentBlock:
+        """The content that is sent."""
+        return AudioContent(self.base64, self.mime_type)
+
+
+class File(Media):
+    """A file to return: of bytes, or of a path. Becomes an `EmbeddedResource`."""
+
+    def __init__(
+        self, source: bytes | str | PathLike[str], mime_type: str | None = None, *, uri: str | None = None
+    ) -> None:
+        """Takes bytes, or reads the file of that path here and now. Bytes need a URI to go by."""
+        super().__init__(source, mime_type)
+        if uri is None and self.path is None:
+            raise ValueError("a file made of bytes needs a URI: say uri=…")
+        self.uri = uri or self.path.absolute().as_uri()  # pyright: ignore[reportOptionalMemberAccess] - one of them is
+
+    def block(self) -> ContentBlock:
+        """The content that is sent."""
+        return EmbeddedResource(ResourceContents(self.uri, self.mime_type, blob=self.base64))
+
+
+def _by_content(data: bytes) -> str | None:
+    if data.startswith(b"RIFF"):
+        return _IN_RIFF.get(data[8:12])
+    return next((mime for start, mime in _BEGINNINGS.items() if data.startswith(start)), None)

@@ -1,0 +1,59 @@
+"""What a function's signature says, whatever kind of callable it is."""
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, cast, get_args, get_origin
+
+from trunkline.errors import RegistrationError
+
+__all__ = ["asks_for", "called", "hints_of", "innermost", "name_of", "signature_of"]
+
+
+def innermost(function: Any) -> Any:
+    """The function that a partial is made of, however often."""
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[Any]", function).func
+    return function
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What to call it in a sentence."""
+    inner = innermost(function)
+    return getattr(inner, "__name__", type(inner).__name__)
+
+
+def called(function: Callable[..., Any]) -> Any:
+    """What really runs: the function itself, or the `__call__` of an object."""
+    inner = innermost(function)
+    return inner if isinstance(inner, types.FunctionType | types.MethodType) else type(inner).__call__
+
+
+def signature_of(function: Callable[..., Any], name: str) -> inspect.Signature:
+    """Its signature; raises `RegistrationError` where there is none."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise RegistrationError(f"{name}: its signature cannot be read: {error}") from None
+
+
+def hints_of(function: Callable[..., Any], name: str) -> Mapping[str, Any]:
+    """Annotations with names resolved and `Annotated` kept."""
+    inner = innermost(function)
+    source = inner.__init__ if isinstance(inner, type) else inspect.unwrap(called(function))
+    try:
+        return typing.get_type_hints(source, include_extras=True)
+    except NameError as error:
+        raise RegistrationError(f"{name}: an annotation names something that is not defined: {error}") from None
+    except (TypeError, AttributeError, SyntaxError) as error:
+        raise RegistrationError(f"{name}: an annotation cannot be read: {error}") from None
+
+
+def asks_for(annotation: Any, context: type) -> bool:
+    """Whether an annotation is that of the context, or has it among its options."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    options = get_args(annotation) if get_origin(annotation) in {typing.Union, types.UnionType} else (annotation,)
+    return any(isinstance(option, type) and issubclass(option, context) for option in options)

@@ -1,0 +1,96 @@
+"""Pictures, sounds and files as results."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+
+from trunkline import Audio, AudioContent, EmbeddedResource, File, Image, ImageContent, ResourceContents, TextContent
+from trunkline.config import Settings
+from trunkline.registry.media import Media
+from trunkline.registry.results import BadResult, as_block, tool_output
+
+PNG = b"\x89PNG\r\n\x1a\n..."
+IN_BASE64 = base64.b64encode(PNG).decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "mime_type"),
+    [
+        (Image, PNG, "image/png"),
+        (Image, b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (Image, b"GIF89a", "image/gif"),
+        (Image, b"RIFF....WEBP", "image/webp"),
+        (Audio, b"RIFF....WAVE", "audio/wav"),
+        (Audio, b"ID3", "audio/mpeg"),
+        (Audio, b"OggS", "audio/ogg"),
+        (Audio, b"fLaC", "audio/flac"),
+    ],
+)
+def test_bytes_tell_their_mime_type(kind: Any, data: bytes, mime_type: str) -> None:
+    assert kind(data).mime_type == mime_type
+    assert kind(data, f"{kind.kind}x-mine").mime_type == f"{kind.kind}x-mine"
+
+
+@pytest.mark.parametrize("make", [lambda: Image(b"?"), lambda: Audio(PNG), lambda: Image(b"RIFF....????")])
+def test_bytes_that_tell_nothing_need_a_mime_type(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"these bytes: not known as .*; say mime_type="):
+        make()
+
+
+def test_the_name_of_a_file_tells_its_mime_type(tmp_path: Path) -> None:
+    for name, kind, mime_type in (
+        ("a.png", Image, "image/png"),
+        ("a.mp3", Audio, "audio/mpeg"),
+        ("a", Image, "image/png"),
+    ):
+        path = tmp_path / name
+        path.write_bytes(PNG)
+        assert kind(path).mime_type == kind(str(path)).mime_type == mime_type
+    path = tmp_path / "a.pdf"
+    path.write_bytes(b"%PDF")
+    assert File(path).mime_type == "application/pdf"
+    assert File(path).uri == path.as_uri()
+    with pytest.raises(ValueError, match=r"a\.pdf: not known as image/"):
+        Image(path)
+
+
+def test_each_becomes_its_content() -> None:
+    settings = Settings()
+    file = File(b"?", uri="a://b")
+
+    assert as_block(Image(PNG), settings) == ImageContent(IN_BASE64, "image/png")
+    assert as_block(Audio(PNG, "audio/wav"), settings) == AudioContent(IN_BASE64, "audio/wav")
+    assert as_block(file, settings) == EmbeddedResource(
+        ResourceContents("a://b", "application/octet-stream", blob="Pw==")
+    )
+
+
+def test_a_file_of_bytes_needs_a_uri() -> None:
+    with pytest.raises(ValueError, match="needs a URI"):
+        File(b"?")
+
+
+def test_what_has_no_form_of_its_own_has_no_content() -> None:
+    with pytest.raises(NotImplementedError):
+        Media(b"?").block()
+
+
+@pytest.mark.parametrize("returns", [Image, Image | None, list[Image], list[str | File], Audio | str])
+def test_an_annotation_of_media_declares_nothing(returns: Any) -> None:
+    assert tool_output(returns, "tool", Settings()).returns is UNSET
+
+
+def test_media_may_stand_among_other_content() -> None:
+    result = tool_output(list[str | Image], "tool", Settings()).convert(["look", Image(PNG)], None)
+
+    assert result.content == [TextContent("look"), ImageContent(IN_BASE64, "image/png")]
+
+
+def test_media_are_checked_like_other_content() -> None:
+    with pytest.raises(BadResult, match="above the limit"):
+        as_block(Image(PNG), Settings(max_binary=3))
+    with pytest.raises(BadResult, match="is not a MIME type"):
+        as_block(Image(PNG, "png"), Settings())
