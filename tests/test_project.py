@@ -43,7 +43,7 @@ ASSEMBLED = {"transports", "observers"}
 ANYTHING = {"", "testing"}  # the package itself, and what tests use
 
 PURE = ("wire", "protocol", "registry")
-WRAPS_COROUTINES = {"registry.handlers"}  # those of users, for others to drive
+WRAPS_COROUTINES = {"registry.handlers", "registry.generators"}  # those of users, for others to drive
 MAY_LOCK = {("registry.registry", "threading")}  # handlers on threads may change what is offered
 NOT_PURE = {"asyncio", "logging", "selectors", "socket", "subprocess", "threading", "time"}
 JSON = {"json", "orjson", "simplejson"}
@@ -51,8 +51,6 @@ HOME_OF = {"jsonschema_rs": "registry.schema", "uvloop": "server.run", **dict.fr
 THIRD_PARTY = {"msgspec", "jsonschema_rs", "uvloop", "orjson"}
 MSGSPEC_JSON = {  # wire.codec has the only JSON; these look at types, and read or write none
     ("registry.schema", "schema_components"),
-    ("registry.handlers", "Decoder"),
-    ("registry.results", "Decoder"),
 }
 
 

@@ -21,33 +21,50 @@ from trunkline.protocol.types import (
     PromptMessage,
     ResourceContents,
     ResourceLink,
+    SamplingMessage,
     TextContent,
     ToolAnnotations,
 )
+from trunkline.registry.completions import matching
+from trunkline.registry.dependencies import Depends
+from trunkline.registry.generators import Progress
+from trunkline.registry.media import Audio, File, Image
+from trunkline.server.choices import EnumNames, Titles
 from trunkline.server.context import Context
+from trunkline.server.middleware import Call
 from trunkline.server.server import Server
 
 __all__ = [
     "Annotations",
+    "Audio",
     "AudioContent",
+    "Call",
     "CallToolResult",
     "Context",
+    "Depends",
     "EmbeddedResource",
+    "EnumNames",
+    "File",
     "GetPromptResult",
     "Icon",
+    "Image",
     "ImageContent",
     "PeerError",
+    "Progress",
     "PromptMessage",
     "ProtocolError",
     "Refusal",
     "ResourceContents",
     "ResourceLink",
     "ResourceNotFound",
+    "SamplingMessage",
     "Server",
     "Settings",
     "TextContent",
+    "Titles",
     "ToolAnnotations",
     "ToolError",
     "TrunklineError",
     "UrlElicitationRequired",
+    "matching",
 ]

@@ -52,6 +52,7 @@ class Settings:
     page_size: int = 1000  # some hosts read the first page only
     max_page_size: int = 1000
     list_changed_interval: float = 0.1  # at most one notification per kind in this time
+    file_poll_interval: float = 0.5  # between two looks at the files that somebody is subscribed to
     max_tool_description: int = 10_000  # characters
     max_uri: int = 2048  # characters
     max_text: int | None = None  # characters of one text block

@@ -34,6 +34,7 @@
 `kind` is a stable name, the same in every revision; it travels as `data.kind`.
 """
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -282,6 +283,15 @@ class UrlElicitationRequired(ProtocolError):
             message or "the user must complete a step in a browser first",
             data={"elicitations": [dict(e) for e in elicitations]},
         )
+
+    @classmethod
+    def of(cls, *steps: tuple[str, str], message: str | None = None) -> "UrlElicitationRequired":
+        """The error for pairs of a message to the user and a URL; each gets an id, under `data["elicitations"]`."""
+        given = [
+            {"mode": "url", "message": said, "url": url, "elicitationId": secrets.token_urlsafe(16)}
+            for said, url in steps
+        ]
+        return cls(given, message)
 
 
 class InternalError(ProtocolError):

@@ -84,7 +84,7 @@ async def test_h02_eli_02_eli_03_a_form_is_made_of_a_dataclass_and_its_answer_is
             "name": {"type": "string", "minLength": 1, "description": "Who orders"},
             "count": {"type": "integer", "default": 1},
             "gift": {"type": "boolean", "default": False},
-            "size": {"type": "string", "enum": ["large", "small"], "title": "Size", "default": "small"},
+            "size": {"type": "string", "enum": ["small", "large"], "title": "Size", "default": "small"},
             "note": {"type": "string"},
         },
         "required": ["name"],
@@ -160,7 +160,7 @@ async def test_eli_04_eli_05_choices_and_defaults_are_said_as_2025_06_18_has_the
         params = await asker.asked(peer, {"action": "accept", "content": {"colour": "green"}})
     assert "mode" not in params
     assert params["requestedSchema"]["properties"]["sure"] == {"type": "boolean", "default": True}
-    assert params["requestedSchema"]["properties"]["colour"] == {"type": "string", "enum": ["green", "red"]}
+    assert params["requestedSchema"]["properties"]["colour"] == {"type": "string", "enum": ["red", "green"]}
     assert asker.outcome.data == Choice("green", True)
 
 

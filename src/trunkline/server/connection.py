@@ -48,6 +48,7 @@ from trunkline.protocol.types import LOGGING_LEVELS, CallToolResult, ProgressPar
 from trunkline.server import drive
 from trunkline.server.alarm import Alarm
 from trunkline.server.batches import Batches, Gathering
+from trunkline.server.current import CURRENT, Current
 from trunkline.server.dispatch import Dispatcher, Failure, failure_of
 from trunkline.server.offer import Offer
 from trunkline.server.requests import Requests
@@ -81,6 +82,7 @@ class Shared(Struct, frozen=True):
     watchers: "Watchers[Connection]"
     on_roots_changed: "list[Callable[[Any], Awaitable[None]]]"
     departed: "Callable[[Connection], None]"
+    lifespan: Any = None  # what the server holds while it serves
 
 
 class Connection:
@@ -106,6 +108,7 @@ class Connection:
         self._thread = threading.get_ident()
         self._clock = shared.clock
         self._dispatch = shared.dispatcher.dispatch
+        self._start = self._start_marked if offer.marks_calls else self._start_call
         self._threads = shared.threads
         self._watched = bool(shared.observers)
         self._max_calls = offer.settings.max_calls  # and one more for each call that waits for the peer
@@ -198,7 +201,18 @@ class Connection:
             self._paused = True
             self.channel.pause()
 
-    def _start(self, call: Running, params: Any) -> None:
+    def mark_calls(self) -> None:
+        """From now on the call that is being answered can be found without its context, see `CURRENT`."""
+        self._start = self._start_marked
+
+    def _start_marked(self, call: Running, params: Any) -> None:
+        mark = CURRENT.set(Current(self, call))
+        try:
+            self._start_call(call, params)
+        finally:
+            CURRENT.reset(mark)
+
+    def _start_call(self, call: Running, params: Any) -> None:
         if self._watched:
             self.tell(CallStarted, request=call.id, method=call.method.name)
         self._active += 1
@@ -217,6 +231,8 @@ class Connection:
     def limit(self, call: Running, seconds: float | None) -> None:
         """Gives a call so much time from now on."""
         call.limit(self._clock.now(), seconds, self.settings.longest_call)
+        if call.noted is not None:  # it is watched already, and perhaps for a later time
+            self._alarm.watch(call)
 
     def _ended(self, call: Running, value: Any, error: BaseException | None) -> None:
         """A call has come to its end, however it did; its answer goes out unless nobody wants it any more."""

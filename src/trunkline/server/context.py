@@ -42,6 +42,7 @@ from trunkline.protocol.types import (
 from trunkline.server.ask import Asker, LiveAsker, OnProgress
 from trunkline.server.connection import Connection
 from trunkline.server.forms import Answer, form_of, read_answer
+from trunkline.server.sampling import check_messages, offered_tools
 from trunkline.wire import codec
 
 __all__ = ["ClientFacts", "Context", "Told"]
@@ -106,6 +107,11 @@ class Context:
     def principal(self) -> Any:
         """Who was verified to call; None where nobody was asked to prove it."""
         return self._call.origin.principal
+
+    @property
+    def lifespan(self) -> Any:
+        """What the server's `lifespan` gave; None without one."""
+        return self._connection.shared.lifespan
 
     @property
     def progress_token(self) -> ProgressToken | None:
@@ -183,7 +189,7 @@ class Context:
     async def elicit(
         self, message: str, wanted: type[T] | Mapping[str, Any], *, timeout: float | None = None
     ) -> Answer[T]:
-        """Asks the user by a form made of a dataclass, Struct or TypedDict, or of a schema written by hand."""
+        """Asks the user by a form made of a dataclass, Struct, TypedDict or pydantic model, or of a schema."""
         params = ElicitParams(message=message, requested_schema=form_of(wanted))
         needs = "elicitation.form" if self._names_a_mode() else None
         return read_answer(await self._asker.ask("elicitation/create", params, needs=needs, timeout=timeout), wanted)
@@ -212,15 +218,17 @@ class Context:
         include_context: Literal["none", "thisServer", "allServers"] | None = None,
         temperature: float | None = None,
         stop_sequences: Sequence[str] | None = None,
-        tools: Sequence[Tool] | None = None,
-        tool_choice: ToolChoice | None = None,
+        tools: Sequence[Tool | str] | None = None,
+        tool_choice: ToolChoice | Literal["auto", "required", "none"] | None = None,
         metadata: dict[str, Any] | None = None,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> CreateMessageResult:
         """Asks the client's language model for the next message. Raises `MisuseError` for values out of their range.
 
-        `include_context` is a wish, and is not passed on to a client that cannot fulfil it.
+        `tools` are offered to the model: by the name of a tool of this server, or as they are. What the model asks of
+        them is in the reply's `tool_uses`, and is answered in the very next message. `include_context` is a wish, and
+        is not passed on to a client that cannot fulfil it.
         """
         given = [messages] if isinstance(messages, str) else messages
         params = CreateMessageParams(
@@ -232,9 +240,10 @@ class Context:
             temperature=temperature,
             stop_sequences=None if stop_sequences is None else list(stop_sequences),
             metadata=metadata,
-            tools=None if tools is None else list(tools),
-            tool_choice=tool_choice,
+            tools=None if tools is None else offered_tools(tools, self._connection.offer.tools),
+            tool_choice=ToolChoice(tool_choice) if isinstance(tool_choice, str) else tool_choice,
         )
+        check_messages(params.messages)
         needs = "sampling.tools" if tools is not None or tool_choice is not None else None
         return await self._asker.ask(
             "sampling/createMessage", _checked(params), needs=needs, timeout=timeout, on_progress=on_progress

@@ -53,16 +53,24 @@ class Dispatcher:
     def __init__(self, features: Iterable[Feature]) -> None:
         self.features = tuple(features)
         self._answers: dict[str, tuple[Callable[[Any], Any], Answer]] = {}
+        self._bare: dict[str, Answer] = {}  # without what goes around them
         for feature in self.features:
             for name, answer in feature.answers.items():
                 row = find(name)
                 if row is None:
                     raise MethodNotFound(name)
                 self._answers[name] = (codec.decoder(row.params), answer)
+                self._bare[name] = answer
 
     def answers(self, name: str) -> bool:
         """Whether some feature answers that method."""
         return name in self._answers
+
+    def surround(self, names: Iterable[str], around: Callable[[str, Answer], Answer]) -> None:
+        """Puts something around the answers of some methods, in place of what was there."""
+        for name in names:
+            if name in self._bare:
+                self._answers[name] = (self._answers[name][0], around(name, self._bare[name]))
 
     def dispatch(self, connection: "Connection", call: Running, params: Any) -> Work:
         """The answer to a request, or the work that leads to it. Raises what went wrong on the way."""

@@ -13,7 +13,8 @@ from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, Protocol
 
-from trunkline.registry.handlers import OnThread
+from trunkline.registry.handlers import Needing, OnThread
+from trunkline.server.perform import provide
 from trunkline.server.threads import Done, Job, Threads
 
 __all__ = ["Told", "Work", "Working", "start"]
@@ -30,8 +31,8 @@ _COROUTINE: Any = CoroutineType
 Told = Callable[[Any, Any, BaseException | None], None]
 """Who is told of the end of a call: the call, the value it gave, or what it raised."""
 
-Work = Coroutine[Any, Any, Any] | OnThread | Any
-"""What a feature gives back: a coroutine, a function for a thread, or the outcome itself."""
+Work = Coroutine[Any, Any, Any] | OnThread | Needing | Any
+"""What a feature gives back: a coroutine, a function for a thread, one that needs others, or the outcome itself."""
 
 
 if sys.version_info >= (3, 12):
@@ -51,6 +52,8 @@ def start(work: Work, threads: Threads, done: Told, call: Any) -> Working | None
         return None
     if type(work) is OnThread:
         return _start_thread(work, threads, done, call)
+    if type(work) is Needing:
+        return start(provide(work, threads), threads, done, call)
     done(call, work, None)
     return None
 

@@ -1,14 +1,22 @@
-"""Forms: what a client's user is asked to fill in, made from a type, and what comes back, read into it."""
+"""Forms: what a client's user is asked to fill in, made from a type, and what comes back, read into it.
 
+A type is a dataclass, Struct, TypedDict or pydantic model. Of the latter only two methods are used, so that nothing has
+to be installed or imported for it.
+"""
+
+import dataclasses
+import typing
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import NODEFAULT, UNSET, Struct
 
 from trunkline.errors import MisuseError, PeerError
-from trunkline.protocol.types import ElicitResult, RequestedSchema
+from trunkline.protocol.types import ElicitResult, MultiSelectEnumSchema, PrimitiveSchema, RequestedSchema
 from trunkline.registry import schema
+from trunkline.server.choices import Choice, choice_of, unwrapped
 
 __all__ = ["Answer", "form_of", "read_answer"]
 
@@ -27,19 +35,69 @@ class Answer(Struct, Generic[T], frozen=True):
         return self.action == "accept"
 
 
+class _Field(Struct, frozen=True):
+    """What is known of a field besides its schema."""
+
+    choice: Choice | None
+    default: Any = UNSET
+    moment: bool = False  # a date and time, which schemas name only where a time zone is demanded
+
+
+# --- from a type to a form -----------------------------------------------------------------------
+
+
 def form_of(wanted: Any) -> RequestedSchema:
-    """The form for a dataclass, Struct or TypedDict, or for a schema written by hand. Fields must be primitive."""
-    described = dict(cast("Mapping[str, Any]", wanted)) if isinstance(wanted, Mapping) else schema.of_type(wanted)
-    definitions: Mapping[str, Any] = described.pop("$defs", {})
+    """The form for a dataclass, Struct, TypedDict or pydantic model, or for a schema written by hand.
+
+    Raises `MisuseError`, naming the field, for one that is not text, a number, yes or no, or a choice.
+    """
+    described = _described(wanted)
+    definitions: Mapping[str, Any] = described.get("$defs", {})
+    known = {} if isinstance(wanted, Mapping) else _fields(wanted)
     properties = {
-        name: _flat(field, definitions)
+        name: _property(name, field, definitions, known.get(name))
         for name, field in cast("dict[str, Any]", described.get("properties", {})).items()
     }
-    form = {"type": "object", "properties": properties, "required": described.get("required") or None}
+    return RequestedSchema(properties, described.get("required") or None)
+
+
+def _described(wanted: Any) -> Mapping[str, Any]:
+    if isinstance(wanted, Mapping):
+        return cast("Mapping[str, Any]", wanted)
+    if _is_model(wanted):
+        return wanted.model_json_schema()
     try:
-        return msgspec.convert(form, RequestedSchema)
+        return schema.of_type(wanted)
+    except TypeError as error:
+        raise MisuseError(f"no form can be made of {wanted!r}: {str(error).splitlines()[-1]}") from None
+
+
+def _is_model(wanted: Any) -> bool:
+    """Whether it is a pydantic model: it describes and reads itself."""
+    return hasattr(wanted, "model_json_schema") and hasattr(wanted, "model_validate")
+
+
+def _property(name: str, field: Mapping[str, Any], definitions: Mapping[str, Any], known: _Field | None) -> Any:
+    flat = _flat(field, definitions)
+    if known is not None:
+        if known.choice is not None:
+            flat = {k: v for k, v in flat.items() if k not in {"enum", "const", "items"}} | known.choice.schema(name)
+        if known.default is not UNSET:
+            flat["default"] = known.default
+        if known.moment:
+            flat["format"] = "date-time"
+    try:
+        made = msgspec.convert(flat, PrimitiveSchema)
     except msgspec.ValidationError as error:
-        raise MisuseError(f"a form has fields of text, numbers, yes/no and choices only: {error}") from None
+        raise _unaskable(name, str(error)) from None
+    if isinstance(made, MultiSelectEnumSchema) and made.items.enum is None and made.items.any_of is None:
+        raise _unaskable(name, "a list needs values to choose from")
+    return made
+
+
+def _unaskable(name: str, why: str) -> MisuseError:
+    what = "a form has fields of text, numbers, yes/no and choices, and nothing inside of them"
+    return MisuseError(f"field {name!r} cannot be asked for: {what} ({why})")
 
 
 def _flat(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,17 +113,88 @@ def _flat(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str,
         flat.setdefault("type", "string")
     if flat.get("default", 0) is None:
         del flat["default"]
+    for inner, outer, step in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
+        if inner in flat:  # a form has no such words; for whole numbers there are others, and the answer is checked
+            bound = flat.pop(inner)
+            flat[outer] = bound + step if flat.get("type") == "integer" else bound
     return flat
 
 
+def _fields(wanted: Any) -> dict[str, _Field]:
+    """The fields of a type, by their names on the wire."""
+    hints: dict[str, Any] = typing.get_type_hints(wanted, include_extras=True)
+    found: dict[str, _Field] = {}
+    for name, (wire_name, default) in _defaults(wanted, hints).items():
+        choice = choice_of(hints[name], wire_name)
+        moment = unwrapped(hints[name])[0] is datetime
+        found[wire_name] = _Field(choice, _as_json(default, choice), moment)
+    return found
+
+
+def _defaults(wanted: Any, hints: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Of each field its name on the wire, and its default or UNSET."""
+    if _is_model(wanted):
+        made = {name: field.get_default(call_default_factory=True) for name, field in wanted.model_fields.items()}
+        optional = {name for name, field in wanted.model_fields.items() if not field.is_required()}
+        aliases = {name: field.alias or name for name, field in wanted.model_fields.items()}
+        return {name: (aliases[name], made[name] if name in optional else UNSET) for name in made}
+    kind: Any = wanted
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return {
+            field.name: (field.encode_name, _default(field.default, field.default_factory, NODEFAULT))
+            for field in msgspec.structs.fields(kind)
+        }
+    if hasattr(wanted, "__dataclass_fields__"):
+        return {
+            field.name: (field.name, _default(field.default, field.default_factory, dataclasses.MISSING))
+            for field in dataclasses.fields(wanted)
+        }
+    return {name: (name, UNSET) for name in hints}
+
+
+def _default(value: Any, factory: Any, missing: Any) -> Any:
+    if value is not missing:
+        return value
+    return UNSET if factory is missing else factory()
+
+
+def _as_json(default: Any, choice: Choice | None) -> Any:
+    """A default as the form says it; UNSET for None, which is the absence of a value there."""
+    if default is None or default is UNSET:
+        return UNSET
+    plain = msgspec.to_builtins(default)
+    if choice is not None and choice.many:
+        return choice.ordered(plain)
+    return plain
+
+
+# --- from an answer to a value ---------------------------------------------------------------------
+
+
 def read_answer(result: ElicitResult, wanted: Any) -> Answer[Any]:
-    """The user's answer, with the data of an accepted form in the type that was asked for."""
+    """The user's answer, with the data of an accepted form in the type that was asked for.
+
+    Raises `PeerError` for data that does not fit the form, or the type that it was made of.
+    """
     if result.action != "accept":
         return Answer(result.action)
     content = result.content or {}
     if isinstance(wanted, Mapping):
+        _check(content, cast("Mapping[str, Any]", wanted))
         return Answer(result.action, content)
-    try:
+    try:  # reading it is the check: a type says at least what its form says
+        if _is_model(wanted):
+            return Answer(result.action, wanted.model_validate(content))
         return Answer(result.action, msgspec.convert(content, wanted, strict=False))
-    except msgspec.ValidationError as error:
-        raise PeerError(-32602, f"the client's form does not fit what was asked for: {error}") from None
+    except ValueError as error:  # what msgspec and pydantic raise are both kinds of it
+        raise _misfit(str(error)) from None
+
+
+def _check(content: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    faults = schema.Validator(msgspec.to_builtins(form_of(wanted)), "a form").faults(content)
+    if faults:
+        raise _misfit("; ".join(f"{fault.path.removeprefix('$.')}: {fault.message}" for fault in faults))
+
+
+def _misfit(why: str) -> PeerError:
+    return PeerError(-32602, f"the client's form does not fit what was asked for: {why}")

@@ -59,8 +59,10 @@ class Offer:
         self.settings = settings or Settings()
         self.switches = switches or Switches()
         self.experimental = dict(experimental or {})
+        self.marks_calls = False  # whether the call at hand can be found without its context
+        self.cursors = Cursors(cursor_key)
         shared: dict[str, Any] = {
-            "cursors": Cursors(cursor_key),
+            "cursors": self.cursors,
             "page_size": self.settings.page_size,
             "max_page_size": self.settings.max_page_size,
             "on_duplicate": self.settings.on_duplicate,
@@ -72,6 +74,7 @@ class Offer:
         self.prompts: Registry[PromptEntry] = Registry("prompt", **shared)
         self.completions: Registry[CompletionEntry] = Registry("completion", **shared)
         self._pages: dict[tuple[Any, ...], tuple[int, Raw]] = {}
+        self._listing: tuple[int, list[TemplateEntry]] = (-1, [])  # the version it was made at, and what it is
 
     def capabilities(self) -> dict[str, Any]:
         """What is declared: each feature that there is something for, or that was asked for."""
@@ -101,6 +104,14 @@ class Offer:
     def list_resources(self, revision: Revision, cursor: str | None, limit: object) -> Raw:
         """A page of resources."""
         return self._page(self.resources, ListResourcesResult, revision, cursor, limit)
+
+    def listing_templates(self) -> list[TemplateEntry]:
+        """The templates that list resources of their own."""
+        version, found = self._listing
+        if version != self.templates.version:
+            version, found = self.templates.version, [entry for entry in self.templates if entry.lister is not None]
+            self._listing = (version, found)
+        return found
 
     def list_templates(self, revision: Revision, cursor: str | None, limit: object) -> Raw:
         """A page of resource templates."""

@@ -3,7 +3,7 @@
 Decorators come with or without parentheses and leave a function a function.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -11,18 +11,20 @@ from trunkline.config import Settings
 from trunkline.errors import RegistrationError
 from trunkline.protocol.types import Annotations, Icon, ToolAnnotations
 from trunkline.registry import handlers
-from trunkline.registry.completions import CompletionEntry, make_completion
+from trunkline.registry.completions import CompletionEntry, make_completion, matching
 from trunkline.registry.handlers import Handler
 from trunkline.registry.prompts import PromptEntry, make_prompt, make_text_prompt
 from trunkline.registry.registry import Registry
 from trunkline.registry.resources import ResourceEntry, TemplateEntry, make_resource, make_template
 from trunkline.registry.tools import ToolEntry, make_tool
 from trunkline.server.context import Context
+from trunkline.server.limits import Allow, Health, guard_of
 from trunkline.server.offer import Offer
 
 __all__ = ["Registrar"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+H = TypeVar("H", bound=Health)
 
 
 class Registrar:
@@ -30,6 +32,7 @@ class Registrar:
 
     def __init__(self, offer: Offer) -> None:
         self._offer = offer
+        self._health: dict[str, Health] = {}
 
     # --- facts ---------------------------------------------------------------------------------
 
@@ -87,6 +90,12 @@ class Registrar:
         timeout: float | None = None,
         thread: bool | None = None,
         structured: bool = True,
+        enabled: bool = True,
+        max_concurrency: int | None = None,
+        max_queue: int | None = None,
+        max_result_bytes: int | None = None,
+        allow: Allow | None = None,
+        requires: Sequence[str | Health] = (),
     ) -> Callable[[F], F]: ...
     def tool(self, function: Any = None, /, **options: Any) -> Any:
         """Offers a function as a tool. With or without parentheses; the options are those of `add_tool`."""
@@ -106,16 +115,36 @@ class Registrar:
         timeout: float | None = None,
         thread: bool | None = None,
         structured: bool = True,
+        enabled: bool = True,
+        max_concurrency: int | None = None,
+        max_queue: int | None = None,
+        max_result_bytes: int | None = None,
+        allow: Allow | None = None,
+        requires: Sequence[str | Health] = (),
     ) -> None:
         """Offers a function as a tool.
 
         Its parameters become the input schema and its return type the output schema (`structured=False`: none);
         `input_schema` replaces the former by one written by hand. A plain function runs on a thread, with
-        `thread=False` on the loop. `timeout` is in seconds.
+        `thread=False` on the loop. `timeout` is in seconds. With `enabled=False` it waits for `server.tools.enable`.
+
+        At most `max_concurrency` calls run at once and `max_queue` more wait. A result of more than
+        `max_result_bytes` is not sent. `allow(ctx)` says whether a call may go on; `requires` are predicates, or
+        names given to `health`, that must hold. All of these answer with a failed result.
         """
+        handler = self._read(function, thread)
+        guard = guard_of(
+            name or handler.name,
+            self._health,
+            max_concurrency=max_concurrency,
+            max_queue=max_queue,
+            max_result_bytes=max_result_bytes,
+            allow=allow,
+            requires=requires,
+        )
         self.tools.add(
             make_tool(
-                self._read(function, thread),
+                handler,
                 self.settings,
                 name=name,
                 title=title,
@@ -126,8 +155,19 @@ class Registrar:
                 meta=dict(meta) if meta else None,
                 timeout=timeout,
                 structured=structured,
-            )
+                guard=guard,
+            ),
+            enabled=enabled,
         )
+
+    def health(self, name: str) -> Callable[[H], H]:
+        """Names a predicate of no arguments, plain or async, that tools can require: `requires=["database"]`."""
+
+        def register(predicate: H) -> H:
+            self._health[name] = predicate
+            return predicate
+
+        return register
 
     def resource(
         self,
@@ -143,6 +183,7 @@ class Registrar:
         meta: Mapping[str, Any] | None = None,
         thread: bool | None = None,
         guard: bool = True,
+        list: Callable[..., Any] | None = None,  # noqa: A002 - what it does
     ) -> Callable[[F], F]:
         """Offers what a function returns as a resource; with `{places}` in the URI, as a template of many."""
         options = {
@@ -156,6 +197,7 @@ class Registrar:
             "meta": meta,
             "thread": thread,
             "guard": guard,
+            "list": list,
         }
         if callable(uri):
             raise RegistrationError("@server.resource needs a URI: @server.resource('notes://today')")
@@ -179,11 +221,13 @@ class Registrar:
         meta: Mapping[str, Any] | None = None,
         thread: bool | None = None,
         guard: bool = True,
+        list: Callable[..., Any] | None = None,  # noqa: A002 - what it does
     ) -> None:
         """Offers a resource: a value, or a function that makes it whenever it is read.
 
         Text goes out as text, bytes as base64, anything else as JSON. With `{places}` in the URI (RFC 6570) it is a
         template, and the function gets what stands there. `guard=False` lets those values climb with `..`.
+        `list` is a function that gives the resources of a template, or their URIs, whenever clients list resources.
         """
         handler = self._read(source, thread) if callable(source) else None
         shared: dict[str, Any] = {
@@ -192,13 +236,16 @@ class Registrar:
             "description": description,
             "mime_type": mime_type,
             "annotations": annotations,
-            "icons": list(icons) if icons else None,
+            "icons": [*icons] if icons else None,
             "meta": dict(meta) if meta else None,
         }
         if "{" in uri or "}" in uri:
             if handler is None:
                 raise RegistrationError(f"resource template {uri!r} needs a function to read it with")
-            self.templates.add(make_template(uri, handler, self.settings, guard=guard, **shared))
+            lister = None if list is None else self._read(list, thread)
+            self.templates.add(make_template(uri, handler, self.settings, guard=guard, lister=lister, **shared))
+        elif list is not None:
+            raise RegistrationError(f"resource {uri!r} is one of a kind; list= is for templates")
         else:
             self.resources.add(make_resource(uri, handler or source, self.settings, size=size, **shared))
 
@@ -274,6 +321,30 @@ class Registrar:
             return function
 
         return register
+
+    def add_completion(
+        self,
+        values: Callable[..., Any] | Iterable[str],
+        *,
+        argument: str,
+        prompt: str | None = None,
+        resource: str | None = None,
+        tool: str | None = None,
+        thread: bool | None = None,
+    ) -> None:
+        """Proposes values for an argument: those of a fixed list that match the text so far, or a function's."""
+        target: dict[str, Any] = {"argument": argument, "prompt": prompt, "resource": resource, "tool": tool}
+        if callable(values):
+            self.completion(**target, thread=thread)(values)
+            return
+        if isinstance(values, str):
+            raise RegistrationError(f"what {argument!r} is completed with is a list of texts, not one text")
+        known = tuple(values)
+
+        def complete(value: str) -> list[str]:
+            return matching(value, known)
+
+        self.completion(**target, thread=False)(complete)
 
     def remove_tool(self, name: str) -> None:
         """Takes a tool away."""

@@ -25,6 +25,7 @@ def run_stdio(server: "Server") -> None:
 
 async def _serve(server: "Server", wire_in: int, wire_out: int) -> None:
     try:
+        await server.start()
         if await serve_stdio(server.connect, server.settings, wire_in, wire_out) == END_OF_INPUT:
             for connection in server.connections:
                 connection.deafen(END_OF_INPUT)

@@ -2,14 +2,17 @@
 
 import asyncio
 import contextlib
+import inspect
+import logging as logging_
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from os import PathLike
+from typing import Any, Literal, TypeVar
 
 from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
-from trunkline.errors import MisuseError
+from trunkline.errors import MisuseError, RegistrationError
 from trunkline.facts import Observer, Observers
 from trunkline.protocol.types import (
     Empty,
@@ -17,11 +20,16 @@ from trunkline.protocol.types import (
     Implementation,
     ResourceUpdatedParams,
 )
+from trunkline.registry.signatures import called, name_of
 from trunkline.server.announcer import CHANGES, Announcer
 from trunkline.server.connection import Connection, Shared
 from trunkline.server.context import Context
 from trunkline.server.dispatch import Dispatcher, Feature
 from trunkline.server.features import FEATURES
+from trunkline.server.files import FileWatch, make_directory, make_file
+from trunkline.server.lifespan import Lifespan
+from trunkline.server.logbridge import ClientLogHandler
+from trunkline.server.middleware import AROUND, Middleware, surrounded
 from trunkline.server.offer import Offer, Switches
 from trunkline.server.registrar import Registrar
 from trunkline.server.threads import Threads
@@ -32,6 +40,8 @@ from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Notification
 
 __all__ = ["Server"]
+
+M = TypeVar("M", bound=Middleware)
 
 
 class Server(Registrar):
@@ -57,11 +67,14 @@ class Server(Registrar):
         list_changed: bool = True,
         experimental: Mapping[str, Any] | None = None,
         observers: Iterable[Observer] | None = None,
+        lifespan: Callable[[Any], Any] | None = None,
         features: Iterable[Feature] = FEATURES,
         clock: Clock | None = None,
     ) -> None:
         """`tools`, `resources`, `prompts` and `completions` declare a capability, or not; by default each is
-        declared when there is something to offer. `observers` replaces the one that logs failures."""
+        declared when there is something to offer. `observers` replaces the one that logs failures. `lifespan` is an
+        async context manager function of the server: entered before the first connection is served, left by
+        `aclose()` and at the end of `run()`; handlers find its value at `ctx.lifespan`."""
         info = Implementation(
             name=name,
             version=version or __version__,
@@ -82,6 +95,8 @@ class Server(Registrar):
         super().__init__(offer)
         self._observers = Observers(_default_observers() if observers is None else observers)
         self._dispatcher = Dispatcher(features)
+        self._middleware: list[Middleware] = []
+        self._lifespan = None if lifespan is None else Lifespan(lifespan)
         self._watchers: Watchers[Connection] = Watchers()
         self._on_roots_changed: list[Callable[[Context], Awaitable[None]]] = []
         self._connections: dict[Connection, None] = {}
@@ -91,6 +106,7 @@ class Server(Registrar):
         self._thread: int | None = None
         self._shared: Shared | None = None
         self._background: set[asyncio.Task[None]] = set()
+        self._files: FileWatch | None = None
 
     # --- facts ---------------------------------------------------------------------------------
 
@@ -116,7 +132,65 @@ class Server(Registrar):
         self._watchers.on_last.append(watch)
         return watch
 
+    # --- files -----------------------------------------------------------------------------------
+
+    def add_file(self, uri: str, path: str | PathLike[str], *, mime_type: str | None = None, **options: Any) -> None:
+        """Offers a file as a resource, watched while somebody is subscribed. Options as of `add_resource`."""
+        read = partial(self._read, thread=True)
+        self.resources.add(make_file(uri, path, self._offer, read, mime_type=mime_type, **options))
+        self._watch_files()
+
+    def add_directory(
+        self,
+        uri: str,
+        folder: str | PathLike[str],
+        *,
+        mime_type: str | None = None,
+        listed: bool = True,
+        **options: Any,
+    ) -> None:
+        """Offers the files of a folder, and of those in it, as `scheme://{+path}`; links never lead outside.
+
+        `listed=False` keeps them out of lists, which otherwise walk through the folder. Options as of `add_resource`.
+        """
+        read = partial(self._read, thread=True)
+        options["mime_type"] = mime_type
+        self.templates.add(make_directory(uri, folder, self._offer, read, listed=listed, **options))
+        self._watch_files()
+
+    def _watch_files(self) -> None:
+        if self._files is None:
+            self._files = FileWatch(self._offer, self._ready, self._send_updated)
+            self.on_first_subscriber(self._files.begin)
+            self.on_last_unsubscribed(self._files.end)
+
+    # --- going around calls ----------------------------------------------------------------------
+
+    def middleware(self, function: M) -> M:
+        """Puts an async function `(call, next)` around every request that runs a handler; the first is outermost."""
+        if not inspect.iscoroutinefunction(called(function)):
+            raise RegistrationError(f"middleware {name_of(function)} must be an async function")
+        self._middleware.append(function)
+        around = tuple(self._middleware)
+        self._dispatcher.surround(AROUND, lambda method, answer: surrounded(method, answer, around))
+        return function
+
     # --- telling clients -------------------------------------------------------------------------
+
+    def forward_logs(self, name: str = "", *, level: int | str = logging_.INFO) -> logging_.Handler:
+        """Sends what a logger and those below it log during a call to the client of that call, as log messages.
+
+        The logger lets such records through from then on. Gives back the handler, for `removeHandler`.
+        """
+        self._offer.marks_calls = True
+        for connection in self.connections:
+            connection.mark_calls()
+        logger = logging_.getLogger(name)
+        handler = ClientLogHandler(self._offer, level)
+        if logger.getEffectiveLevel() > handler.level:
+            logger.setLevel(handler.level)
+        logger.addHandler(handler)
+        return handler
 
     def notify_updated(self, uri: str) -> None:
         """Tells the subscribers of a resource that it has changed. Callable from any thread."""
@@ -155,6 +229,8 @@ class Server(Registrar):
 
     def connect(self, channel: Channel) -> Connection:
         """Serves one channel, on the running loop, until it closes. What it gives back is the channel's receiver."""
+        if self._lifespan is not None and not self._lifespan.running:
+            raise MisuseError("a server with a lifespan is started first: `await server.start()`")
         connection = Connection(self._ready(), channel)
         self._connections[connection] = None
         return connection
@@ -177,6 +253,7 @@ class Server(Registrar):
                 watchers=self._watchers,
                 on_roots_changed=self._on_roots_changed,
                 departed=self._departed,
+                lifespan=None if self._lifespan is None else self._lifespan.value,
             )
         return self._shared
 
@@ -188,6 +265,11 @@ class Server(Registrar):
             self._background.add(task)
             task.add_done_callback(self._background.discard)
 
+    async def start(self) -> None:
+        """Enters the lifespan, if there is one and it has not been entered. `run()` does that by itself."""
+        if self._lifespan is not None:
+            await self._lifespan.start(self)
+
     async def aclose(self) -> None:
         """Ends every connection in good order and lets go of everything. A closed server can serve again."""
         timeout = self.settings.drain_timeout
@@ -196,7 +278,11 @@ class Server(Registrar):
         if self._shared is not None and self._announcer is not None:
             self._announcer.close()
             self._shared.threads.close()
+        if self._files is not None:
+            self._files.close()
         self._loop = self._thread = self._shared = self._announcer = None
+        if self._lifespan is not None:
+            await self._lifespan.stop()
 
     def run(self, transport: Literal["stdio"] = "stdio") -> None:
         """Serves until the other side goes, or Ctrl+C. This is the last line of most programs."""

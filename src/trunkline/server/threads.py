@@ -65,12 +65,24 @@ class Threads:
         self._busy = 0  # threads that run a job; one that is neither busy nor parked is on its way to the queue
         self._collecting = False  # the loop has been told that there is something to collect
         self._closed = False
+        self._context = copy_context()  # what the loop does for all must not seem to be part of one thread's call
 
     def submit(self, job: Job) -> None:
         """Queues a job."""
         with self._state:
             self._jobs.append(job)
             self._wake_one()
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """Runs a function on a thread and waits for it, on the loop."""
+        ended: asyncio.Future[Any] = self.loop.create_future()
+
+        def report(value: Any, error: BaseException | None) -> None:
+            if not ended.done():  # whoever waited may have been cancelled
+                ended.set_result(value) if error is None else ended.set_exception(error)
+
+        self.submit(Job(function, report))
+        return await ended
 
     def close(self) -> None:
         """Lets threads end when they have nothing to do; drops what has not been started."""
@@ -138,7 +150,7 @@ class Threads:
 
     def _tell_loop(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
-            self.loop.call_soon_threadsafe(self._collect)
+            self.loop.call_soon_threadsafe(self._collect, context=self._context)
 
     def _collect(self) -> None:
         with self._state:

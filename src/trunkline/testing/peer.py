@@ -53,6 +53,7 @@ class RawPeer:
         self._connection: Connection | None = None
 
     async def __aenter__(self) -> Self:
+        await self.server.start()
         self.open()
         return self
 

@@ -49,7 +49,7 @@ def test_h02_eli_03_every_kind_of_field_is_said_in_its_own_schema() -> None:
         "whole": {"type": "integer", "default": 3},
         "number": {"type": "number"},
         "yes": {"type": "boolean", "default": False},
-        "colour": {"type": "string", "enum": ["blue", "red"], "title": "Colour"},
+        "colour": {"type": "string", "enum": ["red", "blue"], "title": "Colour"},
         "word": {"type": "string", "enum": ["a", "b"], "default": "a"},
     }
     assert fields_of(Record) == {

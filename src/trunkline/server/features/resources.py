@@ -19,11 +19,14 @@ from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.dispatch import Feature
 from trunkline.server.drive import Work
+from trunkline.server.listing import list_with_templates
 
 __all__ = ["FEATURE"]
 
 
-def _list(connection: Connection, call: Running, params: PaginatedParams) -> Raw:  # noqa: ARG001
+def _list(connection: Connection, call: Running, params: PaginatedParams) -> Work:
+    if connection.offer.listing_templates():
+        return list_with_templates(connection, call, params)
     return connection.offer.list_resources(connection.session.spoken, params.cursor, params.limit)
 
 

@@ -1,5 +1,7 @@
 """Tools: listed and called."""
 
+from functools import partial
+
 from msgspec import Raw
 
 from trunkline.errors import InternalError, ToolNotFound
@@ -11,6 +13,7 @@ from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.dispatch import Feature
 from trunkline.server.drive import Work
+from trunkline.server.limits import Guard
 from trunkline.wire.codec import DecodeError
 
 __all__ = ["FEATURE"]
@@ -37,13 +40,16 @@ def _call(connection: Connection, call: Running, params: CallToolParams) -> Work
     try:
         arguments = entry.decode(params.arguments)
     except (DecodeError, RecursionError) as error:
-        if bytes(params.arguments) != b"null":  # which some clients send for no arguments at all
-            raise entry.refusal(params.arguments, error) from None
-        arguments = _without_arguments(entry)
+        missing = bytes(params.arguments) == b"null"  # which some clients send for no arguments at all
+        arguments = _without_arguments(entry) if missing else entry.reread(params.arguments, error)
     if params.meta is not None:
         call.token = progress_token(params.meta)
     if entry.timeout is not None:
         connection.limit(call, entry.timeout)
+    if entry.guard is not None:
+        guard: Guard = entry.guard
+        context = Context(connection, call)
+        return guard.run(context, partial(entry.run, arguments, context, None), connection.shared.threads)
     return entry.run(arguments, Context(connection, call) if entry.handler.wants_context else None, None)
 
 

@@ -1,0 +1,76 @@
+"""What goes around every request that runs a handler.
+
+The chain is put together when a middleware is added, for each method once; a server without any has none, and answers
+as if this module did not exist.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from msgspec import Struct
+
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.methods import find
+from trunkline.protocol.types import CompleteParams
+from trunkline.registry.handlers import exited
+from trunkline.registry.results import BadResult
+from trunkline.server.connection import Connection
+from trunkline.server.context import Context
+from trunkline.server.dispatch import Answer
+from trunkline.server.perform import perform
+
+__all__ = ["AROUND", "Call", "Middleware", "Next", "surrounded"]
+
+AROUND: Final = ("tools/call", "resources/read", "prompts/get", "completion/complete")
+"""The methods that run handlers."""
+
+
+class Call(Struct, frozen=True):
+    """A request on its way to a handler, as middleware sees it."""
+
+    method: str
+    name: str  # of the tool or prompt, the URI of a resource; of a completion, what is being completed
+    params: Any  # in the type of the method; replace them to hand on others
+    context: Context
+
+
+Next = Callable[[Call], Awaitable[Any]]
+"""The rest of the way: gives the result, in the type of the method, or raises what the handler did."""
+
+Middleware = Callable[[Call, Next], Awaitable[Any]]
+"""Gives a result in the type of the method: that of `next`, another one, or one of its own."""
+
+
+def surrounded(method: str, answer: Answer, around: Sequence[Middleware]) -> Answer:
+    """An answer with middleware around it, the first outermost."""
+    row = find(method)
+    expected: Any = None if row is None else row.result
+
+    async def run(connection: Connection, running: Running, params: Any) -> Any:
+        async def innermost(call: Call) -> Any:
+            return await perform(answer(connection, running, call.params), connection.shared.threads)
+
+        step: Next = innermost
+        for middleware in reversed(around):
+            step = partial(_through, middleware, step)
+        try:
+            result = await step(Call(method, _name(params), params, Context(connection, running)))
+        except SystemExit as error:
+            raise exited(error) from error
+        if not isinstance(result, expected):
+            made = type(result).__name__
+            raise BadResult(f"middleware answered {method} with {made}; {expected.__name__} is needed")
+        return result
+
+    return run
+
+
+async def _through(middleware: Middleware, following: Next, call: Call) -> Any:
+    return await middleware(call, following)
+
+
+def _name(params: Any) -> str:
+    if isinstance(params, CompleteParams):
+        return params.ref.uri or params.ref.name or ""
+    return getattr(params, "uri", None) or params.name

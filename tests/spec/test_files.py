@@ -1,0 +1,223 @@
+"""Files and folders as resources: read, listed, kept inside, and watched."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trunkline import Server, Settings
+from trunkline.errors import RegistrationError
+from trunkline.testing import ManualClock, RawPeer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.txt").write_text("first\n")
+    (root / "sub" / "b c.json").write_text("{}")
+    (root / "picture.png").write_bytes(b"\x89PNG")
+    (root / "odd").write_bytes(b"a\0b")
+    (root / "plain").write_text("words")
+    (root / "bad.txt").write_bytes(b"\xff\xfe")
+    (root / "data.tar.gz").write_bytes(b"\x1f\x8b")
+    (tmp_path / "secret.txt").write_text("secret")
+    (root / "way out").symlink_to(tmp_path / "secret.txt")
+    (root / "within").symlink_to(root / "a.txt")
+    return root
+
+
+def served(folder: Path, **options: Any) -> Server:
+    server = Server("t", observers=[], **options)
+    server.add_directory("files:///{+path}", folder)
+    return server
+
+
+@pytest.mark.parametrize(
+    ("uri", "contents"),
+    [
+        ("files:///a.txt", {"mimeType": "text/plain", "text": "first\n"}),
+        ("files:///within", {"mimeType": "text/plain", "text": "first\n"}),
+        ("files:///sub/b%20c.json", {"mimeType": "application/json", "text": "{}"}),
+        ("files:///picture.png", {"mimeType": "image/png", "blob": "iVBORw=="}),
+        ("files:///odd", {"mimeType": "application/octet-stream", "blob": "YQBi"}),
+        ("files:///plain", {"mimeType": "text/plain", "text": "words"}),
+        ("files:///bad.txt", {"mimeType": "text/plain", "blob": "//4="}),
+        ("files:///data.tar.gz", {"mimeType": "application/gzip", "blob": "H4s="}),
+    ],
+)
+async def test_r10_res_03_a_file_is_read_as_text_or_bytes_under_its_own_type(
+    folder: Path, uri: str, contents: Any
+) -> None:
+    async with RawPeer(served(folder)) as peer:
+        await peer.initialize()
+        result = await peer.result("resources/read", {"uri": uri})
+    assert result["contents"] == [{"uri": uri, **contents}]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../secret.txt", "sub/../../secret.txt", "%2e%2e/secret.txt", "way%20out", "/etc/passwd", "//etc/passwd", "a%00b"],
+)
+async def test_r09_res_08_nothing_outside_of_the_folder_is_read_or_watched(folder: Path, path: str) -> None:
+    async with RawPeer(served(folder)) as peer:
+        await peer.initialize()
+        for method in ("resources/read", "resources/subscribe"):
+            error = await peer.error(method, {"uri": f"files:///{path}"})
+            assert error["data"]["kind"] == "resource_access_denied"
+        assert "secret" not in str(peer.transcript.said_by("server")).replace("secret.txt", "")
+
+
+@pytest.mark.parametrize("path", ["nothing", "sub", "a.txt/b", "x" * 300])
+async def test_res_06_what_is_no_file_is_not_found(folder: Path, path: str) -> None:
+    async with RawPeer(served(folder)) as peer:
+        await peer.initialize()
+        assert (await peer.error("resources/read", {"uri": f"files:///{path}"}))["code"] == -32002
+
+
+async def test_r01_the_files_of_a_folder_are_listed_as_they_are_now(folder: Path) -> None:
+    async with RawPeer(served(folder)) as peer:
+        await peer.initialize()
+        first = (await peer.result("resources/list"))["resources"]
+        assert first[0] == {"uri": "files:///a.txt", "name": "a.txt", "mimeType": "text/plain", "size": 6}
+        assert [r["name"] for r in first] == [
+            "a.txt",
+            "bad.txt",
+            "data.tar.gz",
+            "odd",
+            "picture.png",
+            "plain",
+            "within",
+            "sub/b c.json",
+        ]
+        for resource in first:
+            await peer.result("resources/read", {"uri": resource["uri"]})
+        (folder / "sub" / "b c.json").unlink()
+        assert len((await peer.result("resources/list"))["resources"]) == len(first) - 1
+
+
+async def test_a_folder_may_stay_out_of_lists(folder: Path) -> None:
+    server = Server("t")
+    server.add_directory("files:///{path}", folder, listed=False, name="mine", mime_type="text/x-mine")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await peer.result("resources/list"))["resources"] == []
+        (template,) = (await peer.result("resources/templates/list"))["resourceTemplates"]
+        assert (template["name"], template["mimeType"]) == ("mine", "text/x-mine")
+        read = await peer.result("resources/read", {"uri": "files:///a.txt"})
+        assert read["contents"][0]["mimeType"] == "text/x-mine"
+
+
+async def test_r10_one_file_has_a_uri_of_its_own(folder: Path) -> None:
+    server = Server("t")
+    server.add_file("notes://today", folder / "a.txt", description="Today")
+    server.add_file("notes://later", folder / "later.md", mime_type="text/markdown")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        listed = (await peer.result("resources/list"))["resources"]
+        assert listed[0] == {"uri": "notes://today", "name": "a.txt", "mimeType": "text/plain", "description": "Today"}
+        read = await peer.result("resources/read", {"uri": "notes://today"})
+        assert read["contents"] == [{"uri": "notes://today", "mimeType": "text/plain", "text": "first\n"}]
+        assert (await peer.error("resources/read", {"uri": "notes://later"}))["code"] == -32002
+        (folder / "later.md").write_text("# Later")
+        assert (await peer.result("resources/read", {"uri": "notes://later"}))["contents"][0]["text"] == "# Later"
+
+
+def test_what_cannot_be_offered_is_refused(folder: Path) -> None:
+    server = Server("t")
+    with pytest.raises(RegistrationError, match="use add_directory"):
+        server.add_file("notes://x", folder)
+    with pytest.raises(RegistrationError, match="is not a folder"):
+        server.add_directory("files:///{+path}", folder / "a.txt")
+    for pattern in ("files:///{+name}", "files:///{a}/{+path}", "files:///"):
+        with pytest.raises(RegistrationError, match="one place for the file"):
+            server.add_directory(pattern, folder)
+
+
+# --- watching ------------------------------------------------------------------------------------------
+
+
+async def test_r18_a_change_of_a_watched_file_is_told_within_a_second(folder: Path) -> None:
+    server = served(folder)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("resources/subscribe", {"uri": "files:///a.txt"})
+        before = time.monotonic()
+        (folder / "a.txt").write_text("second, and longer\n")
+        told = await peer.receive()
+        assert told["method"] == "notifications/resources/updated"
+        assert told["params"] == {"uri": "files:///a.txt"}
+        assert time.monotonic() - before < 1
+    await server.aclose()
+
+
+class Looks:
+    """A server whose looks at its files come when the test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = ManualClock()
+        self.server = Server("t", observers=[], clock=self.clock, settings=Settings(file_poll_interval=2.0))
+        self.server.add_directory("files:///{+path}", folder)
+        self.server.add_file("notes://today", folder / "a.txt")
+
+    async def look(self, peer: RawPeer) -> list[str]:
+        """What subscribers are told by one look."""
+        self.clock.advance(2.0)
+        deadline = time.monotonic() + 10
+        while self.server._files._looking and time.monotonic() < deadline:
+            await asyncio.sleep(0)
+        return [message["params"]["uri"] for message in await peer.quiet()]
+
+
+async def test_r18_only_what_somebody_is_subscribed_to_is_looked_at(folder: Path) -> None:
+    looks = Looks(folder)
+    async with RawPeer(looks.server) as peer:
+        await peer.initialize()
+        assert looks.server._files._timer is None
+        for uri in ("files:///a.txt", "notes://today", "files:///new.txt", "other://thing"):
+            await peer.result("resources/subscribe", {"uri": uri})
+        assert await looks.look(peer) == []
+        os.utime(folder / "a.txt", ns=(1, 1))
+        assert await looks.look(peer) == ["files:///a.txt", "notes://today"]
+        assert await looks.look(peer) == []
+        (folder / "new.txt").write_text("")
+        assert await looks.look(peer) == ["files:///new.txt"]
+        (folder / "new.txt").unlink()
+        assert await looks.look(peer) == ["files:///new.txt"]
+        await peer.result("resources/unsubscribe", {"uri": "files:///a.txt"})
+        os.utime(folder / "a.txt", ns=(2, 2))
+        assert await looks.look(peer) == ["notes://today"]
+        for uri in ("notes://today", "files:///new.txt"):
+            await peer.result("resources/unsubscribe", {"uri": uri})
+        assert looks.server._files._timer is None
+
+
+async def test_r18_a_link_that_is_turned_outside_is_told_as_gone_and_not_followed(folder: Path) -> None:
+    looks = Looks(folder)
+    async with RawPeer(looks.server) as peer:
+        await peer.initialize()
+        await peer.result("resources/subscribe", {"uri": "files:///within"})
+        (folder / "within").unlink()
+        (folder / "within").symlink_to(folder.parent / "secret.txt")
+        assert await looks.look(peer) == ["files:///within"]
+        (folder.parent / "secret.txt").write_text("changed")
+        assert await looks.look(peer) == []
+
+
+async def test_r18_watching_ends_with_the_last_subscriber_and_with_the_server(folder: Path) -> None:
+    looks = Looks(folder)
+    async with RawPeer(looks.server) as peer:
+        await peer.initialize()
+        await peer.result("resources/subscribe", {"uri": "notes://today"})
+        assert looks.server._files._timer is not None
+    await looks.server.aclose()
+    assert looks.server._files._timer is None
+    async with RawPeer(looks.server) as peer:  # a closed server can serve again
+        await peer.initialize()
+        await peer.result("resources/subscribe", {"uri": "notes://today"})
+        os.utime(folder / "a.txt", ns=(3, 3))
+        assert await looks.look(peer) == ["notes://today"]
+    await looks.server.aclose()

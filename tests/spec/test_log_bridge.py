@@ -1,0 +1,259 @@
+"""What a program logs during a call reaches the client of that call."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trunkline import Context, Server
+from trunkline.facts import CallEnded
+from trunkline.server.logbridge import level_of
+from trunkline.testing import RawPeer
+
+LOGGER = logging.getLogger("bridged.app")
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    top = logging.getLogger("bridged")
+    top.propagate = False
+    yield
+    top.setLevel(logging.NOTSET)
+    for handler in list(top.handlers):
+        top.removeHandler(handler)
+
+
+def messages_to(peer: RawPeer) -> list[Any]:
+    said = peer.transcript.said_by("server")
+    return [message["params"] for message in said if message.get("method") == "notifications/message"]
+
+
+def logging_server() -> Server:
+    server = Server("t", observers=[])
+
+    @server.tool
+    async def waits(who: str) -> str:
+        LOGGER.info("hello %s", who)
+        await asyncio.sleep(0)
+        await asyncio.create_task(later(who))
+        await asyncio.to_thread(LOGGER.warning, "on a thread for %s", who)
+        return who
+
+    async def later(who: str) -> None:
+        LOGGER.error("later %s", who)
+
+    @server.tool
+    def plain(who: str) -> str:
+        LOGGER.info("plain %s", who)
+        return who
+
+    @server.tool(thread=False)
+    def inline(who: str) -> str:
+        LOGGER.info("inline %s", who)
+        return who
+
+    return server
+
+
+async def test_g04_log_01_what_is_logged_during_a_call_goes_to_its_client() -> None:
+    server = logging_server()
+    server.forward_logs("bridged")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "waits", "arguments": {"who": "a"}})
+        await peer.quiet()
+        assert messages_to(peer) == [
+            {"level": "info", "logger": "bridged.app", "data": {"message": "hello a"}},
+            {"level": "error", "logger": "bridged.app", "data": {"message": "later a"}},
+            {"level": "warning", "logger": "bridged.app", "data": {"message": "on a thread for a"}},
+        ]
+
+
+@pytest.mark.parametrize("name", ["plain", "inline"])
+async def test_g04_plain_functions_log_to_their_client_too(name: str) -> None:
+    server = logging_server()
+    server.forward_logs("bridged")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": name, "arguments": {"who": "a"}})
+        await peer.quiet()
+        assert [told["data"]["message"] for told in messages_to(peer)] == [f"{name} a"]
+
+
+async def test_g04_each_client_hears_of_its_own_calls_only() -> None:
+    server = logging_server()
+    server.forward_logs("bridged")
+    async with RawPeer(server) as one, RawPeer(server) as other:
+        await one.initialize()
+        await other.initialize()
+        calls = [
+            (peer, peer.call("tools/call", {"name": name, "arguments": {"who": who}}))
+            for name in ("waits", "plain", "inline")
+            for peer, who in ((one, "1"), (other, "2"))
+        ]
+        for peer, call in calls:
+            await peer.answer_to(call)
+        assert {told["data"]["message"][-1] for told in messages_to(one)} == {"1"}
+        assert {told["data"]["message"][-1] for told in messages_to(other)} == {"2"}
+        assert len(messages_to(one)) == len(messages_to(other)) == 5
+
+
+async def test_g04_a_logger_can_be_forwarded_while_serving_and_again_not() -> None:
+    server = logging_server()
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        call = {"name": "inline", "arguments": {"who": "a"}}
+        await peer.result("tools/call", call)
+        handler = server.forward_logs("bridged", level="INFO")
+        await peer.result("tools/call", call)
+        logging.getLogger("bridged").removeHandler(handler)
+        await peer.result("tools/call", call)
+        assert len(messages_to(peer)) == 1
+
+
+async def test_g04_of_two_servers_each_tells_its_own_clients() -> None:
+    servers = [logging_server(), logging_server()]
+    for server in servers:
+        server.forward_logs("bridged")
+    async with RawPeer(servers[0]) as one, RawPeer(servers[1]) as other:
+        await one.initialize()
+        await other.initialize()
+        await one.result("tools/call", {"name": "inline", "arguments": {"who": "a"}})
+        assert (len(messages_to(one)), len(messages_to(other))) == (1, 0)
+
+
+async def test_g04_extras_and_the_kind_of_an_exception_go_along_and_no_traceback() -> None:
+    server = Server("t", observers=[])
+    server.forward_logs("bridged")
+
+    @server.tool
+    async def fail() -> str:
+        try:
+            raise ValueError("secret")
+        except ValueError:
+            LOGGER.exception("it broke", extra={"order": 7, "thing": object(), "list": [1]})
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "fail"})
+        (told,) = messages_to(peer)
+    assert told["level"] == "error"
+    assert told["data"].pop("thing").startswith("<object object")
+    assert told["data"] == {"message": "it broke", "error": "ValueError", "order": 7, "list": [1]}
+
+
+async def test_g04_log_02_the_level_of_the_client_and_of_the_handler_count() -> None:
+    server = Server("t", observers=[])
+    server.forward_logs("bridged", level=logging.DEBUG)
+
+    @server.tool
+    async def chatter() -> str:
+        for level in (logging.DEBUG, logging.INFO, 25, logging.WARNING, logging.CRITICAL):
+            LOGGER.log(level, "%s", level)
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "chatter"})
+        assert [told["level"] for told in messages_to(peer)] == ["info", "notice", "warning", "critical"]
+        await peer.result("logging/setLevel", {"level": "debug"})
+        await peer.result("tools/call", {"name": "chatter"})
+        assert [told["level"] for told in messages_to(peer)][4:] == ["debug", "info", "notice", "warning", "critical"]
+
+
+async def test_g04_nothing_is_sent_outside_of_calls_after_them_or_of_trunkline_itself() -> None:
+    server, late = Server("t", observers=[]), []
+    handler = server.forward_logs("bridged")
+    own = logging.getLogger("trunkline.something")
+    own.addHandler(handler)
+
+    @server.tool
+    async def quick() -> str:
+        own.error("about ourselves")
+        late.append(asyncio.create_task(after()))
+        return "done"
+
+    async def after() -> None:
+        await gone.wait()
+        LOGGER.error("too late")
+
+    gone = asyncio.Event()
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        LOGGER.error("nobody's")
+        await peer.result("tools/call", {"name": "quick"})
+        gone.set()
+        await late[0]
+        await peer.quiet()
+        assert messages_to(peer) == []
+    own.removeHandler(handler)
+
+
+async def test_g04_what_an_observer_logs_of_one_client_never_reaches_another() -> None:
+    class Talkative:
+        def on(self, fact: Any) -> None:
+            if isinstance(fact, CallEnded):
+                LOGGER.info("ended on %s", fact.connection)
+
+    server, stop = Server("t", observers=[Talkative()]), threading.Event()
+    server.forward_logs("bridged")
+
+    @server.tool
+    def busy(ctx: Context) -> str:
+        while not stop.wait(0.0001):
+            for _ in range(20):
+                ctx.info({"message": "busy"})  # wakes the loop from inside of this call
+        return "done"
+
+    @server.tool
+    def short() -> str:
+        return "done"
+
+    async with RawPeer(server) as one, RawPeer(server) as other:
+        await one.initialize()
+        await other.initialize()
+        call = one.call("tools/call", {"name": "busy"})
+        for _ in range(200):
+            await other.result("tools/call", {"name": "short"})
+        stop.set()
+        await one.answer_to(call)
+        assert {told["data"]["message"] for told in messages_to(one)} == {"busy"}
+        assert messages_to(other) == []
+
+
+async def test_g04_a_record_that_cannot_be_said_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    server = Server("t", observers=[])
+    server.forward_logs("bridged")
+
+    @server.tool
+    async def wrong(ctx: Context) -> str:
+        LOGGER.error("%d", "no number")
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await peer.result("tools/call", {"name": "wrong"}))["content"][0]["text"] == "done"
+        assert messages_to(peer) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "level"),
+    [
+        (0, "debug"),
+        (10, "debug"),
+        (20, "info"),
+        (29, "notice"),
+        (30, "warning"),
+        (45, "error"),
+        (50, "critical"),
+        (60, "alert"),
+        (99, "emergency"),
+    ],
+)
+def test_g04_levels_of_logging_are_levels_of_the_specification(number: int, level: str) -> None:
+    assert level_of(number) == level

@@ -1,0 +1,122 @@
+"""Sampling with tools: what is offered to the model, what it asks for, and how that is answered."""
+
+from typing import Any
+
+import pytest
+
+from trunkline import CallToolResult, Context, ImageContent, SamplingMessage, Server, TextContent
+from trunkline.errors import MisuseError
+from trunkline.protocol.types import Tool, ToolResultContent, ToolUseContent
+from trunkline.testing import RawPeer
+
+WITH_TOOLS = {"sampling": {"tools": {}}}
+USE = ToolUseContent("u1", "add", {"a": 1, "b": 2})
+OTHER = ToolUseContent("u2", "add", {"a": 3, "b": 4})
+
+
+def said(role: Any, *blocks: Any) -> SamplingMessage:
+    return SamplingMessage(role, list(blocks))
+
+
+async def test_s01_smp_02_smp_06_a_model_uses_the_tools_of_the_server_until_it_is_done() -> None:
+    server, replies = Server("t"), []
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        """Adds."""
+        return a + b
+
+    @server.tool
+    async def chat(ctx: Context) -> str:
+        messages: list[Any] = ["What is 1 + 2?"]
+        reply = await ctx.sample(messages, tools=["add", Tool(name="other", input_schema={"type": "object"})])
+        while reply.tool_uses:
+            results = [use.result(add(**use.input)) for use in reply.tool_uses]
+            messages += [reply.message, SamplingMessage.of_results(results)]
+            reply = await ctx.sample(messages, tools=["add"], tool_choice="none")
+        replies.append(reply)
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities=WITH_TOOLS)
+        call = peer.call("tools/call", {"name": "chat"})
+        first = await peer.receive()
+        assert [tool["name"] for tool in first["params"]["tools"]] == ["add", "other"]
+        assert first["params"]["tools"][0]["inputSchema"]["required"] == ["a", "b"]
+        use = {"type": "tool_use", "id": "u1", "name": "add", "input": {"a": 1, "b": 2}}
+        peer.reply(first, {"role": "assistant", "content": use, "model": "m", "stopReason": "toolUse"})
+        second = await peer.receive()
+        assert second["params"]["toolChoice"] == {"mode": "none"}
+        assert second["params"]["messages"][1] == {"role": "assistant", "content": use}
+        answer = {"type": "tool_result", "toolUseId": "u1", "content": [{"type": "text", "text": "3"}]}
+        assert second["params"]["messages"][2] == {"role": "user", "content": [answer]}
+        peer.reply(second, {"role": "assistant", "content": {"type": "text", "text": "3"}, "model": "m"})
+        await peer.answer_to(call)
+    assert replies[0].message == SamplingMessage("assistant", TextContent("3"))
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ([said("assistant", USE)], "'u1' is not answered"),
+        ([said("assistant", USE), said("user", TextContent("hm"))], "message 2 must answer the tool use 'u1'"),
+        ([said("assistant", USE, OTHER), said("user", USE.result(3))], "message 2 must answer the tool use 'u2'"),
+        ([said("assistant", USE), said("user", USE.result(3), TextContent("hm"))], "has only those"),
+        ([said("user", USE.result(3))], "'u1', which was not asked for"),
+        ([said("assistant", USE), said("assistant", USE.result(3))], "which only the user gives"),
+        ([said("user", USE), said("user", USE.result(3))], "which only the assistant does"),
+    ],
+)
+async def test_smp_06_messages_whose_tool_uses_and_results_do_not_fit_are_never_sent(messages: Any, why: str) -> None:
+    server, outcome = Server("t"), []
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        with pytest.raises(MisuseError) as error:
+            await ctx.sample(["hello", *messages])
+        outcome.append(str(error.value))
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities=WITH_TOOLS)
+        await peer.result("tools/call", {"name": "ask"})
+        assert [message for message in peer.transcript.said_by("server") if "method" in message] == []
+    assert why.replace("message 2", "message 3") in outcome[0]
+
+
+async def test_smp_02_a_tool_that_is_not_there_cannot_be_offered_to_a_model() -> None:
+    server, outcome = Server("t"), []
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        with pytest.raises(MisuseError) as error:
+            await ctx.sample("hello", tools=["nothing"])
+        outcome.append(str(error.value))
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities=WITH_TOOLS)
+        await peer.result("tools/call", {"name": "ask"})
+    assert "no tool named 'nothing'" in outcome[0]
+
+
+PICTURE = ImageContent("aGk=", "image/png")
+
+
+@pytest.mark.parametrize(
+    ("value", "result"),
+    [
+        ("text", ToolResultContent("u1", [TextContent("text")])),
+        ({"a": [1]}, ToolResultContent("u1", [TextContent('{"a":[1]}')])),
+        ([], ToolResultContent("u1", [TextContent("[]")])),
+        (PICTURE, ToolResultContent("u1", [PICTURE])),
+        ([PICTURE, TextContent("x")], ToolResultContent("u1", [PICTURE, TextContent("x")])),
+        (CallToolResult([PICTURE], {"a": 1}, True), ToolResultContent("u1", [PICTURE], {"a": 1}, True)),
+    ],
+)
+def test_smp_03_whatever_a_tool_gave_back_is_the_result_of_its_use(value: Any, result: ToolResultContent) -> None:
+    assert USE.result(value) == result
+
+
+def test_smp_03_a_failure_is_marked_as_one() -> None:
+    assert USE.result("no", is_error=True).is_error

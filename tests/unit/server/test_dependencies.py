@@ -1,0 +1,603 @@
+"""Dependencies: what handlers get from functions of the server's own."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial
+from typing import Annotated, Any
+
+import pytest
+
+from trunkline import Context, Depends, Server, Settings, ToolError
+from trunkline.errors import RegistrationError
+from trunkline.facts import HandlerFailed
+from trunkline.testing import ManualClock, RawPeer, RecordingObserver
+
+
+class Log(list[str]):
+    """What happened, in order."""
+
+
+class Place:
+    """A value, and the thread that it was made on."""
+
+    def __init__(self, name: str = "place") -> None:
+        self.name = name
+        self.thread = threading.get_ident()
+
+
+async def call(server: Server, **arguments: Any) -> Any:
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        result = await peer.result("tools/call", {"name": "tool", "arguments": arguments})
+    await server.aclose()
+    return result
+
+
+def value_of(result: Any) -> Any:
+    assert not result.get("isError"), result
+    return result["structuredContent"]["result"]
+
+
+# --- what a dependency may be -------------------------------------------------------------------------------------
+
+
+def plain() -> Place:
+    return Place("plain")
+
+
+async def awaited() -> Place:
+    await asyncio.sleep(0)
+    return Place("awaited")
+
+
+def generator() -> Iterator[Place]:
+    yield Place("generator")
+
+
+async def async_generator() -> AsyncIterator[Place]:
+    await asyncio.sleep(0)
+    yield Place("async_generator")
+
+
+@contextmanager
+def manager() -> Iterator[Place]:
+    yield Place("manager")
+
+
+@asynccontextmanager
+async def async_manager() -> AsyncIterator[Place]:
+    yield Place("async_manager")
+
+
+class Called:
+    """An object that can be called."""
+
+    def __call__(self) -> Place:
+        return Place("Called")
+
+
+KINDS = [plain, awaited, generator, async_generator, manager, async_manager, Called(), partial(Place, "partial"), Place]
+
+
+@pytest.mark.parametrize("function", KINDS, ids=lambda function: getattr(function, "__name__", "object"))
+@pytest.mark.parametrize("handler", ["async", "thread", "inline"])
+async def test_a12_every_kind_of_function_gives_every_kind_of_handler_a_value(
+    function: Callable[..., Any], handler: str
+) -> None:
+    server = Server("t", observers=[])
+
+    async def async_tool(word: str, place: Annotated[Place, Depends(function)]) -> str:
+        return f"{word} {place.name}"
+
+    def plain_tool(word: str, place: Annotated[Place, Depends(function)]) -> str:
+        return f"{word} {place.name}"
+
+    server.add_tool(
+        async_tool if handler == "async" else plain_tool, name="tool", thread=False if handler == "inline" else None
+    )
+    value = value_of(await call(server, word="at"))
+    assert value.startswith("at ")
+    assert value.endswith(getattr(function, "__name__", value).lower()) or value in {"at Called", "at partial"}
+
+
+async def test_a_function_that_says_it_returns_a_context_manager_has_it_entered() -> None:
+    server = Server("t", observers=[])
+
+    @server.tool
+    async def tool(place: Annotated[Any, Depends(entering)]) -> str:
+        return place
+
+    assert value_of(await call(server)) == "entered"
+
+
+def entering() -> AbstractContextManager[str]:
+    @contextmanager
+    def made() -> Iterator[str]:
+        yield "entered"
+
+    return made()
+
+
+async def test_a_dependency_may_be_the_default_of_a_parameter() -> None:
+    server = Server("t", observers=[])
+
+    @server.tool
+    async def tool(word: str = "at", place: Place = Depends(awaited), *, more: Place = Depends(plain)) -> str:  # noqa: B008
+        return f"{word} {place.name} {more.name}"
+
+    assert value_of(await call(server)) == "at awaited plain"
+
+
+async def test_dependencies_are_not_arguments() -> None:
+    server = Server("t", observers=[])
+
+    @server.tool
+    async def tool(word: str, place: Annotated[Place, Depends(awaited)], **more: Any) -> str:
+        return f"{word} {place.name} {more}"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        listed = await peer.result("tools/list")
+        given = await peer.result("tools/call", {"name": "tool", "arguments": {"word": "at", "place": "mine"}})
+        other = await peer.result("tools/call", {"name": "tool", "arguments": {"word": "at", "x": 1}})
+    assert list(listed["tools"][0]["inputSchema"]["properties"]) == ["word"]
+    assert given["_meta"]["trunkline/error"]["kind"] == "invalid_tool_arguments"
+    assert value_of(other) == "at awaited {'x': 1}"
+
+
+async def test_resources_templates_prompts_and_completers_have_dependencies_too() -> None:
+    server = Server("t", observers=[])
+
+    @server.resource("place://one")
+    async def one(place: Annotated[Place, Depends(awaited)]) -> str:
+        return place.name
+
+    @server.resource("place://{number}")
+    def numbered(number: int, place: Annotated[Place, Depends(generator)]) -> str:
+        return f"{number} {place.name}"
+
+    @server.prompt
+    async def prompt(word: str, place: Annotated[Place, Depends(async_generator)]) -> str:
+        return f"{word} {place.name}"
+
+    @server.completion(prompt="prompt", argument="word")
+    def words(text: str, place: Annotated[Place, Depends(plain)]) -> list[str]:
+        return [f"{text} {place.name}"]
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        first = await peer.result("resources/read", {"uri": "place://one"})
+        second = await peer.result("resources/read", {"uri": "place://2"})
+        prompts = await peer.result("prompts/list")
+        third = await peer.result("prompts/get", {"name": "prompt", "arguments": {"word": "at"}})
+        ref = {"type": "ref/prompt", "name": "prompt"}
+        fourth = await peer.result("completion/complete", {"ref": ref, "argument": {"name": "word", "value": "x"}})
+    assert first["contents"][0]["text"] == "awaited"
+    assert second["contents"][0]["text"] == "2 generator"
+    assert [argument["name"] for argument in prompts["prompts"][0]["arguments"]] == ["word"]
+    assert third["messages"][0]["content"]["text"] == "at async_generator"
+    assert fourth["completion"]["values"] == ["x plain"]
+
+
+# --- what depends on what -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_thread", [False, True])
+async def test_each_function_runs_once_per_call_and_is_torn_down_in_reverse(on_thread: bool) -> None:
+    log = Log()
+
+    def first() -> Iterator[str]:
+        log.append("first")
+        yield "1"
+        log.append("first ends")
+
+    async def second(one: Annotated[str, Depends(first)], ctx: Context) -> AsyncIterator[str]:
+        log.append(f"second of call {ctx.request_id}")
+        yield f"{one}2"
+        log.append("second ends")
+
+    @contextmanager
+    def third(one: Annotated[str, Depends(first)], two: str = Depends(second), more: str = "3") -> Iterator[str]:
+        log.append("third")
+        yield f"{two}{more}{one}"
+        log.append("third ends")
+
+    server = Server("t", observers=[])
+
+    async def tool(three: Annotated[str, Depends(third)], one: Annotated[str, Depends(first)]) -> str:
+        log.append("tool")
+        return three + one
+
+    def plain_tool(three: Annotated[str, Depends(third)], one: Annotated[str, Depends(first)]) -> str:
+        log.append("tool")
+        return three + one
+
+    server.add_tool(plain_tool if on_thread else tool, name="tool")
+    assert value_of(await call(server)) == "12311"
+    assert log == ["first", "second of call 2", "third", "tool", "third ends", "second ends", "first ends"]
+
+
+async def test_what_two_calls_depend_on_is_not_shared() -> None:
+    made: list[int] = []
+
+    async def number() -> int:
+        made.append(len(made))
+        return made[-1]
+
+    server = Server("t", observers=[])
+
+    @server.tool
+    async def tool(value: Annotated[int, Depends(number)]) -> int:
+        return value
+
+    assert [value_of(await call(server)) for _ in range(2)] == [0, 1]
+
+
+async def test_a_handler_with_dependencies_may_ask_for_the_context() -> None:
+    server = Server("t", observers=[])
+
+    @server.tool
+    async def tool(ctx: Context, word: str, place: Annotated[Place, Depends(awaited)]) -> str:
+        return f"{word} {place.name} {ctx.request_id}"
+
+    assert value_of(await call(server, word="at")) == "at awaited 2"
+
+
+def circle_a(value: Annotated[str, "to be marked"]) -> str:
+    return value
+
+
+def circle_b(value: Annotated[str, Depends(circle_a)]) -> str:
+    return value
+
+
+circle_a.__annotations__["value"] = Annotated[str, Depends(circle_b)]
+
+
+def unknown(place) -> str:
+    return place
+
+
+def by_position(ctx: Context, /) -> str:
+    return str(ctx)
+
+
+def undefined(place: "Nowhere") -> str:  # noqa: F821
+    return place
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (circle_a, "tool: a dependency depends on itself: circle_a -> circle_b -> circle_a"),
+        (unknown, "tool: dependency unknown cannot be called, because of its parameter 'place': nothing can give it"),
+        (by_position, "because of its parameter 'ctx': it can only be given by its name"),
+        (undefined, "tool: dependency undefined: an annotation names something that is not defined"),
+        (type, "tool: dependency type: its signature cannot be read"),
+    ],
+)
+def test_what_could_never_be_resolved_is_refused_at_registration(function: Callable[..., Any], why: str) -> None:
+    async def tool(place: Annotated[Any, Depends(function)]) -> str:
+        return str(place)
+
+    with pytest.raises(RegistrationError, match=why.replace("(", r"\(")):
+        Server("t").add_tool(tool)
+
+
+@pytest.mark.parametrize("function", ["text", None, type("Odd", (list,), {"__call__": lambda self: 1})()])
+def test_what_is_no_function_is_refused_where_it_is_marked(function: Any) -> None:
+    with pytest.raises(RegistrationError, match="a function is needed"):
+        Depends(function)
+
+
+def test_a_dependency_may_have_parameters_that_nobody_gives_if_they_have_defaults() -> None:
+    def lenient(*args: int, number: int = 1, **more: int) -> int:
+        return number + len(args) + len(more)
+
+    async def tool(number: Annotated[int, Depends(lenient)]) -> int:
+        return number
+
+    Server("t").add_tool(tool)
+
+
+# --- threads ------------------------------------------------------------------------------------------------------
+
+
+async def test_a12_the_plain_dependencies_of_a_plain_handler_share_its_thread() -> None:
+    threads: list[int] = []
+
+    def place() -> Iterator[Place]:
+        yield Place()
+        threads.append(threading.get_ident())
+
+    def other(outer: Annotated[Place, Depends(place)]) -> int:
+        return outer.thread
+
+    async def late() -> int:
+        return threading.get_ident()
+
+    server = Server("t", observers=[])
+
+    @server.tool
+    def tool(
+        loop: Annotated[int, Depends(late)],
+        first: Annotated[Place, Depends(place)],
+        second: Annotated[int, Depends(other)],
+        third: Annotated[Place, Depends(plain, thread=False)],
+    ) -> list[bool]:
+        threads.append(threading.get_ident())
+        return [first.thread == second == threading.get_ident(), loop == third.thread != first.thread]
+
+    assert value_of(await call(server)) == [True, True]
+    assert len(threads) == 2
+    assert len(set(threads)) == 1
+
+
+@pytest.mark.parametrize("function", [plain, generator, manager])
+async def test_a12_a_plain_dependency_of_an_async_handler_runs_on_a_thread_unless_it_is_quick(
+    function: Callable[..., Any],
+) -> None:
+    server = Server("t", observers=[])
+
+    @server.tool(name="tool")
+    async def slow(place: Annotated[Place, Depends(function)]) -> bool:
+        return place.thread == threading.get_ident()
+
+    @server.tool
+    async def quick(place: Annotated[Place, Depends(function, thread=False)]) -> bool:
+        return place.thread == threading.get_ident()
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        answers = [value_of(await peer.result("tools/call", {"name": name})) for name in ("tool", "quick")]
+    assert answers == [False, True]
+
+
+# --- however it ends ----------------------------------------------------------------------------------------------
+
+
+class Ending:
+    """A server whose tool fails with a dependency of some kind around it; how that learnt of the end."""
+
+    def __init__(self, kind: str, fail: Callable[[], Any], swallow: bool = False) -> None:
+        self.heard: list[str] = []
+        self.observer = RecordingObserver()
+        self.server = Server("t", observers=[self.observer])
+
+        def heard(error: BaseException) -> None:
+            self.heard.append(type(error).__name__)
+            if not swallow:
+                raise error
+
+        def plain_one() -> Iterator[str]:
+            try:
+                yield "x"
+            except BaseException as error:
+                heard(error)
+
+        async def async_one() -> AsyncIterator[str]:
+            try:
+                yield "x"
+            except BaseException as error:
+                heard(error)
+
+        function = async_one if kind == "async" else plain_one
+
+        async def tool(value: Annotated[str, Depends(function)]) -> str:
+            return fail()
+
+        def plain_tool(value: Annotated[str, Depends(function)]) -> str:
+            return fail()
+
+        self.server.add_tool(plain_tool if kind == "beside" else tool, name="tool")
+
+
+def tool_error() -> None:
+    raise ToolError("no such luck")
+
+
+def not_a_string() -> Any:
+    return 7
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "beside"])
+@pytest.mark.parametrize("swallow", [False, True])
+async def test_what_a_call_raises_is_thrown_in_and_cannot_be_made_to_vanish(kind: str, swallow: bool) -> None:
+    ending = Ending(kind, tool_error, swallow)
+    result = await call(ending.server)
+    assert result["isError"]
+    assert result["content"][0]["text"] == "no such luck"
+    assert ending.heard == ["ToolError"]
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_an_answer_that_cannot_be_made_is_thrown_in_too(kind: str) -> None:
+    ending = Ending(kind, not_a_string)
+    assert (await call(ending.server))["isError"]
+    assert ending.heard == ["BadResult"]
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "beside"])
+async def test_sys_exit_among_dependencies_does_not_end_the_server(kind: str) -> None:
+    ending = Ending(kind, lambda: sys.exit(3))
+    assert (await call(ending.server))["isError"]
+    assert "sys.exit(3)" in str(ending.observer.of(HandlerFailed)[0].error)
+    assert ending.heard == ["SystemExit"]
+
+
+async def test_a_dependency_that_fails_fails_the_call_and_ends_those_before_it() -> None:
+    log = Log()
+
+    async def first() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            log.append("first ends")
+
+    def second(first: Annotated[None, Depends(first)]) -> str:
+        raise ToolError("the database is away")
+
+    server = Server("t", observers=[])
+
+    @server.tool
+    async def tool(value: Annotated[str, Depends(second)]) -> str:
+        log.append("tool")
+        return value
+
+    result = await call(server)
+    assert result["content"][0]["text"] == "the database is away"
+    assert log == ["first ends"]
+
+
+async def test_can_a_cancelled_call_is_torn_down() -> None:
+    log, running = Log(), asyncio.Event()
+
+    async def place() -> AsyncIterator[str]:
+        try:
+            yield "x"
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            log.append("undone")
+            ended.set()
+            raise
+
+    ended = asyncio.Event()
+    server = Server("t", observers=[])
+
+    @server.tool
+    async def tool(value: Annotated[str, Depends(place)]) -> str:
+        running.set()
+        await asyncio.Event().wait()
+        return value
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        ident = peer.call("tools/call", {"name": "tool"})
+        await running.wait()
+        peer.notify("notifications/cancelled", {"requestId": ident})
+        await asyncio.wait_for(ended.wait(), 10)
+        assert await peer.quiet() == []
+    assert log == ["undone"]
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["while it is set up", "while the handler runs"])
+async def test_what_a_thread_uses_is_torn_down_after_the_thread_is_done_with_it(early: bool) -> None:
+    log, go, ended = Log(), threading.Event(), asyncio.Event()
+    running = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def work(name: str) -> None:
+        loop.call_soon_threadsafe(running.set)
+        go.wait(10)
+        log.append(f"{name} is done")
+
+    async def outer() -> AsyncIterator[str]:
+        try:
+            yield "x"
+        finally:
+            log.append("outer ends")
+            ended.set()
+
+    def inner(value: Annotated[str, Depends(outer)]) -> Iterator[str]:
+        if early:
+            work("inner")
+        try:
+            yield value
+        finally:
+            log.append("inner ends")
+
+    async def between(value: Annotated[str, Depends(inner)]) -> str:
+        return value
+
+    clock = ManualClock()
+    server = Server("t", observers=[], clock=clock, settings=Settings(work_timeout=5))
+
+    @server.tool
+    def tool(value: Annotated[str, Depends(between)]) -> str:
+        work("tool")
+        return value
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        ident = peer.call("tools/call", {"name": "tool"})
+        await running.wait()
+        clock.advance(6)
+        answer = await peer.answer_to(ident)  # while the thread still works
+        assert answer["result"]["_meta"]["trunkline/error"]["kind"] == "request_timeout"
+        assert log == []
+        go.set()
+        await asyncio.wait_for(ended.wait(), 10)
+    await server.aclose()
+    assert log == [f"{'inner' if early else 'tool'} is done", "inner ends", "outer ends"]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_thread_that_never_ends_is_left_to_itself_when_the_task_is_cancelled_again(at_once: bool) -> None:
+    go, running, ended = threading.Event(), asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def place() -> AsyncIterator[str]:
+        tasks.append(asyncio.current_task())  # type: ignore[arg-type]
+        try:
+            yield "x"
+        finally:
+            ended.set()
+
+    server = Server("t", observers=[], settings=Settings(max_threads=1))
+
+    @server.tool
+    def tool(value: Annotated[str, Depends(place)]) -> str:
+        loop.call_soon_threadsafe(running.set)
+        go.wait(10)
+        return value
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        peer.call("tools/call", {"name": "tool"})
+        await running.wait()
+    if not at_once:
+        for _ in range(10):
+            await asyncio.sleep(0)
+    assert not ended.is_set()
+    tasks[0].cancel()
+    await asyncio.wait_for(ended.wait(), 10)
+    go.set()
+    assert value_of(await call(server)) == "x"  # on the same thread, once it is free
+
+
+async def test_a_dependency_whose_thread_has_not_come_is_never_run_for_a_call_that_is_cancelled() -> None:
+    log, go, running = Log(), threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    server = Server("t", observers=[], settings=Settings(max_threads=1))
+
+    def place() -> Iterator[str]:
+        log.append("place")
+        yield "x"
+
+    @server.tool
+    def block() -> str:
+        loop.call_soon_threadsafe(running.set)
+        go.wait(10)
+        return "blocked"
+
+    @server.tool
+    async def tool(value: Annotated[str, Depends(place)]) -> str:
+        return value
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        first = peer.call("tools/call", {"name": "block"})
+        await running.wait()
+        second = peer.call("tools/call", {"name": "tool"})
+        await peer.quiet()
+        peer.notify("notifications/cancelled", {"requestId": second})
+        await peer.quiet()
+        go.set()
+        assert value_of((await peer.answer_to(first))["result"]) == "blocked"
+        assert value_of(await peer.result("tools/call", {"name": "block"})) == "blocked"
+    await server.aclose()
+    assert log == []

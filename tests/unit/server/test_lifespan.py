@@ -1,0 +1,203 @@
+"""What a server holds while it serves."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.processes import StdioPeer
+
+from trunkline import Context, Server
+from trunkline.errors import MisuseError
+from trunkline.testing import RawPeer
+
+
+class Held:
+    """A server with a lifespan, and what happened to it."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.tasks: list[object] = []
+        self.server = Server("t", observers=[], lifespan=self.lifespan)
+
+        @self.server.tool
+        async def tool(ctx: Context) -> str:
+            self.log.append("tool")
+            return ctx.lifespan["name"]
+
+    @asynccontextmanager
+    async def lifespan(self, server: Server) -> AsyncIterator[dict[str, str]]:
+        self.log.append(f"enter {server.name}")
+        self.tasks.append(asyncio.current_task())
+        await asyncio.sleep(0)
+        try:
+            yield {"name": "pool"}
+        finally:
+            await asyncio.sleep(0)
+            self.tasks.append(asyncio.current_task())
+            self.log.append("leave")
+
+    async def call(self) -> str:
+        async with RawPeer(self.server) as peer:
+            await peer.initialize()
+            return (await peer.result("tools/call", {"name": "tool"}))["structuredContent"]["result"]
+
+
+async def test_a_lifespan_is_entered_before_the_first_connection_and_left_at_the_end() -> None:
+    held = Held()
+    assert await asyncio.gather(held.call(), held.call()) == ["pool", "pool"]
+    assert held.log == ["enter t", "tool", "tool"]
+    await held.server.aclose()
+    assert held.log == ["enter t", "tool", "tool", "leave"]
+    assert held.tasks[0] is held.tasks[1]
+    await held.server.aclose()
+    assert held.log[-2:] == ["tool", "leave"]
+
+
+async def test_a_closed_server_starts_again() -> None:
+    held = Held()
+    for _ in range(2):
+        assert await held.call() == "pool"
+        await held.server.aclose()
+    assert held.log == ["enter t", "tool", "leave"] * 2
+
+
+def test_a_server_that_was_left_with_its_loop_starts_again_on_another() -> None:
+    held = Held()
+    for _ in range(2):
+        assert asyncio.run(held.call()) == "pool"
+    assert held.log == ["enter t", "tool", "leave"] * 2
+
+
+async def test_a_connection_cannot_be_served_before_the_start() -> None:
+    held = Held()
+    with pytest.raises(MisuseError, match=r"await server\.start"):
+        RawPeer(held.server).open()
+    await held.server.start()
+    RawPeer(held.server).open()
+    await held.server.aclose()
+
+
+async def test_a_generator_function_is_a_lifespan_too() -> None:
+    log: list[str] = []
+
+    async def lifespan(server: Server) -> AsyncIterator[int]:
+        yield 7
+        log.append("left")
+
+    server = Server("t", lifespan=lifespan)
+
+    @server.tool
+    async def tool(ctx: Context) -> int:
+        return ctx.lifespan
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await peer.result("tools/call", {"name": "tool"}))["structuredContent"] == {"result": 7}
+    await server.aclose()
+    assert log == ["left"]
+
+
+async def test_a_server_without_a_lifespan_needs_no_start() -> None:
+    server = Server("t")
+
+    @server.tool
+    async def tool(ctx: Context) -> bool:
+        return ctx.lifespan is None
+
+    RawPeer(server).open()
+    await server.start()
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await peer.result("tools/call", {"name": "tool"}))["structuredContent"] == {"result": True}
+    await server.aclose()
+
+
+async def test_what_a_lifespan_raises_is_raised_where_the_server_is_started_or_closed() -> None:
+    faults = ["entering", None, "leaving"]
+
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[None]:
+        if (fault := faults.pop(0)) is not None:
+            raise ValueError(fault)
+        yield
+        raise ValueError(faults.pop(0))
+
+    server = Server("t", lifespan=lifespan)
+    with pytest.raises(ValueError, match="entering"):
+        await server.start()
+    await server.aclose()
+    await server.start()
+    with pytest.raises(ValueError, match="leaving"):
+        await server.aclose()
+
+
+async def test_a_start_that_is_cancelled_leaves_what_it_had_entered() -> None:
+    log: list[str] = []
+    entering = asyncio.Event()
+    left = asyncio.Event()
+
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[None]:
+        entering.set()
+        try:
+            await asyncio.Event().wait()
+            yield
+        finally:
+            log.append("left")
+            left.set()
+
+    server = Server("t", lifespan=lifespan)
+    task = asyncio.create_task(server.start())
+    await entering.wait()
+    task.cancel()
+    await asyncio.wait_for(left.wait(), 10)
+    assert log == ["left"]
+
+
+SCRIPT = """
+import sys
+from contextlib import asynccontextmanager
+from trunkline import Context, Server
+
+@asynccontextmanager
+async def lifespan(server):
+    if "broken" in sys.argv:
+        raise RuntimeError("the database is away")
+    print("entered", file=sys.stderr, flush=True)
+    yield "pool"
+    print("left", file=sys.stderr, flush=True)
+
+server = Server("held", lifespan=lifespan)
+
+@server.tool
+async def tool(ctx: Context) -> str:
+    return ctx.lifespan
+
+server.run()
+"""
+
+
+def test_run_enters_and_leaves_the_lifespan() -> None:
+    with StdioPeer(SCRIPT) as peer:
+        peer.initialize()
+        assert peer.result("tools/call", {"name": "tool"})["structuredContent"] == {"result": "pool"}
+        peer.close_input()
+        assert peer.exit_code() == 0
+        assert peer.stderr().splitlines() == ["entered", "left"]
+
+
+def test_a_lifespan_that_cannot_be_entered_ends_the_process_with_its_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, "broken"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Traceback" in done.stderr
+    assert done.stderr.endswith("RuntimeError: the database is away\n")

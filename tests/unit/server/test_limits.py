@@ -1,0 +1,293 @@
+"""What a tool may be held to."""
+
+import asyncio
+import threading
+from typing import Annotated, Any
+
+import pytest
+
+from trunkline import CallToolResult, Context, Depends, Server, Settings, TextContent
+from trunkline.errors import RegistrationError
+from trunkline.server.limits import Guard, Limits
+from trunkline.testing import ManualClock, RawPeer
+from trunkline.wire import codec
+
+
+def kind_of(answer: Any) -> str | None:
+    result = answer.get("result", answer)
+    return result["_meta"]["trunkline/error"]["kind"] if result.get("isError") else None
+
+
+class Gate:
+    """A server whose tool waits until it is let go."""
+
+    def __init__(self, **options: Any) -> None:
+        self.server = Server("t", observers=[])
+        self.go = asyncio.Event()
+        self.began: asyncio.Queue[int] = asyncio.Queue()
+        self.most = self.running = 0
+
+        @self.server.tool(**options)
+        async def tool(number: int) -> int:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            self.began.put_nowait(number)
+            try:
+                await self.go.wait()
+            finally:
+                self.running -= 1
+            return number
+
+
+def call(peer: RawPeer, number: int = 0) -> int | str:
+    return peer.call("tools/call", {"name": "tool", "arguments": {"number": number}})
+
+
+# --- how many at once ---------------------------------------------------------------------------------------------
+
+
+async def test_t19_calls_of_a_tool_without_a_limit_overlap() -> None:
+    gate = Gate()
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        idents = [call(peer, number) for number in range(2)]
+        assert [await gate.began.get() for _ in idents] == [0, 1]
+        gate.go.set()
+        assert [kind_of(await peer.answer_to(ident)) for ident in idents] == [None, None]
+    assert gate.most == 2
+
+
+async def test_t18_q06_so_many_run_so_many_wait_and_more_are_refused() -> None:
+    gate = Gate(max_concurrency=2, max_queue=1)
+    async with RawPeer(gate.server) as peer, RawPeer(gate.server) as other:
+        await peer.initialize()
+        await other.initialize()
+        idents = [call(peer, number) for number in range(3)]
+        assert [await gate.began.get() for _ in range(2)] == [0, 1]
+        await peer.quiet()
+        refused = await other.request("tools/call", {"name": "tool", "arguments": {"number": 3}})
+        assert kind_of(refused) == "maximum_concurrent_tools_exceeded"
+        assert "try again later" in refused["result"]["content"][0]["text"]
+        gate.go.set()
+        assert [kind_of(await peer.answer_to(ident)) for ident in idents] == [None] * 3
+        again = await other.request("tools/call", {"name": "tool", "arguments": {"number": 4}})
+    assert kind_of(again) is None
+    assert gate.most == 2
+
+
+async def test_t18_a_call_that_is_cancelled_while_it_waits_makes_room_in_the_queue() -> None:
+    gate = Gate(max_concurrency=1, max_queue=1)
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        first = call(peer, 0)
+        await gate.began.get()
+        second = call(peer, 1)
+        await peer.quiet()
+        peer.notify("notifications/cancelled", {"requestId": second})
+        await peer.quiet()
+        third = call(peer, 2)
+        await peer.quiet()
+        gate.go.set()
+        assert [kind_of(await peer.answer_to(ident)) for ident in (first, third)] == [None, None]
+    assert gate.began.get_nowait() == 2
+
+
+async def test_t18_a_turn_that_comes_to_a_call_just_cancelled_goes_to_the_next() -> None:
+    guard = Guard("tool", Limits(max_concurrency=1), {})
+    await guard._take(1)
+    second, third = (asyncio.create_task(guard._take(1)) for _ in range(2))
+    await asyncio.sleep(0)
+    guard._give()
+    second.cancel()  # its turn has come, but it has not noticed
+    await asyncio.wait_for(third, 10)
+    assert second.cancelled()
+
+
+async def test_t18_a_thread_keeps_its_place_until_it_is_done() -> None:
+    clock, go, running = ManualClock(), threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    server = Server("t", observers=[], clock=clock, settings=Settings(work_timeout=5))
+
+    @server.tool(max_concurrency=1, max_queue=0)
+    def tool(number: int) -> int:
+        loop.call_soon_threadsafe(running.set)
+        go.wait(10)
+        return number
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        first = call(peer)
+        await running.wait()
+        clock.advance(6)
+        assert kind_of(await peer.answer_to(first)) == "request_timeout"
+        assert kind_of(await peer.answer_to(call(peer))) == "maximum_concurrent_tools_exceeded"
+        go.set()
+        while kind_of(await peer.answer_to(call(peer))) is not None:
+            pass
+    await server.aclose()
+
+
+# --- how much -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_thread", [False, True])
+async def test_t18_a_result_may_be_as_large_as_its_limit_and_no_larger(on_thread: bool) -> None:
+    server = Server("t", observers=[])
+
+    async def tool(size: int) -> str:
+        return "x" * size
+
+    def plain(size: int) -> str:
+        return "x" * size
+
+    server.add_tool(plain if on_thread else tool, name="tool", structured=False, max_result_bytes=100)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        empty = len(codec.to_json(CallToolResult([TextContent("")])))
+        kinds = [
+            kind_of(await peer.request("tools/call", {"name": "tool", "arguments": {"size": size}}))
+            for size in (100 - empty, 101 - empty)
+        ]
+    assert kinds == [None, "tool_result_too_large"]
+
+
+# --- who, and when ------------------------------------------------------------------------------------------------
+
+
+async def test_t18_a_tool_that_is_added_disabled_is_there_when_it_is_enabled() -> None:
+    server = Server("t", observers=[], tools=True)
+
+    @server.tool(enabled=False)
+    async def tool(number: int) -> int:
+        return number
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await peer.result("tools/list"))["tools"] == []
+        assert kind_of(await peer.answer_to(call(peer))) == "tool_is_disabled"
+        server.tools.enable("tool")
+        assert kind_of(await peer.answer_to(call(peer))) is None
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_t18_a_call_goes_on_only_where_its_tool_allows_it(waits: bool) -> None:
+    server = Server("t", observers=[])
+
+    def plain(ctx: Context) -> bool:
+        return ctx.principal == "ann"
+
+    async def asynchronous(ctx: Context) -> bool:
+        return ctx.principal == "ann"
+
+    @server.tool(allow=asynchronous if waits else plain)
+    async def tool(number: int, ctx: Context) -> int:
+        return number
+
+    kinds = []
+    for principal in ("ann", "bob"):
+        async with RawPeer(server, principal=principal) as peer:
+            await peer.initialize()
+            kinds.append(kind_of(await peer.answer_to(call(peer))))
+    assert kinds == [None, "tool_not_allowed"]
+
+
+async def test_t18_a_predicate_that_fails_fails_the_call() -> None:
+    server = Server("t", observers=[])
+
+    def broken(ctx: Context) -> bool:
+        raise ValueError("secret")
+
+    @server.tool(allow=broken)
+    async def tool(number: int) -> int:
+        return number
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        answer = await peer.answer_to(call(peer))
+    assert kind_of(answer) == "tool_execution_failed"
+    assert "secret" not in str(answer)
+
+
+async def test_t18_p22_a_tool_runs_only_while_all_that_it_requires_is_well() -> None:
+    server, well = Server("t", observers=[]), {"database": True, "disk": True}
+
+    @server.health("database")
+    async def database() -> bool:
+        return well["database"]
+
+    def disk() -> bool:
+        return well["disk"]
+
+    @server.tool(requires=["database", disk])
+    async def tool(number: int) -> int:
+        return number
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        for name in (None, "database", "disk"):
+            well.update(database=name != "database", disk=name != "disk")
+            answer = await peer.answer_to(call(peer))
+            if name is None:
+                assert kind_of(answer) is None
+            else:
+                assert kind_of(answer) == "tool_dependency_failed"
+                assert answer["result"]["_meta"]["trunkline/error"]["dependency"] == name
+
+
+async def test_t18_what_is_required_by_a_name_that_nobody_gave_is_not_well() -> None:
+    server = Server("t", observers=[])
+
+    @server.tool(requires=["nothing"])
+    async def tool(number: int) -> int:
+        return number
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert kind_of(await peer.answer_to(call(peer))) == "tool_dependency_failed"
+
+
+async def test_t18_limits_go_around_dependencies() -> None:
+    server, made = Server("t", observers=[]), []
+
+    async def place() -> str:
+        made.append(1)
+        return "x"
+
+    @server.tool(allow=lambda ctx: not made)
+    async def tool(number: int, value: Annotated[str, Depends(place)]) -> int:
+        return number
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        kinds = [kind_of(await peer.answer_to(call(peer))) for _ in range(2)]
+    assert kinds == [None, "tool_not_allowed"]
+    assert made == [1]
+
+
+# --- at registration ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"max_concurrency": 0}, "max_concurrency must be 1 or more, not 0"),
+        ({"max_concurrency": 1, "max_queue": -1}, "max_queue must be 0 or more, not -1"),
+        ({"max_result_bytes": 0}, "max_result_bytes must be 1 or more, not 0"),
+        ({"max_queue": 1}, "max_queue says how many wait; it needs max_concurrency"),
+    ],
+)
+def test_t18_limits_that_cannot_work_are_refused(options: dict[str, Any], why: str) -> None:
+    async def tool() -> None: ...
+
+    with pytest.raises(RegistrationError, match=f"tool 'tool': {why}"):
+        Server("t").add_tool(tool, **options)
+
+
+def test_t18_a_tool_that_is_held_to_nothing_has_no_guard() -> None:
+    server = Server("t")
+
+    async def tool() -> None: ...
+
+    server.add_tool(tool)
+    server.add_tool(tool, name="other", timeout=1, requires=[])
+    assert [entry.guard for entry in server.tools] == [None, None]
