@@ -300,18 +300,11 @@ class Session:
 
     def fail(self, call: Running, error: ProtocolError) -> ErrorResponse | None:
         """The error that answers a request of the peer's; None if nothing may be sent any more."""
-        return self._error(call.id, error) if self._finish(call) else None
-
-    def abandon(self, call: Running) -> None:
-        """Forgets a request without answering it."""
-        self._finish(call)
-
-    def _finish(self, call: Running) -> bool:
         if call.done:
-            return False
+            return None
         call.done = True
         del self._running[call.id]
-        return True
+        return self._error(call.id, error)
 
     def _error(self, ident: Any, error: ProtocolError) -> ErrorResponse:
         return ErrorResponse(ident, self.error_object(error))

@@ -172,11 +172,11 @@ def _unpacked(text: str) -> Any:
         return text
 
 
-def _compiled(input_schema: Mapping[str, Any], name: str) -> Validator:
-    if input_schema.get("type") != "object":
+def _compiled(input_schema: Any, name: str) -> Validator:
+    if not isinstance(input_schema, Mapping) or cast("Mapping[str, Any]", input_schema).get("type") != "object":
         why = f'the schema of tool {name!r} must have "type": "object"'
         raise RegistrationError(why, kind="tool_schema_invalid")
-    return Validator(input_schema, f"tool {name!r}")
+    return Validator(cast("Mapping[str, Any]", input_schema), f"tool {name!r}")
 
 
 def _by_schema(handler: Handler, given: Mapping[str, Any], validator: Validator) -> Callable[[Any], Any]:

@@ -5,7 +5,7 @@ left as `Raw` for whoever knows their type. Anything else is read again, slowly,
 it and to whom the complaint should go.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
@@ -32,7 +32,6 @@ __all__ = [
     "decode_response",
     "decoder",
     "encode",
-    "encode_batch",
     "encode_request",
     "encode_response",
     "encoder",
@@ -205,11 +204,6 @@ def _read_item(frame: bytes) -> Message | Malformed:
 def encode(message: Message | Encoded) -> bytes:
     """The frame of a message, without any framing around it."""
     return message.frame if isinstance(message, Encoded) else _encoder.encode(message)
-
-
-def encode_batch(messages: Sequence[Message]) -> bytes:
-    """The frame of several messages as one array."""
-    return _encoder.encode(messages)
 
 
 def encode_request(ident: RequestId, method: str, params: Any = UNSET) -> bytes:

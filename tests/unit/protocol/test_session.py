@@ -266,12 +266,6 @@ def test_p17_a_failed_request_is_answered_with_its_error() -> None:
     assert not session.in_flight
 
 
-def test_a_request_can_be_forgotten_without_an_answer() -> None:
-    session = server()
-    session.abandon(started(session))
-    assert not session.in_flight
-
-
 def test_an_id_can_be_used_again_once_its_request_is_answered() -> None:
     session = server()
     assert session.reply(started(session), Empty()) is not None

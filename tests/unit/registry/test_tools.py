@@ -179,7 +179,7 @@ def test_a03_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled == [SEARCH]
 
 
-@pytest.mark.parametrize("schema", [{}, {"type": "array"}, {"type": ["object", "null"]}])
+@pytest.mark.parametrize("schema", [{}, {"type": "array"}, {"type": ["object", "null"]}, True, [], 3])
 def test_a_schema_whose_root_is_no_object_is_refused(schema: Any) -> None:
     with pytest.raises(RegistrationError, match="the schema of tool 'search' must have") as caught:
         tool(search, input_schema=schema)

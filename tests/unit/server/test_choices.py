@@ -172,7 +172,8 @@ def test_h02_a_form_is_made_of_whatever_describes_and_reads_itself_as_pydantic_m
 
 
 def test_h02_a_form_is_made_of_a_pydantic_model() -> None:
-    pydantic = pytest.importorskip("pydantic")
+    import pydantic  # only where it is asked for, as users have it
+
     model = pydantic.create_model(
         "Order",
         name=(Annotated[str, pydantic.Field(min_length=1)], ...),

@@ -259,7 +259,7 @@ def test_a02_p18_requests_and_responses_are_encoded_by_plain_functions() -> None
 
 
 def test_p05_several_messages_are_encoded_as_one_array() -> None:
-    frame = codec.encode_batch([Response(1, {}), Notification("a")])
+    frame = codec.to_json([Response(1, {}), Notification("a")])
     assert frame == b'[{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","method":"a"}]'
 
 
