@@ -36,7 +36,8 @@ MAY_IMPORT = {
     "registry": GROUND_FLOOR | {"wire", "protocol"},
     "transports": GROUND_FLOOR | {"wire", "protocol"},
     "observers": GROUND_FLOOR,
-    "server": GROUND_FLOOR | {"wire", "protocol", "registry", "transports.channel"},
+    "conversation": GROUND_FLOOR | {"wire", "protocol", "registry", "transports.channel"},
+    "server": GROUND_FLOOR | {"wire", "protocol", "registry", "conversation", "transports.channel"},
 }
 ASSEMBLY = {"server.server", "server.run"}  # may also import these:
 ASSEMBLED = {"transports", "observers"}

@@ -184,7 +184,7 @@ async def test_n10_progress_from_a_thread_comes_before_the_result_also_when_anot
 
     async with RawPeer(server) as peer:
         await peer.initialize()
-        threads = peer.connection.shared.threads
+        threads = peer.connection.threads
         call = peer.call("tools/call", call_params("second", "t"))
         peer.call("tools/call", call_params("first"))
         await asyncio.sleep(0)

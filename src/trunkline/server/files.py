@@ -16,6 +16,7 @@ from typing import Any, Final
 from msgspec import UNSET, Struct
 
 from trunkline.clock import Timer
+from trunkline.conversation.threads import Job
 from trunkline.errors import RegistrationError, ResourceAccessDenied, ResourceNotFound
 from trunkline.protocol.types import ReadResourceResult, Resource, ResourceContents
 from trunkline.registry.handlers import Handler
@@ -24,7 +25,6 @@ from trunkline.registry.results import resource_contents
 from trunkline.registry.templates import UriTemplate
 from trunkline.server.connection import Shared
 from trunkline.server.offer import Offer
-from trunkline.server.threads import Job
 
 __all__ = ["DirectoryEntry", "FileEntry", "FileWatch", "make_directory", "make_file", "mime_type_of"]
 

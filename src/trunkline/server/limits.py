@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from trunkline.conversation.perform import perform
+from trunkline.conversation.threads import Threads
 from trunkline.errors import InternalError, RegistrationError
 from trunkline.registry.signatures import name_of
 from trunkline.server.context import Context
-from trunkline.server.perform import perform
-from trunkline.server.threads import Threads
 from trunkline.wire import codec
 
 __all__ = ["Allow", "Guard", "Health", "Limits", "guard_of"]

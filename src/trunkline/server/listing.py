@@ -62,6 +62,6 @@ async def _listed(connection: Connection, call: Running, template: TemplateEntry
     context = Context(connection, call) if lister.wants_context else None
     work: Any = template.run_lister(lister.convert({}), context, None)
     if isinstance(work, OnThread):
-        value = await connection.shared.threads.run(work.function)
+        value = await connection.threads.run(work.function)
         return work.finish(await value if isawaitable(value) else value)
     return await work if isawaitable(work) else work

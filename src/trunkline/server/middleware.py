@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from trunkline.conversation.dispatch import Answer
+from trunkline.conversation.perform import perform
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import find
 from trunkline.protocol.types import CompleteParams
@@ -17,8 +19,6 @@ from trunkline.registry.handlers import exited
 from trunkline.registry.results import BadResult
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.dispatch import Answer
-from trunkline.server.perform import perform
 
 __all__ = ["AROUND", "Call", "Middleware", "Next", "surrounded"]
 
@@ -49,7 +49,7 @@ def surrounded(method: str, answer: Answer, around: Sequence[Middleware]) -> Ans
 
     async def run(connection: Connection, running: Running, params: Any) -> Any:
         async def innermost(call: Call) -> Any:
-            return await perform(answer(connection, running, call.params), connection.shared.threads)
+            return await perform(answer(connection, running, call.params), connection.threads)
 
         step: Next = innermost
         for middleware in reversed(around):

@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeVar
 
 from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
+from trunkline.conversation.dispatch import Dispatcher, Feature
+from trunkline.conversation.threads import Threads
 from trunkline.errors import MisuseError, RegistrationError
 from trunkline.facts import Observer, Observers
 from trunkline.protocol.types import (
@@ -24,7 +26,6 @@ from trunkline.registry.signatures import called, name_of
 from trunkline.server.announcer import CHANGES, Announcer
 from trunkline.server.connection import Connection, Shared
 from trunkline.server.context import Context
-from trunkline.server.dispatch import Dispatcher, Feature
 from trunkline.server.features import FEATURES
 from trunkline.server.files import FileWatch, make_directory, make_file
 from trunkline.server.lifespan import Lifespan
@@ -32,7 +33,6 @@ from trunkline.server.logbridge import ClientLogHandler
 from trunkline.server.middleware import AROUND, Middleware, surrounded
 from trunkline.server.offer import Offer, Switches
 from trunkline.server.registrar import Registrar
-from trunkline.server.threads import Threads
 from trunkline.server.watchers import Watch, Watchers
 from trunkline.transports.channel import Channel
 from trunkline.version import __version__

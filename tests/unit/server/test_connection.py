@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trunkline import CallToolResult, Context, GetPromptResult, Server, Settings, TextContent
+from trunkline.conversation.dispatch import Feature
 from trunkline.errors import InvalidParams, MisuseError, RequestTimeout, WrongPhase
 from trunkline.facts import (
     CallEnded,
@@ -20,7 +21,6 @@ from trunkline.facts import (
     Received,
 )
 from trunkline.protocol.lifecycle import Phase, Signal
-from trunkline.server.dispatch import Feature
 from trunkline.server.features import lifecycle, tools
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 from trunkline.transports.memory import MemoryChannel

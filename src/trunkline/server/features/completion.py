@@ -1,13 +1,13 @@
 """Completion: proposals for the arguments of prompts, resource templates and tools."""
 
+from trunkline.conversation.dispatch import Feature
+from trunkline.conversation.drive import Work
 from trunkline.errors import CompletionNotFound, InvalidParams
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import CompleteParams, Reference
 from trunkline.registry.completions import completion_key, no_completion
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.dispatch import Feature
-from trunkline.server.drive import Work
 
 __all__ = ["FEATURE"]
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from trunkline.conversation.dispatch import Feature
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.types import Empty, InitializeParams, InitializeResult
 from trunkline.server.connection import Connection
-from trunkline.server.dispatch import Feature
 
 __all__ = ["FEATURE"]
 

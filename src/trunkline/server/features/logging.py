@@ -1,9 +1,9 @@
 """Logging: which messages a client wants to hear."""
 
+from trunkline.conversation.dispatch import Feature
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import LOGGING_LEVELS, Empty, SetLevelParams
 from trunkline.server.connection import Connection
-from trunkline.server.dispatch import Feature
 
 __all__ = ["FEATURE"]
 

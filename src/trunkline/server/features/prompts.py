@@ -2,14 +2,14 @@
 
 from msgspec import Raw
 
+from trunkline.conversation.dispatch import Feature
+from trunkline.conversation.drive import Work
 from trunkline.errors import PromptNotFound
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import progress_token
 from trunkline.protocol.types import GetPromptParams, PaginatedParams
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.dispatch import Feature
-from trunkline.server.drive import Work
 
 __all__ = ["FEATURE"]
 

@@ -2,6 +2,8 @@
 
 from msgspec import UNSET, Raw
 
+from trunkline.conversation.dispatch import Feature
+from trunkline.conversation.drive import Work
 from trunkline.errors import ResourceNotFound
 from trunkline.facts import SubscriptionStep
 from trunkline.protocol.inflight import Running
@@ -17,8 +19,6 @@ from trunkline.registry.handlers import Handler
 from trunkline.registry.resources import check_uri
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.dispatch import Feature
-from trunkline.server.drive import Work
 from trunkline.server.listing import list_with_templates
 
 __all__ = ["FEATURE"]

@@ -1,10 +1,10 @@
 """Roots: the client tells that they have changed."""
 
+from trunkline.conversation.dispatch import Feature
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import Empty
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.dispatch import Feature
 
 __all__ = ["FEATURE"]
 

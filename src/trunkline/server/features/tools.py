@@ -4,6 +4,8 @@ from functools import partial
 
 from msgspec import Raw
 
+from trunkline.conversation.dispatch import Feature
+from trunkline.conversation.drive import Work
 from trunkline.errors import InternalError, ToolNotFound
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import progress_token
@@ -11,8 +13,6 @@ from trunkline.protocol.types import NO_ARGUMENTS, CallToolParams, PaginatedPara
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.dispatch import Feature
-from trunkline.server.drive import Work
 from trunkline.server.limits import Guard
 from trunkline.wire.codec import DecodeError
 
@@ -49,7 +49,7 @@ def _call(connection: Connection, call: Running, params: CallToolParams) -> Work
     if entry.guard is not None:
         guard: Guard = entry.guard
         context = Context(connection, call)
-        return guard.run(context, partial(entry.run, arguments, context, None), connection.shared.threads)
+        return guard.run(context, partial(entry.run, arguments, context, None), connection.threads)
     return entry.run(arguments, Context(connection, call) if entry.handler.wants_context else None, None)
 
 

@@ -13,9 +13,9 @@ from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, Protocol
 
+from trunkline.conversation.perform import provide
+from trunkline.conversation.threads import Done, Job, Threads
 from trunkline.registry.handlers import Needing, OnThread
-from trunkline.server.perform import provide
-from trunkline.server.threads import Done, Job, Threads
 
 __all__ = ["Told", "Work", "Working", "start"]
 

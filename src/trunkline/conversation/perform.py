@@ -13,9 +13,9 @@ from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import Any, assert_never, cast
 
+from trunkline.conversation.threads import Job, Threads
 from trunkline.registry.dependencies import Gives, Plan, Step
 from trunkline.registry.handlers import Needing, OnThread, Start, exited
-from trunkline.server.threads import Job, Threads
 
 __all__ = ["perform", "provide"]
 

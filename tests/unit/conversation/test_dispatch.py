@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET, Raw
 
+from trunkline.conversation.dispatch import Dispatcher, Feature, failure_of
 from trunkline.errors import (
     CapabilityNotSupported,
     InternalError,
@@ -24,7 +25,6 @@ from trunkline.protocol.methods import find
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import CallToolResult
 from trunkline.registry.results import BadResult
-from trunkline.server.dispatch import Dispatcher, Feature, failure_of
 from trunkline.server.features import FEATURES
 
 NEWEST, OLD = Revision.V2025_11_25, Revision.V2025_06_18

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.processes import eventually
 
-from trunkline.server.threads import Job, Threads
+from trunkline.conversation.threads import Job, Threads
 
 wanted: ContextVar[str] = ContextVar("wanted", default="nothing")
 

@@ -7,10 +7,11 @@ operator finds all of it.
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import UNSET, Struct, to_builtins
 
+from trunkline.conversation.drive import Work
 from trunkline.errors import (
     InternalError,
     InvalidArguments,
@@ -28,16 +29,13 @@ from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import CallToolResult, TextContent
 from trunkline.registry.results import BadResult
 from trunkline.registry.schema import Fault
-from trunkline.server.drive import Work
 from trunkline.wire import codec
-
-if TYPE_CHECKING:
-    from trunkline.server.connection import Connection
 
 __all__ = ["Answer", "Dispatcher", "Failure", "Feature", "failure_of"]
 
-Answer = Callable[["Connection", Running, Any], Work]
-"""Answers a request, or takes a notification: connection, request under way, params in their type."""
+Answer = Callable[[Any, Running, Any], Work]
+"""Answers a request, or takes a notification: the connection of whoever answers, request under way, params in their
+type."""
 
 
 class Feature(Struct, frozen=True):
@@ -72,7 +70,7 @@ class Dispatcher:
             if name in self._bare:
                 self._answers[name] = (self._answers[name][0], around(name, self._bare[name]))
 
-    def dispatch(self, connection: "Connection", call: Running, params: Any) -> Work:
+    def dispatch(self, connection: Any, call: Running, params: Any) -> Work:
         """The answer to a request, or the work that leads to it. Raises what went wrong on the way."""
         found = self._answers.get(call.method.name)
         if found is None:

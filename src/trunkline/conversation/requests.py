@@ -7,13 +7,13 @@ from typing import Any
 from msgspec import UNSET
 
 from trunkline.clock import Clock
+from trunkline.conversation.alarm import Alarm
 from trunkline.errors import ConnectionClosed, PeerError, RequestTimeout
 from trunkline.protocol.events import Answered, ProgressHeard
 from trunkline.protocol.inflight import Awaited, Running
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import ProgressParams
-from trunkline.server.alarm import Alarm
 from trunkline.transports.channel import Channel
 
 __all__ = ["Requests"]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from trunkline.conversation import drive
+from trunkline.conversation.threads import Threads
 from trunkline.registry.handlers import OnThread
-from trunkline.server import drive
-from trunkline.server.threads import Threads
 
 CALL = object()
 

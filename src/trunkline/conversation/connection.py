@@ -1,0 +1,460 @@
+"""One peer on the line: messages in, events out of its session, calls started and answered, requests of ours awaited.
+
+Servers and clients have it in common; what they differ in is whom they dispatch to. A connection owns its calls. When
+the channel closes they end; nothing outlives it. It takes so many calls at once, lets so many wait, and reads no more
+beyond that: answers and cancellations keep coming in while calls wait, so nothing can block itself.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, Final
+
+from msgspec import UNSET, Struct
+
+from trunkline.clock import Clock
+from trunkline.conversation import drive
+from trunkline.conversation.alarm import Alarm
+from trunkline.conversation.batches import Batches, Gathering
+from trunkline.conversation.dispatch import Dispatcher, Failure, failure_of
+from trunkline.conversation.requests import Requests
+from trunkline.conversation.threads import Threads
+from trunkline.errors import InvalidRequest, ProtocolError, RequestTimeout, TrunklineError
+from trunkline.facts import (
+    CallEnded,
+    CallStarted,
+    Connected,
+    Dropped,
+    HandlerFailed,
+    Observers,
+    PhaseChanged,
+    Received,
+)
+from trunkline.facts import Closed as ClosedFact
+from trunkline.protocol.events import (
+    Answered,
+    CallReceived,
+    Cancelled,
+    Event,
+    Ignored,
+    NoticeReceived,
+    Opened,
+    ProgressHeard,
+    Refused,
+)
+from trunkline.protocol.inflight import Awaited, Running, Tracked
+from trunkline.protocol.lifecycle import Phase, Signal
+from trunkline.protocol.methods import Wait
+from trunkline.protocol.revisions import Revision
+from trunkline.protocol.session import Session
+from trunkline.protocol.types import CallToolResult, ProgressParams
+from trunkline.transports.channel import Channel, Closed, Origin
+from trunkline.wire.messages import (
+    Batch,
+    Encoded,
+    ErrorResponse,
+    Incoming,
+    Malformed,
+    Message,
+    RequestId,
+    Response,
+)
+
+__all__ = ["Connection", "Shared"]
+
+_numbers: Final = count(1)
+
+
+class Shared(Struct, frozen=True):
+    """What the connections on one loop have in common."""
+
+    dispatcher: Dispatcher
+    threads: Threads
+    clock: Clock
+    observers: Observers
+
+
+class Connection:
+    """One peer on the line, from the first message to the last."""
+
+    def __init__(self, shared: Shared, session: Session, channel: Channel) -> None:
+        self.number = next(_numbers)
+        self.session = session
+        self.settings = session.settings
+        self.channel = channel
+        self.threads = shared.threads
+        self.close_reason: str | None = None
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._clock = shared.clock
+        self._observers = shared.observers
+        self._dispatcher = shared.dispatcher
+        self._dispatch = shared.dispatcher.dispatch
+        self._start = self._start_call
+        self._watched = bool(shared.observers)
+        self._max_calls = self.settings.max_calls  # and one more for each call that waits for the peer
+        self._active = 0  # calls that have been started and not ended
+        self._waiting: deque[tuple[Running, Any]] = deque()  # calls whose turn has not come
+        self._advancing = False  # among those who wait
+        self._paused = False
+        self._notices: set[drive.Working] = set()  # notifications being taken; the session keeps requests only
+        self._batches = Batches(channel.send)
+        self._batched = self._batches.open
+        self._alarm = Alarm(session.timetable, shared.clock, self._expire)
+        self._requests = Requests(session, channel, shared.clock, self._alarm, self._rest)
+        self._idle: asyncio.Future[None] | None = None
+        self.tell(Connected, transport=channel.info.transport, peer=channel.info.peer)
+        self.step(Signal.CONNECT)
+
+    # --- receiving -----------------------------------------------------------------------------
+
+    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+        """Takes what one read brought."""
+        now = self._clock.now()
+        if self._watched:
+            self.tell(Received, count=len(messages))
+        receive = self.session.receive
+        for message in messages:
+            if isinstance(message, Batch):
+                self._receive_batch(message, now, origin)
+                continue
+            event = receive(message, now)
+            if type(event) is CallReceived and self._active < self._max_calls:  # the short way of most messages
+                event.call.origin = origin
+                self._start(event.call, event.params)
+            else:
+                self._handle(event, origin)
+
+    def _handle(self, event: Event, origin: Origin) -> None:
+        match event:
+            case CallReceived(call=call, params=params):
+                call.origin = origin
+                if self._active < self._max_calls:
+                    self._start(call, params)
+                else:
+                    self._put_off(call, params)
+            case Answered():
+                self._requests.answered(event)
+            case NoticeReceived():
+                self._notice(event, origin)
+            case Refused(reply=reply):
+                self.dropped(reply.error.message, "refused")
+                self.channel.send(reply, about=reply.id if isinstance(reply.id, int | str) else None)
+            case Cancelled(call=call):
+                self._cancelled(call)
+            case Opened():
+                self.phase_changed(Phase.INITIALIZING)
+                self._requests.opened()
+            case ProgressHeard():
+                self._requests.progressed(event, self.report_failure)
+            case Ignored(why=why, kind=kind):
+                self.dropped(why, kind)
+
+    def _receive_batch(self, batch: Batch, now: float, origin: Origin) -> None:
+        if self.session.revision is not Revision.V2025_03_26:
+            fault = Malformed(InvalidRequest.code, "batches are part of revision 2025-03-26 only")
+            self.channel.send(self.session.complaint(fault))
+            return
+        gathering = Gathering()
+        for message in batch.messages:
+            event = self.session.receive(message, now)
+            if isinstance(event, Refused):
+                gathering.answers.append(event.reply)
+                continue
+            if isinstance(event, CallReceived):
+                self._batches.expect(gathering, event.call.id)
+            self._handle(event, origin)
+        self._batches.done(gathering)
+
+    # --- calls ---------------------------------------------------------------------------------
+
+    def _rest(self, calls: int) -> None:
+        """Calls that wait for the peer make room for others: among what is read then may be what they wait for."""
+        self._max_calls += calls
+        self._next()
+
+    def _put_off(self, call: Running, params: Any) -> None:
+        if call.method.wait is Wait.QUICK:
+            self._start(call, params)  # ping and lists run no user code: nothing is gained by letting them wait
+            return
+        self._waiting.append((call, params))
+        if len(self._waiting) >= self.settings.max_waiting and not self._paused:
+            self._paused = True
+            self.channel.pause()
+
+    def _start_call(self, call: Running, params: Any) -> None:
+        if self._watched:
+            self.tell(CallStarted, request=call.id, method=call.method.name)
+        self._active += 1
+        try:
+            work = self._dispatch(self, call, params)
+        except Exception as error:  # noqa: BLE001 - becomes an answer
+            self._ended(call, None, error)
+            return
+        working = drive.start(work, self.threads, self._ended, call)
+        if working is not None and not call.done:
+            call.work = working
+            if call.deadline is None:  # unless the feature has set one
+                self.limit(call, call.method.wait.seconds(self.settings))
+            self._alarm.watch(call)
+
+    def limit(self, call: Running, seconds: float | None) -> None:
+        """Gives a call so much time from now on."""
+        call.limit(self._clock.now(), seconds, self.settings.longest_call)
+        if call.noted is not None:  # it is watched already, and perhaps for a later time
+            self._alarm.watch(call)
+
+    def _ended(self, call: Running, value: Any, error: BaseException | None) -> None:
+        """A call has come to its end, however it did; its answer goes out unless nobody wants it any more."""
+        self._active -= 1
+        if error is None:
+            try:
+                answer = self.session.reply(call, value)
+                if answer is not None and not (self._batched and self._batches.take(call.id, answer)):
+                    self.channel.send(answer, about=call.id)
+            except Exception as unsendable:  # noqa: BLE001 - a value without JSON, for one
+                self._unsendable(call, unsendable)
+            else:
+                if answer is not None and self._watched:
+                    failed = isinstance(value, CallToolResult) and value.is_error
+                    self._tell_end(call, "failed" if failed else "ok")
+        elif not call.done:
+            self._fail(call, error)
+        elif not isinstance(error, asyncio.CancelledError | TrunklineError):  # what was raised on purpose is no failure
+            self.report_failure(call, "-", error)
+        if self._waiting or self._paused or self._idle is not None:
+            self._next()
+
+    def _unsendable(self, call: Running, error: Exception) -> None:
+        failure = failure_of(error, call, self.session.spoken)
+        self.report_failure(call, failure.reference or "-", error)
+        answer = (
+            ErrorResponse(call.id, self.session.error_object(failure.answer))
+            if isinstance(failure.answer, ProtocolError)
+            else Response(call.id, failure.answer)
+        )
+        self._send_answer(answer, call.id)
+        code = answer.error.code if isinstance(answer, ErrorResponse) else None
+        self._tell_end(call, "failed" if code is None else "error", code)
+
+    def _fail(self, call: Running, error: BaseException) -> None:
+        self.conclude(call, failure_of(error, call, self.session.spoken), error)
+
+    def conclude(self, call: Running, failure: Failure, error: BaseException) -> None:
+        """Answers a call that failed."""
+        if failure.reference is not None:
+            self.report_failure(call, failure.reference, error)
+        if isinstance(failure.answer, ProtocolError):
+            answer: Message | None = self.session.fail(call, failure.answer)
+        else:
+            answer = self.session.reply(call, failure.answer)
+        if answer is not None:
+            self._send_answer(answer, call.id)
+        if self._watched:
+            code = answer.error.code if isinstance(answer, ErrorResponse) else None
+            outcome = "failed" if code is None else "error"
+            self._tell_end(call, "timeout" if isinstance(error, RequestTimeout) else outcome, code)
+
+    def _next(self) -> None:
+        """Gives those who wait their turn. One that is done at once ends in here again, where the loop goes on."""
+        if self._advancing:
+            return
+        self._advancing = True
+        while self._waiting and self._active < self._max_calls:
+            call, params = self._waiting.popleft()
+            if not call.done:
+                self._start(call, params)
+        self._advancing = False
+        if self._paused and len(self._waiting) <= self.settings.max_waiting // 2:
+            self._paused = False
+            self.channel.resume()
+        if self._idle is not None and not self._active and not self._waiting and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _cancelled(self, call: Running) -> None:
+        self._stop(call)
+        self._batches.take(call.id, None)
+        self._tell_end(call, "cancelled")
+        self._next()
+
+    def _stop(self, call: Running) -> None:
+        if call.work is not None:
+            call.work.cancel()
+
+    def _send_answer(self, answer: Message, ident: RequestId) -> None:
+        if not self._batches.take(ident, answer):
+            self.channel.send(answer, about=ident)
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def _expire(self, now: float) -> None:
+        for late in self.session.expired(now):
+            if isinstance(late, Running):
+                self._give_up(late, now)
+            elif isinstance(late, Awaited):
+                self._requests.expired(late, now)
+
+    def _give_up(self, call: Running, now: float) -> None:
+        """Time is up: the caller is answered at once, even if a thread goes on."""
+        self._fail(call, RequestTimeout(call.method.name, round(now - call.started, 3)))
+        self._stop(call)
+        self._next()
+
+    # --- asking the peer -----------------------------------------------------------------------
+
+    async def request(
+        self,
+        name: str,
+        params: Any = UNSET,
+        *,
+        about: Running | None = None,
+        timeout: float | None = None,
+        needs: str | None = None,
+        on_progress: Callable[[ProgressParams], None] | None = None,
+    ) -> Any:
+        """Asks the peer and waits for its answer (Raw). `about` is the call on whose behalf; its time stands still
+        from then on, not while the peer has yet to complete the handshake.
+
+        Raises `PeerError` for an error that the peer answers with, `RequestTimeout` when it does not answer in time,
+        `ConnectionClosed` when it goes, and `ProtocolError` when the request may not be sent at all.
+        """
+        return await self._requests.send(
+            name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress
+        )
+
+    # --- telling the peer ----------------------------------------------------------------------
+
+    def notify(self, name: str, params: Any = UNSET, *, about: Running | None = None) -> bool:
+        """Sends a notification if it may be sent now; callable on the loop only."""
+        if not self.session.may_send(name):
+            return False
+        self.channel.send(self.session.notify(name, params), about=None if about is None else about.id)
+        return True
+
+    def broadcast(self, name: str, frame: Encoded) -> None:
+        """Sends a notification that was encoded once for many."""
+        if self.session.may_send(name):
+            self.channel.send(frame)
+
+    def post(self, action: Callable[[], object]) -> None:
+        """Does something on the loop: now if this is its thread, soon if not."""
+        if threading.get_ident() == self._thread:
+            action()
+        else:
+            self.threads.post(action)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that all of it happens on."""
+        return self._loop
+
+    def now(self) -> float:
+        """The time on this connection's clock."""
+        return self._clock.now()
+
+    def _notice(self, event: NoticeReceived, origin: Origin) -> None:
+        name = event.method.name
+        if not self._dispatcher.answers(name):
+            self.dropped(f"nobody handles {name}", "unhandled_notification")
+            return
+        call = Running(id=f"notification {name}", method=event.method, started=self._clock.now(), origin=origin)
+        self._active += 1
+        try:
+            work = self._dispatch(self, call, event.params)
+        except Exception as error:  # noqa: BLE001 - reported, never answered
+            self._noticed(call, None, error)
+            return
+        call.work = drive.start(work, self.threads, self._noticed, call)
+        if call.work is not None:
+            self._notices.add(call.work)
+
+    def _noticed(self, call: Running, _: Any, error: BaseException | None) -> None:
+        """A notification has been taken; it has no answer."""
+        self._active -= 1
+        self._notices.discard(call.work)
+        if error is not None and not isinstance(error, asyncio.CancelledError):
+            self.report_failure(call, "-", error)
+        self._next()
+
+    # --- phases and endings --------------------------------------------------------------------
+
+    def step(self, signal: Signal) -> None:
+        """Moves the session on and tells of it."""
+        before = self.session.phase
+        self.session.step(signal)
+        self.phase_changed(before)
+
+    def phase_changed(self, before: Phase) -> None:
+        """Tells that the session has left a phase."""
+        if before is not self.session.phase:
+            self.tell(PhaseChanged, before=before.name, after=self.session.phase.name)
+
+    def deafen(self, reason: str) -> None:
+        """Nothing more will be heard from the peer, though it may still listen: what was asked of it fails now."""
+        self._requests.closed(self.session.stop_waiting(), reason)
+
+    async def finish(self, timeout: float | None) -> None:
+        """Ends in good order: nothing new is taken, what runs may finish within the time, then the line is closed."""
+        if self.session.allows(Signal.DRAIN):
+            self.step(Signal.DRAIN)
+        until = None if timeout is None else self._loop.time() + timeout
+        if self._active or self._waiting:
+            self._idle = self._loop.create_future()
+            await asyncio.wait([self._idle], timeout=timeout)
+        with contextlib.suppress(TimeoutError):  # a peer that does not read keeps nobody
+            async with asyncio.timeout_at(until):
+                await self.channel.close()
+
+    def closed(self, closed: Closed) -> None:
+        """The channel is gone: everything that this connection owns ends."""
+        self.close_reason = closed.reason
+        before = self.session.phase
+        running, awaited = self.session.close()
+        self._requests.closed(awaited, closed.reason)
+        self._waiting.clear()
+        self._batches.clear()
+        for call in running:
+            self._tell_end(call, "closed")
+            self._stop(call)
+        for working in list(self._notices):
+            working.cancel()
+        self._alarm.stop()
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+        self.departed()
+        self.phase_changed(before)
+        self.tell(ClosedFact, reason=closed.reason)
+
+    def departed(self) -> None:
+        """The peer has gone, and its calls with it: what else is kept for it can go."""
+
+    # --- facts ---------------------------------------------------------------------------------
+
+    def tell(self, fact: Callable[..., Any], **members: Any) -> None:
+        """Reports a fact of this connection, if anybody listens."""
+        if self._watched:
+            self._observers.on(fact(connection=self.number, at=self._clock.now(), **members))
+
+    def _tell_end(self, call: Running, outcome: str, code: int | None = None) -> None:
+        seconds = self._clock.now() - call.started
+        self.tell(CallEnded, request=call.id, method=call.method.name, outcome=outcome, code=code, seconds=seconds)
+
+    def report_failure(self, call: Tracked, reference: str, error: BaseException) -> None:
+        """Tells of an error that the peer must not see; `reference` is what it sees instead, "-" if nothing."""
+        self._observers.on(
+            HandlerFailed(
+                connection=self.number,
+                at=self._clock.now(),
+                request=call.id,
+                method=call.method.name,
+                reference=reference,
+                error=error,
+            )
+        )
+
+    def dropped(self, why: str, kind: str) -> None:
+        """Tells of something that went nowhere."""
+        self.tell(Dropped, why=why, kind=kind)
