@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
 
-__all__ = ["Accept", "Channel", "ChannelInfo", "Closed", "Origin", "Receiver"]
+__all__ = ["Accept", "Channel", "ChannelInfo", "Closed", "Connector", "Listener", "Origin", "Receiver"]
 
 
 class ChannelInfo(Struct, frozen=True):
@@ -36,10 +36,12 @@ class Origin(Struct, frozen=True):
 
 
 class Closed(Struct, frozen=True):
-    """Why a channel ended."""
+    """Why a channel ended; and of a peer that was a process of ours, how that did."""
 
     reason: str
     error: BaseException | None = None
+    status: int | None = None  # what the process ended with; of a signal, its number below zero
+    last_words: str = ""  # the end of what the process wrote to standard error
 
 
 class Channel(Protocol):
@@ -87,3 +89,30 @@ class Receiver(Protocol):
 
 Accept = Callable[[Channel], Receiver]
 """Who takes a new channel, and gives back whom it shall report to."""
+
+
+class Connector(Protocol):
+    """Opens lines to one peer: the first, and another one each time a line was lost."""
+
+    @property
+    def name(self) -> str:
+        """The peer, for people to read: a command, an address."""
+        ...
+
+    async def connect(self, accept: Accept) -> Channel:
+        """A new line. Raises `TransportError` with a sentence if there is none to be had; then nothing is left behind,
+        nor if it is cancelled."""
+        ...
+
+
+class Listener(Protocol):
+    """Waits for peers, and hands over a channel for each."""
+
+    @property
+    def address(self) -> str:
+        """Where it can be reached, in the words that a client takes."""
+        ...
+
+    async def close(self) -> None:
+        """Takes no more peers. Those that are on the line stay."""
+        ...
