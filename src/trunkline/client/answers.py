@@ -1,0 +1,150 @@
+"""What a server may ask of a client: a model's message, a user's input, where to look. The host supplies it.
+
+A capability is declared when there is somebody to answer. Functions may be async or plain; a plain one runs on a
+thread, so it may well ask a person at a terminal.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from trunkline.client.questions import Question, UrlQuestion, checked
+from trunkline.conversation.connection import Connection
+from trunkline.conversation.dispatch import Feature
+from trunkline.conversation.drive import Work
+from trunkline.errors import InvalidParams, MisuseError
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.types import (
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitParams,
+    ElicitResult,
+    Empty,
+    ListRootsResult,
+    Root,
+    TextContent,
+)
+from trunkline.registry.handlers import OnThread
+from trunkline.registry.signatures import called
+
+__all__ = ["Answers", "Elicit", "OpenUrl", "RootLike", "Sample", "root_of"]
+
+RootLike = Root | str | Path
+"""A root, its `file:` URI, or a path."""
+
+Sample = Callable[[CreateMessageParams], "CreateMessageResult | str | Awaitable[CreateMessageResult | str]"]
+"""Writes the next message; plain text will do."""
+
+Elicit = Callable[[Question], "ElicitResult | Mapping[str, Any] | None | Awaitable[Any]"]
+"""Asks the user a question: gives what was filled in, or None if the user declines; or a whole `ElicitResult`."""
+
+OpenUrl = Callable[[UrlQuestion], "bool | ElicitResult | Awaitable[Any]"]
+"""Asks the user whether to go to a URL, and goes there if so. Says whether the user agreed."""
+
+_HOST_MODEL: Final = "unspecified"  # the name of the model behind a message that was given as plain text
+
+
+class Answers:
+    """The functions of a host application that answer a server."""
+
+    def __init__(
+        self,
+        *,
+        sampling: Sample | None = None,
+        sampling_tools: bool = False,
+        elicitation: Elicit | None = None,
+        open_url: OpenUrl | None = None,
+        roots: Iterable[RootLike] | None = None,
+    ) -> None:
+        if sampling_tools and sampling is None:
+            raise MisuseError("sampling_tools=True says that the sampling function can deal with tools; give one")
+        self._sampling = sampling
+        self._sampling_tools = sampling_tools
+        self._elicitation = elicitation
+        self._open_url = open_url
+        self.roots = None if roots is None else [root_of(root) for root in roots]
+
+    def capabilities(self) -> dict[str, Any]:
+        """What is declared to servers."""
+        declared: dict[str, Any] = {}
+        if self.roots is not None:
+            declared["roots"] = {"listChanged": True}
+        if self._sampling is not None:
+            declared["sampling"] = {"tools": {}} if self._sampling_tools else {}
+        if self._elicitation is not None or self._open_url is not None:
+            modes = {"form": self._elicitation, "url": self._open_url}
+            declared["elicitation"] = {mode: {} for mode, function in modes.items() if function is not None}
+        return declared
+
+    def feature(self) -> Feature:
+        """Who answers which method."""
+        return Feature(
+            "answers",
+            {
+                "ping": _pong,
+                "roots/list": self._list_roots,
+                "sampling/createMessage": self._sample,
+                "elicitation/create": self._elicit,
+            },
+        )
+
+    def _list_roots(self, connection: Connection, call: Running, params: Empty) -> ListRootsResult:  # noqa: ARG002
+        return ListRootsResult(self.roots or [])
+
+    def _sample(self, connection: Connection, call: Running, params: CreateMessageParams) -> Work:  # noqa: ARG002
+        if params.tools is not None and not self._sampling_tools:
+            raise InvalidParams("this client's sampling takes no tools")  # sampling, "Tools": not declared
+        return _run(cast("Sample", self._sampling), params, _message)
+
+    def _elicit(self, connection: Connection, call: Running, params: ElicitParams) -> Work:  # noqa: ARG002
+        if params.mode == "url":
+            if self._open_url is None:
+                raise InvalidParams("this client opens no URLs")
+            return _run(self._open_url, UrlQuestion.of(params), _consent)
+        if self._elicitation is None:
+            raise InvalidParams("this client shows no forms")
+        question = Question.of(params)
+        return _run(self._elicitation, question, partial(checked, question))
+
+
+def _pong(connection: Connection, call: Running, params: Empty) -> Empty:  # noqa: ARG001
+    return Empty()
+
+
+def _run(function: Callable[[Any], Any], asked: Any, finish: Callable[[Any], Any]) -> Work:
+    if inspect.iscoroutinefunction(called(function)):
+        return _awaited(function, asked, finish)
+    return OnThread(partial(function, asked), finish)
+
+
+async def _awaited(function: Callable[[Any], Any], asked: Any, finish: Callable[[Any], Any]) -> Any:
+    return finish(await function(asked))
+
+
+def _message(given: Any) -> CreateMessageResult:
+    if isinstance(given, str):
+        return CreateMessageResult("assistant", TextContent(given), _HOST_MODEL, "endTurn")
+    if isinstance(given, CreateMessageResult):
+        return given
+    raise MisuseError(f"a sampling function gives a CreateMessageResult or text, not {type(given).__name__}")
+
+
+def _consent(given: Any) -> ElicitResult:
+    if isinstance(given, ElicitResult):
+        return given
+    if isinstance(given, bool):
+        return ElicitResult("accept" if given else "decline")
+    raise MisuseError(f"open_url says True or False, or gives an ElicitResult, not {type(given).__name__}")
+
+
+def root_of(root: RootLike) -> Root:
+    """A root, of whatever stands for one. Raises `MisuseError` for what is not below `file:`."""
+    if isinstance(root, Path):
+        return Root(root.absolute().as_uri(), root.name or None)
+    given = Root(root) if isinstance(root, str) else root
+    if urlsplit(given.uri).scheme != "file":
+        raise MisuseError(f"a root is a file: URI or a path, not {given.uri!r}")
+    return given

@@ -1,0 +1,74 @@
+"""Asks a server through its line, and is honest about what came of it.
+
+A question that the line did not survive is asked again if asking twice does no more than asking once, and if there is
+time left. Otherwise whoever asked is told that nobody knows whether it was done. A question that was not answered in
+time is followed by a ping: if that is answered, only the question has failed; if not, the line is given up.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from trunkline.client.connection import Connection
+from trunkline.client.line import Line
+from trunkline.clock import Clock
+from trunkline.config import Settings
+from trunkline.errors import (
+    ConnectionClosed,
+    ConnectionTimeout,
+    OutcomeUnknown,
+    RequestTimeout,
+    TimeoutReconnecting,
+)
+from trunkline.protocol.lifecycle import Phase
+from trunkline.protocol.methods import find
+from trunkline.protocol.types import ProgressParams
+
+__all__ = ["OnProgress", "ask"]
+
+OnProgress = Callable[[ProgressParams], Any]
+"""Told what the server reports of a request that it works on; async or plain and quick."""
+
+
+async def ask(
+    line: Line,
+    clock: Clock,
+    name: str,
+    params: Any,
+    *,
+    repeatable: Callable[[], bool],
+    timeout: float | None = None,
+    on_progress: OnProgress | None = None,
+) -> Any:
+    """The answer to a request (Raw). Raises `PeerError`, `RequestTimeout`, `ConnectionClosed` or `OutcomeUnknown`,
+    `Degraded` or `RetriesExhausted`, and `ProtocolError` for what may not be asked."""
+    started = clock.now()
+    left = timeout
+    while True:
+        connection = line.connection or await line.usable(name, left or _allowed(name, line.settings))
+        try:
+            return await connection.request(name, params, timeout=left, on_progress=on_progress)
+        except RequestTimeout as late:
+            raise await _judged(line, connection, late) from None
+        except ConnectionClosed as lost:
+            if not repeatable():
+                told = f"{name} was not answered, and may or may not have been done: {lost.message}"
+                raise OutcomeUnknown(told, status=lost.status, last_words=lost.last_words) from None
+            allowed = timeout or _allowed(name, line.settings)
+            left = None if allowed is None else started + allowed - clock.now()
+            if not line.recovers or (left is not None and left <= 0):
+                raise
+
+
+def _allowed(name: str, settings: Settings) -> float | None:
+    row = find(name)
+    return None if row is None else row.wait.seconds(settings)
+
+
+async def _judged(line: Line, connection: Connection, late: RequestTimeout) -> RequestTimeout:
+    """What a request that was not answered in time means for the line."""
+    if late.method == "ping" or await connection.answers():
+        return late
+    if not connection.gone.done():
+        line.give_up(connection, "the server answers no ping")
+    how = TimeoutReconnecting if line.phase is Phase.RECONNECTING else ConnectionTimeout
+    return how(late.method, late.elapsed)

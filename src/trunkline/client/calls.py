@@ -1,0 +1,249 @@
+"""One typed coroutine for each thing that a server can be asked, and iterators over what comes in pages."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+from msgspec import UNSET, Raw
+
+from trunkline.client.asking import OnProgress
+from trunkline.client.catalogue import Catalogue
+from trunkline.client.results import ToolResult, tool_result
+from trunkline.errors import BadAnswer, MisuseError
+from trunkline.protocol.methods import find
+from trunkline.protocol.types import (
+    NO_ARGUMENTS,
+    CallToolParams,
+    CallToolResult,
+    CompleteParams,
+    CompleteResult,
+    Completion,
+    CompletionArgument,
+    CompletionContext,
+    Empty,
+    GetPromptParams,
+    GetPromptResult,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ListToolsResult,
+    LoggingLevel,
+    PaginatedParams,
+    Prompt,
+    ReadResourceParams,
+    ReadResourceResult,
+    Reference,
+    Resource,
+    ResourceContents,
+    ResourceTemplate,
+    SetLevelParams,
+    SubscribeParams,
+    Tool,
+    UnsubscribeParams,
+)
+from trunkline.registry import types
+from trunkline.wire import codec
+
+__all__ = ["Calls", "pages"]
+
+P = TypeVar("P")
+
+
+class Calls:
+    """Everything that a server can be asked."""
+
+    def __init__(self) -> None:
+        self._catalogue = Catalogue()
+        self._subscriptions: dict[str, None] = {}  # that are renewed with the line
+        self._log_level: LoggingLevel | None = None
+
+    async def _ask(
+        self,
+        name: str,
+        params: Any,
+        *,
+        repeatable: Callable[[], bool] = lambda: True,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Any:
+        """Asks, and gives the answer in its type."""
+        raise NotImplementedError
+
+    def _read_beside(self) -> None:
+        """Has the catalogue read, beside whatever else is being asked."""
+        raise NotImplementedError
+
+    async def _catalogued(self) -> None:
+        """Waits until the catalogue has been read, as well as that can be done."""
+        raise NotImplementedError
+
+    # --- the line ------------------------------------------------------------------------------
+
+    async def ping(self, *, timeout: float | None = None) -> None:
+        """Asks whether the server is there. Raises `RequestTimeout` if it does not answer."""
+        await self._ask("ping", Empty(), timeout=timeout)
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Any:
+        """Asks anything, by the name of the method and plain params. Gives the result in the method's type. It is not
+        asked again if the line is lost."""
+        row = find(method)
+        if row is None or row.result is None:
+            raise MisuseError(f"{method!r} is not a request of the specification")
+        try:
+            typed = codec.decoder(row.params)(codec.to_json(params or {}))
+        except codec.DecodeError as error:
+            raise MisuseError(f"params of {method}: {error}") from None
+        return await self._ask(method, typed, repeatable=lambda: False, timeout=timeout, on_progress=on_progress)
+
+    async def set_log_level(self, level: LoggingLevel, *, timeout: float | None = None) -> None:
+        """Asks for log messages of a level and above; asked again whenever the line is made again."""
+        await self._ask("logging/setLevel", SetLevelParams(level), timeout=timeout)
+        self._log_level = level
+
+    # --- tools ---------------------------------------------------------------------------------
+
+    async def list_tools(self, cursor: str | None = None, *, timeout: float | None = None) -> ListToolsResult:
+        """One page of the tools; `tools()` walks through all of them."""
+        return await self._ask("tools/list", PaginatedParams(cursor=cursor), timeout=timeout)
+
+    async def tools(self) -> AsyncIterator[Tool]:
+        """All tools, page by page."""
+        async for page in pages(self.list_tools):
+            for tool in page.tools:
+                yield tool
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | Any | None = None,
+        *,
+        returns: Any = UNSET,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        meta: dict[str, Any] | None = None,
+        raise_on_error: bool = True,
+    ) -> ToolResult:
+        """Calls a tool. `arguments` is a mapping, or an object with those members; `returns` is the type of `data`.
+
+        Raises `ToolFailed` if the tool says that it failed, unless `raise_on_error=False`. If the line is lost before
+        the answer comes, a tool that calls itself read-only or idempotent is called again; for any other,
+        `OutcomeUnknown` is raised.
+        """
+        given = NO_ARGUMENTS if arguments is None else Raw(types.to_json(arguments))
+        catalogue = self._catalogue
+        if not catalogue.fresh:
+            self._read_beside()
+        sent: CallToolResult = await self._ask(
+            "tools/call",
+            CallToolParams(name=name, arguments=given, meta=meta),
+            repeatable=lambda: catalogue.repeatable(name),
+            timeout=timeout,
+            on_progress=on_progress,
+        )
+        if sent.structured_content is not UNSET and not catalogue.fresh:
+            await self._catalogued()
+        return tool_result(name, sent, catalogue.get(name), returns, raise_on_error=raise_on_error)
+
+    # --- resources -----------------------------------------------------------------------------
+
+    async def list_resources(self, cursor: str | None = None, *, timeout: float | None = None) -> ListResourcesResult:
+        """One page of the resources; `resources()` walks through all of them."""
+        return await self._ask("resources/list", PaginatedParams(cursor=cursor), timeout=timeout)
+
+    async def resources(self) -> AsyncIterator[Resource]:
+        """All resources, page by page."""
+        async for page in pages(self.list_resources):
+            for resource in page.resources:
+                yield resource
+
+    async def list_resource_templates(
+        self, cursor: str | None = None, *, timeout: float | None = None
+    ) -> ListResourceTemplatesResult:
+        """One page of the resource templates; `resource_templates()` walks through all of them."""
+        return await self._ask("resources/templates/list", PaginatedParams(cursor=cursor), timeout=timeout)
+
+    async def resource_templates(self) -> AsyncIterator[ResourceTemplate]:
+        """All resource templates, page by page."""
+        async for page in pages(self.list_resource_templates):
+            for template in page.resource_templates:
+                yield template
+
+    async def read_resource(
+        self, uri: str, *, timeout: float | None = None, on_progress: OnProgress | None = None
+    ) -> list[ResourceContents]:
+        """What a resource holds."""
+        params = ReadResourceParams(uri=uri)
+        result: ReadResourceResult = await self._ask("resources/read", params, timeout=timeout, on_progress=on_progress)
+        return result.contents
+
+    async def subscribe(self, uri: str, *, timeout: float | None = None) -> None:
+        """Asks to be told when a resource changes; asked again whenever the line is made again."""
+        await self._ask("resources/subscribe", SubscribeParams(uri=uri), timeout=timeout)
+        self._subscriptions[uri] = None
+
+    async def unsubscribe(self, uri: str, *, timeout: float | None = None) -> None:
+        """Asks not to be told any more."""
+        self._subscriptions.pop(uri, None)
+        await self._ask("resources/unsubscribe", UnsubscribeParams(uri=uri), timeout=timeout)
+
+    # --- prompts and completion ----------------------------------------------------------------
+
+    async def list_prompts(self, cursor: str | None = None, *, timeout: float | None = None) -> ListPromptsResult:
+        """One page of the prompts; `prompts()` walks through all of them."""
+        return await self._ask("prompts/list", PaginatedParams(cursor=cursor), timeout=timeout)
+
+    async def prompts(self) -> AsyncIterator[Prompt]:
+        """All prompts, page by page."""
+        async for page in pages(self.list_prompts):
+            for prompt in page.prompts:
+                yield prompt
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> GetPromptResult:
+        """A prompt, filled in."""
+        params = GetPromptParams(name=name, arguments=None if arguments is None else dict(arguments))
+        return await self._ask("prompts/get", params, timeout=timeout, on_progress=on_progress)
+
+    async def complete(
+        self,
+        kind: Literal["prompt", "resource"],
+        name: str,
+        argument: str,
+        value: str = "",
+        *,
+        context: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Completion:
+        """How the value of an argument could go on: of a prompt by its name, or of a resource template by its URI."""
+        reference = Reference("ref/prompt", name=name) if kind == "prompt" else Reference("ref/resource", uri=name)
+        filled = None if context is None else CompletionContext(dict(context))
+        params = CompleteParams(ref=reference, argument=CompletionArgument(argument, value), context=filled)
+        result: CompleteResult = await self._ask("completion/complete", params, timeout=timeout)
+        return result.completion
+
+
+async def pages(get: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
+    """Page after page. Raises `BadAnswer` where a server would lead in a circle."""
+    seen: set[str] = set()
+    cursor: str | None = None
+    while True:
+        page: Any = await get(cursor)
+        yield page
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+        if cursor in seen:
+            raise BadAnswer("a list", f"the cursor {cursor!r} leads back to a page that was read already")
+        seen.add(cursor)

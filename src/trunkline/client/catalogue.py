@@ -1,0 +1,81 @@
+"""What a server is known to offer: its tools, and what follows from how it describes them.
+
+The catalogue is read when the first tool is called, beside the call and not before it; read again when the server says
+that it has changed, and when the line has been made again.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+from trunkline.client.rebuild import rebuilder
+from trunkline.errors import RegistrationError
+from trunkline.protocol.types import Tool
+from trunkline.registry.schema import Fault, Validator
+
+__all__ = ["Catalogue", "KnownTool"]
+
+
+class KnownTool:
+    """A tool, as its server describes it."""
+
+    def __init__(self, tool: Tool) -> None:
+        self.tool = tool
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether calling it twice does no more than calling it once, by its own account."""
+        said = self.tool.annotations
+        return said is not None and bool(said.read_only_hint or said.idempotent_hint)
+
+    @cached_property
+    def rebuild(self) -> Callable[[Any], Any]:
+        """What makes values of its structured content."""
+        return rebuilder(self.tool.output_schema or {})
+
+    @cached_property
+    def _validator(self) -> Validator | None:
+        if self.tool.output_schema is None:
+            return None
+        try:
+            return Validator(self.tool.output_schema, f"tool {self.tool.name!r}")
+        except RegistrationError:
+            return None  # a schema that is none of this tool harms nobody else, and cannot be held against it
+
+    def faults(self, structured: Any) -> list[Fault]:
+        """What is wrong with its structured content, by its own schema."""
+        return [] if self._validator is None else self._validator.faults(structured)
+
+
+class Catalogue:
+    """The tools of one server."""
+
+    def __init__(self) -> None:
+        self.wanted = False  # whether anybody has ever asked for it
+        self.changes = 0
+        self._read_at = -1  # how many changes it takes account of
+        self._tools: dict[str, KnownTool] = {}
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it has been read, and nothing has changed since."""
+        return self._read_at == self.changes
+
+    def fill(self, tools: Iterable[Tool] | None, changes: int) -> None:
+        """Takes what the server has listed, None if it would not; and how many changes there had been before that."""
+        if tools is not None:
+            self._tools = {tool.name: KnownTool(tool) for tool in tools}
+        self._read_at = changes
+
+    def stale(self) -> None:
+        """What is known may have changed."""
+        self.changes += 1
+
+    def get(self, name: str) -> KnownTool | None:
+        """A tool by its name, as far as it is known."""
+        return self._tools.get(name)
+
+    def repeatable(self, name: str) -> bool:
+        """Whether a tool is known to be one that may be called twice."""
+        known = self._tools.get(name)
+        return known is not None and known.repeatable

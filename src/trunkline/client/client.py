@@ -1,0 +1,399 @@
+"""Client: what people write. Puts the parts together and keeps the line."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import cache, partial
+from typing import Any, Self, TypeVar
+
+from msgspec import Struct
+
+from trunkline.client.answers import Answers, Elicit, OpenUrl, RootLike, Sample, root_of
+from trunkline.client.asking import OnProgress, ask
+from trunkline.client.calls import Calls, pages
+from trunkline.client.connection import Connection
+from trunkline.client.line import Line
+from trunkline.client.notices import Notices, Reader
+from trunkline.client.targets import connector_of
+from trunkline.clock import Clock, LoopClock
+from trunkline.config import Settings
+from trunkline.conversation.connection import Shared
+from trunkline.conversation.dispatch import Dispatcher
+from trunkline.conversation.threads import Threads
+from trunkline.errors import BadAnswer, ConnectionClosed, MisuseError, TrunklineError
+from trunkline.facts import Observer, Observers
+from trunkline.protocol.lifecycle import Phase, Signal
+from trunkline.protocol.methods import Side, find
+from trunkline.protocol.revisions import HANDSHAKE, Revision
+from trunkline.protocol.session import Session
+from trunkline.protocol.types import (
+    Implementation,
+    ListToolsResult,
+    LoggingLevel,
+    LoggingMessageParams,
+    PaginatedParams,
+    ProgressParams,
+    Root,
+    SetLevelParams,
+    SubscribeParams,
+    Tool,
+)
+from trunkline.transports.channel import Channel, Closed
+from trunkline.version import __version__
+from trunkline.wire import codec
+
+__all__ = ["Client", "Pending"]
+
+T = TypeVar("T")
+
+
+class Pending(Struct, frozen=True):
+    """A request that is not answered yet."""
+
+    id: int | str
+    method: str
+    age: float  # seconds
+
+
+class Client(Calls):
+    """An MCP client: `async with Client(target) as client`.
+
+    The target is a command (a list, or one text), a script, `tcp://host:port`, `unix:///path`, or a `Server` in this
+    process. The connection belongs to a task of its own, so a client may be opened and closed from anywhere, as often
+    as one likes.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        *,
+        name: str = "trunkline",
+        version: str | None = None,
+        title: str | None = None,
+        settings: Settings | None = None,
+        revision: str | None = None,
+        sampling: Sample | None = None,
+        sampling_tools: bool = False,
+        elicitation: Elicit | None = None,
+        open_url: OpenUrl | None = None,
+        roots: Iterable[RootLike] | None = None,
+        on_log: Callable[[LoggingMessageParams], Any] | None = None,
+        log_level: LoggingLevel | None = None,
+        on_failed: Callable[[TrunklineError], object] | None = None,
+        experimental: Mapping[str, Any] | None = None,
+        observers: Iterable[Observer] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`revision` is the newest to be spoken. `sampling`, `elicitation`, `open_url` and `roots` answer what the
+        server asks; what is not given is not offered. `on_failed` is told when a line that was lost will not be made
+        again."""
+        super().__init__()
+        self.settings = settings or Settings()
+        self._connector = connector_of(target, self.settings)
+        self._info = Implementation(name=name, version=version or __version__, title=title)
+        self._revisions = _up_to(revision)
+        self._answers = Answers(
+            sampling=sampling,
+            sampling_tools=sampling_tools,
+            elicitation=elicitation,
+            open_url=open_url,
+            roots=roots,
+        )
+        self._experimental = dict(experimental or {})
+        self._notices = Notices(self.settings.max_heard)
+        self._notices.on("notifications/tools/list_changed", lambda _params: self._catalogue.stale())
+        if on_log is not None:
+            self._notices.on("notifications/message", on_log)
+        self._log_level = log_level
+        self._on_failed = on_failed
+        self._observers = Observers(_default_observers() if observers is None else observers)
+        self._given_clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clock: Clock | None = None
+        self._shared: Shared | None = None
+        self._line: Line | None = None
+        self._reading: asyncio.Task[None] | None = None  # the catalogue
+        self._background: set[asyncio.Task[Any]] = set()
+
+    # --- opening and closing -------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Connects, and waits until calls can be made; raises why not. An open client stays as it is."""
+        if self._line is not None and self._loop is not asyncio.get_running_loop():
+            return await self._at_home(self.open())
+        if self._line is None or self._line.phase in {Phase.FAILED, Phase.CLOSED}:
+            if self._line is not None:
+                await self._line.close()
+            self._line = self._new_line()
+        await self._line.opened()
+        return self
+
+    async def close(self) -> None:
+        """Ends the connection and waits until nothing of it is left. A closed client can be opened again."""
+        if self._line is None:
+            return
+        if self._loop is not asyncio.get_running_loop():
+            await self._at_home(self.close())
+            return
+        await self._line.close()
+        self._notices.close()
+        for task in self._background:
+            task.cancel()
+        if self._background:
+            await asyncio.wait(self._background)
+        if self._shared is not None:
+            self._shared.threads.close()
+            self._shared = None
+        self._catalogue.stale()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    async def _at_home(self, asked: Coroutine[Any, Any, T]) -> T:
+        """Does something on the client's own loop, for whoever runs on another."""
+        if self._loop is None or self._loop.is_closed():
+            asked.close()
+            raise MisuseError("the event loop that this client was opened on has ended")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
+
+    def _new_line(self) -> Line:
+        loop = self._loop = asyncio.get_running_loop()
+        clock = self._clock = self._given_clock or LoopClock(loop)
+        features = (self._answers.feature(), self._notices.feature())
+        self._shared = Shared(Dispatcher(features), Threads(loop, self.settings.max_threads), clock, self._observers)
+        return Line(
+            self._connector,
+            self._connection,
+            self._greet,
+            settings=self.settings,
+            clock=clock,
+            observers=self._observers,
+            on_failed=self._on_failed,
+        )
+
+    def _connection(
+        self, channel: Channel, phase: Phase, meaning: Callable[[Connection, Closed], Signal]
+    ) -> Connection:
+        if self._shared is None:
+            raise ConnectionClosed("the client was closed")
+        capabilities = self._answers.capabilities()
+        if self._experimental:
+            capabilities["experimental"] = self._experimental
+        session = Session(
+            Side.CLIENT,
+            info=self._info,
+            capabilities=capabilities,
+            revisions=self._revisions,
+            settings=self.settings,
+            phase=phase,
+        )
+        return Connection(self._shared, session, channel, meaning)
+
+    async def _greet(self, connection: Connection, again: bool) -> None:
+        """Gives a new connection what the last one had: log level, subscriptions, catalogue."""
+        session, wanted = connection.session, list[Coroutine[Any, Any, Any]]()
+        if self._log_level is not None and session.may_send("logging/setLevel"):
+            wanted.append(connection.request("logging/setLevel", SetLevelParams(self._log_level)))
+        if again:
+            if session.may_send("resources/subscribe"):
+                for uri in self._subscriptions:
+                    wanted.append(connection.request("resources/subscribe", SubscribeParams(uri=uri)))
+            self._catalogue.stale()
+            if self._catalogue.wanted and session.may_send("tools/list"):
+                wanted.append(self._read_catalogue(connection))
+        for outcome in await asyncio.gather(*wanted, return_exceptions=True):
+            if isinstance(outcome, ConnectionClosed):
+                raise outcome
+            if isinstance(outcome, Exception):
+                connection.dropped(f"not renewed: {outcome}", "not_renewed")
+
+    # --- asking --------------------------------------------------------------------------------
+
+    async def _ask(
+        self,
+        name: str,
+        params: Any,
+        *,
+        repeatable: Callable[[], bool] = lambda: True,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Any:
+        line, clock = self._line, self._clock
+        if line is None or clock is None:
+            raise MisuseError("the client is not open: `async with client:` or `await client.open()` comes first")
+        if asyncio.get_running_loop() is not self._loop:
+            asked = self._ask(name, params, repeatable=repeatable, timeout=timeout, on_progress=on_progress)
+            return await self._at_home(asked)
+        told = None if on_progress is None else self._teller(on_progress)
+        raw = await ask(line, clock, name, params, repeatable=repeatable, timeout=timeout, on_progress=told)
+        try:
+            return _reader(name)(raw)
+        except (codec.DecodeError, RecursionError) as error:
+            raise BadAnswer(name, str(error)) from None
+
+    def _teller(self, on_progress: OnProgress) -> Callable[[ProgressParams], None]:
+        """Tells a function of progress; what an async one waits for goes on beside the call."""
+
+        def tell(progress: ProgressParams) -> None:
+            value = on_progress(progress)
+            if inspect.isawaitable(value):
+                self._own(_awaited(value))
+
+        return tell
+
+    def _own(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    # --- the catalogue -------------------------------------------------------------------------
+
+    def _read_beside(self) -> None:
+        self._catalogue.wanted = True
+        connection = None if self._line is None else self._line.connection
+        if connection is not None and (self._reading is None or self._reading.done()):
+            self._reading = self._own(self._read_catalogue(connection))
+
+    async def _catalogued(self) -> None:
+        if self._reading is not None and not self._reading.done():
+            await asyncio.wait([self._reading])
+
+    async def _read_catalogue(self, connection: Connection) -> None:
+        """Reads what tools there are. A server that does not tell gets by without: then nothing is known of them."""
+        changes = self._catalogue.changes
+
+        async def page(cursor: str | None) -> ListToolsResult:
+            return _reader("tools/list")(await connection.request("tools/list", PaginatedParams(cursor=cursor)))
+
+        try:
+            tools: list[Tool] = [tool async for listed in pages(page) for tool in listed.tools]
+        except ConnectionClosed:
+            return
+        except (TrunklineError, codec.DecodeError) as error:
+            connection.dropped(f"the tools cannot be listed: {error}", "no_catalogue")
+            self._catalogue.fill(None, changes)
+        else:
+            self._catalogue.fill(tools, changes)
+
+    # --- being told ----------------------------------------------------------------------------
+
+    def on(self, name: str, handler: Callable[[Any], Any]) -> Callable[[], None]:
+        """Calls a function with the params of each notification of that name; gives what ends that.
+
+        It may be async, or plain and quick. What it raises is reported, and harms nobody.
+        """
+        self._notices.on(name, handler)
+        return partial(self._notices.off, name, handler)
+
+    def notifications(self, *names: str) -> Reader:
+        """Notifications of these names, or all of them, to be read with `async for` until the client is closed."""
+        return self._notices.reader(*names)
+
+    async def set_roots(self, roots: Iterable[RootLike]) -> None:
+        """Says anew where the server may look, and tells it. The client must have been made with `roots=`."""
+        if self._answers.roots is None:
+            raise MisuseError("this client was made without roots; Client(…, roots=[]) offers some later")
+        self._answers.roots = [root_of(root) for root in roots]
+        connection = None if self._line is None else self._line.connection
+        if connection is not None:
+            connection.notify("notifications/roots/list_changed")
+
+    # --- facts ---------------------------------------------------------------------------------
+
+    @property
+    def phase(self) -> Phase:
+        """Where the conversation stands."""
+        return Phase.NEW if self._line is None else self._line.phase
+
+    @property
+    def _session(self) -> Session | None:
+        last = None if self._line is None else self._line.last
+        return None if last is None else last.session
+
+    @property
+    def initialized(self) -> bool:
+        """Whether calls can be made now."""
+        return self.phase is Phase.READY
+
+    @property
+    def revision(self) -> Revision | None:
+        """The revision that was agreed upon."""
+        return None if self._session is None else self._session.revision
+
+    @property
+    def server_info(self) -> Implementation | None:
+        """Who the server says that it is."""
+        return None if self._session is None else self._session.peer
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What the server can do."""
+        agreed = None if self._session is None else self._session.negotiated
+        return {} if agreed is None else agreed.server
+
+    @property
+    def instructions(self) -> str | None:
+        """What the server has to say to a model that uses it."""
+        last = None if self._line is None else self._line.last
+        return None if last is None else last.instructions
+
+    @property
+    def request_id(self) -> int:
+        """The id of the last request on this connection."""
+        return 0 if self._session is None else self._session.last_id
+
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        """The resources that are subscribed to."""
+        return tuple(self._subscriptions)
+
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """Where the server may look."""
+        return tuple(self._answers.roots or ())
+
+    @property
+    def notification_handlers(self) -> Mapping[str, tuple[Callable[[Any], Any], ...]]:
+        """Who is told of which notifications."""
+        return {name: tuple(handlers) for name, handlers in self._notices.handlers.items()}
+
+    @property
+    def losses(self) -> int:
+        """How often the line was lost since it was opened."""
+        return 0 if self._line is None else self._line.losses
+
+    def pending(self) -> list[Pending]:
+        """The requests that are not answered yet, the oldest first."""
+        if self._session is None or self._clock is None:
+            return []
+        now = self._clock.now()
+        return [Pending(one.id, one.method.name, now - one.started) for one in self._session.pending.values()]
+
+
+@cache
+def _reader(name: str) -> Callable[[Any], Any]:
+    row = find(name)
+    return codec.decoder(object if row is None or row.result is None else row.result)
+
+
+def _up_to(revision: str | None) -> tuple[Revision, ...]:
+    if revision is None:
+        return HANDSHAKE
+    known = tuple(one for one in HANDSHAKE if one.value <= revision)
+    if revision not in known:
+        raise MisuseError(f"revision {revision!r} is not one of {', '.join(HANDSHAKE)}")
+    return known
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _default_observers() -> list[Observer]:
+    from trunkline.observers.logs import LogObserver
+
+    return [LogObserver()]
