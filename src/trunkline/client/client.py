@@ -119,12 +119,10 @@ class Client(Calls):
 
     async def open(self) -> Self:
         """Connects, and waits until calls can be made; raises why not. An open client stays as it is."""
-        if self._line is not None and self._loop is not asyncio.get_running_loop():
-            return await self._at_home(self.open())
-        if self._line is None or self._line.phase in {Phase.FAILED, Phase.CLOSED}:
-            if self._line is not None:
-                await self._line.close()
+        if self._line is None or self._line.over:
             self._line = self._new_line()
+        elif self._loop is not asyncio.get_running_loop():
+            return await self._at_home(self.open())
         await self._line.opened()
         return self
 
@@ -132,7 +130,7 @@ class Client(Calls):
         """Ends the connection and waits until nothing of it is left. A closed client can be opened again."""
         if self._line is None:
             return
-        if self._loop is not asyncio.get_running_loop():
+        if not self._line.over and self._loop is not asyncio.get_running_loop():
             await self._at_home(self.close())
             return
         await self._line.close()

@@ -47,7 +47,7 @@ class Connection(connection.Connection):
             capabilities=without_newer(session.offered, wanted),
             client_info=session.info,
         )
-        self.loop.call_soon(sent)  # the next turn of the loop comes when the request is out
+        self.loop.call_soon(self._introduced, sent)  # the next turn of the loop comes when the request is out
         try:
             result = _read_result(await self.request("initialize", params))
         except RequestTimeout as error:
@@ -65,6 +65,11 @@ class Connection(connection.Connection):
         self.instructions = result.instructions
         self.channel.send(notice)
         self.phase_changed(before)
+
+    def _introduced(self, sent: Callable[[], None]) -> None:
+        if self.session.phase is Phase.INITIALIZING:
+            self.phase_changed(Phase.CONNECTING)
+            sent()
 
     def _failed(self, why: str) -> HandshakeFailed:
         before = self.session.phase

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from trunkline.client.connection import Connection
@@ -90,6 +91,11 @@ class Line:
     def last(self) -> Connection | None:
         """The connection that was made last, whether it can be used or not."""
         return self._fresh
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it is left."""
+        return self._task.done()
 
     @property
     def recovers(self) -> bool:
@@ -293,8 +299,8 @@ class Line:
 
     async def _wait_for(self, futures: "list[asyncio.Future[Any]]", due: float | None = None) -> None:
         """Waits until one of them is done or the time has come; raises `_Stopped` in the line's own task."""
-        timer = self._loop.create_future()
-        late = None if due is None else self._clock.call_at(due, lambda: timer.done() or timer.set_result(None))
+        timer: asyncio.Future[None] = self._loop.create_future()
+        late = None if due is None else self._clock.call_at(due, partial(_ring, timer))
         stop = [self._stop] if asyncio.current_task() is self._task else []
         try:
             await asyncio.wait([*futures, timer, *stop], return_when=asyncio.FIRST_COMPLETED)
@@ -331,6 +337,11 @@ class Line:
 
     def _step(self, step: str, attempt: int, detail: str = "") -> None:
         self._tell(ReconnectStep, step=step, attempt=attempt, detail=detail)
+
+
+def _ring(timer: "asyncio.Future[None]") -> None:
+    if not timer.done():
+        timer.set_result(None)
 
 
 async def _closed(channel: Channel) -> None:

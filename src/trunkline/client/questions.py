@@ -5,7 +5,6 @@ it before anything is sent: a server never gets what it did not ask for.
 """
 
 import ipaddress
-from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -115,10 +114,10 @@ def checked(question: Question, given: Any) -> ElicitResult:
 
 
 def _plain(given: Any) -> dict[str, Any]:
-    content: Any = given if isinstance(given, Mapping) else msgspec.to_builtins(given)
-    if not isinstance(content, Mapping):
+    content: Any = msgspec.to_builtins(given)
+    if not isinstance(content, dict):
         raise MisuseError(f"an elicitation is answered with what was filled in, or None, not {type(given).__name__}")
-    return dict(cast("Mapping[str, Any]", content))
+    return cast("dict[str, Any]", content)
 
 
 # --- forms ---------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ _FORMATS: Final[Mapping[str, type]] = {
     "uuid": uuid.UUID,
     "decimal": Decimal,
 }
-_SIMPLE: Final[Mapping[str, Any]] = {"integer": int, "number": float, "boolean": bool, "null": None}
+_SIMPLE: Final[Mapping[str, Any]] = {"integer": int, "number": float, "boolean": bool, "null": type(None)}
 _HASHABLE: Final = (str, int, float, bool, *_FORMATS.values())
 Schema = Mapping[str, Any]
 

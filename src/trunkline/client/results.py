@@ -1,6 +1,6 @@
 """What a tool gave back, as a program wants it."""
 
-from typing import Any
+from typing import Any, cast
 
 from msgspec import UNSET, Struct
 
@@ -63,7 +63,7 @@ def _as(name: str, wanted: Any, plain: ToolResult, structured: Any) -> Any:
     read = types.decoder(wanted)
     tried: list[Any] = []
     if structured is not UNSET:
-        members: dict[str, Any] = structured if isinstance(structured, dict) else {}
+        members = cast("dict[str, Any]", structured if isinstance(structured, dict) else {})
         inner = [members[WRAPPED]] if list(members) == [WRAPPED] else []
         tried = [codec.to_json(value) for value in (*inner, structured)]
     else:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import urlsplit
 
 from trunkline.config import Settings
 from trunkline.errors import MisuseError
@@ -40,21 +39,23 @@ def connector_of(target: Any, settings: Settings) -> Connector:
 
 
 def _by_text(text: str, settings: Settings) -> Connector:
-    parts = urlsplit(text)
-    if parts.scheme in {"tcp", "tls"} and parts.netloc:
-        from trunkline.transports.tcp import TcpConnector
-
-        if parts.hostname is None or parts.port is None:
-            raise MisuseError(f"{text!r} needs a host and a port, as in {parts.scheme}://127.0.0.1:9000")
-        return TcpConnector(parts.hostname, parts.port, tls=parts.scheme == "tls", settings=settings)
-    if parts.scheme == "unix" and not parts.netloc:
-        from trunkline.transports.tcp import UnixConnector
-
-        return UnixConnector(parts.path, settings=settings)
     if "://" in text:
-        raise MisuseError(f"there is no transport for {text!r}; tcp://, tls:// and unix:// addresses are understood")
+        return _by_address(text, settings)
     path = Path(text)
     return _command(_script(path) if path.suffix in _INTERPRETERS and path.is_file() else text, settings)
+
+
+def _by_address(text: str, settings: Settings) -> Connector:
+    from trunkline.transports import addresses
+
+    address = addresses.parse(text)
+    if address.scheme == "unix":
+        from trunkline.transports.unix import UnixConnector
+
+        return UnixConnector(address.path, settings=settings)
+    from trunkline.transports.tcp import TcpConnector
+
+    return TcpConnector(address.host, address.port, tls=address.scheme == "tls", settings=settings)
 
 
 def _script(path: Path) -> list[str]:

@@ -1,0 +1,211 @@
+"""The same client for scripts and notebooks: every call waits for its answer.
+
+Behind it is a `Client` on an event loop of its own, which runs on a thread; so it works where a loop is running
+already, as in a notebook, and from any thread. Handlers that it is given are called on that thread.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from typing import Any, Literal, Self, TypeVar
+
+from msgspec import UNSET
+
+from trunkline.client.asking import OnProgress
+from trunkline.client.client import Client, Pending
+from trunkline.client.results import ToolResult
+from trunkline.errors import MisuseError
+from trunkline.protocol.lifecycle import Phase
+from trunkline.protocol.types import (
+    Completion,
+    GetPromptResult,
+    Implementation,
+    LoggingLevel,
+    Prompt,
+    Resource,
+    ResourceContents,
+    ResourceTemplate,
+    Tool,
+)
+
+__all__ = ["BlockingClient"]
+
+T = TypeVar("T")
+
+
+class BlockingClient:
+    """An MCP client that waits: `with BlockingClient(target) as client`. Takes what `Client` takes."""
+
+    def __init__(self, target: Any, **options: Any) -> None:
+        self._client = Client(target, **options)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    # --- opening and closing -------------------------------------------------------------------
+
+    def open(self) -> Self:
+        """Connects, and waits until calls can be made; raises why not."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_run, args=(self._loop,), name="trunkline-client", daemon=True)
+            self._thread.start()
+        try:
+            self._wait(self._client.open())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Ends the connection and waits until nothing of it is left."""
+        if self._loop is None or self._thread is None:
+            return
+        try:
+            self._wait(self._client.close())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop = self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _wait(self, asked: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None or threading.current_thread() is self._thread:
+            asked.close()
+            raise MisuseError(
+                "the client is not open: `with client:` or `client.open()` comes first"
+                if self._loop is None
+                else "a handler of a blocking client cannot wait for it: that would be for ever"
+            )
+        answer = asyncio.run_coroutine_threadsafe(asked, self._loop)
+        try:
+            return answer.result()
+        except BaseException:  # Ctrl+C, for one: nobody waits any more
+            answer.cancel()
+            raise
+
+    def _walk(self, walked: AsyncIterator[T]) -> Iterator[T]:
+        while True:
+            try:
+                yield self._wait(_next(walked))
+            except _Ended:
+                return
+
+    # --- facts ---------------------------------------------------------------------------------
+
+    @property
+    def phase(self) -> Phase:
+        """Where the conversation stands."""
+        return self._client.phase
+
+    @property
+    def server_info(self) -> Implementation | None:
+        """Who the server says that it is."""
+        return self._client.server_info
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What the server can do."""
+        return self._client.capabilities
+
+    @property
+    def instructions(self) -> str | None:
+        """What the server has to say to a model that uses it."""
+        return self._client.instructions
+
+    def pending(self) -> list[Pending]:
+        """The requests that are not answered yet, the oldest first."""
+        return self._client.pending()
+
+    # --- asking --------------------------------------------------------------------------------
+
+    def ping(self, *, timeout: float | None = None) -> None:
+        """Asks whether the server is there."""
+        self._wait(self._client.ping(timeout=timeout))
+
+    def request(self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
+        """Asks anything, by the name of the method and plain params."""
+        return self._wait(self._client.request(method, params, timeout=timeout))
+
+    def set_log_level(self, level: LoggingLevel) -> None:
+        """Asks for log messages of a level and above."""
+        self._wait(self._client.set_log_level(level))
+
+    def tools(self) -> Iterator[Tool]:
+        """All tools, page by page."""
+        return self._walk(self._client.tools())
+
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | Any | None = None,
+        *,
+        returns: Any = UNSET,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        raise_on_error: bool = True,
+    ) -> ToolResult:
+        """Calls a tool, as `Client.call_tool` does."""
+        asked = self._client.call_tool(
+            name, arguments, returns=returns, timeout=timeout, on_progress=on_progress, raise_on_error=raise_on_error
+        )
+        return self._wait(asked)
+
+    def resources(self) -> Iterator[Resource]:
+        """All resources, page by page."""
+        return self._walk(self._client.resources())
+
+    def resource_templates(self) -> Iterator[ResourceTemplate]:
+        """All resource templates, page by page."""
+        return self._walk(self._client.resource_templates())
+
+    def read_resource(self, uri: str, *, timeout: float | None = None) -> list[ResourceContents]:
+        """What a resource holds."""
+        return self._wait(self._client.read_resource(uri, timeout=timeout))
+
+    def subscribe(self, uri: str) -> None:
+        """Asks to be told when a resource changes."""
+        self._wait(self._client.subscribe(uri))
+
+    def unsubscribe(self, uri: str) -> None:
+        """Asks not to be told any more."""
+        self._wait(self._client.unsubscribe(uri))
+
+    def prompts(self) -> Iterator[Prompt]:
+        """All prompts, page by page."""
+        return self._walk(self._client.prompts())
+
+    def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
+        """A prompt, filled in."""
+        return self._wait(self._client.get_prompt(name, arguments))
+
+    def complete(self, kind: Literal["prompt", "resource"], name: str, argument: str, value: str = "") -> Completion:
+        """How the value of an argument could go on."""
+        return self._wait(self._client.complete(kind, name, argument, value))
+
+    def on(self, name: str, handler: Callable[[Any], Any]) -> Callable[[], None]:
+        """Calls a function with the params of each notification of that name; gives what ends that."""
+        return self._client.on(name, handler)
+
+
+class _Ended(Exception):
+    """There is no more to walk through."""
+
+
+async def _next(walked: AsyncIterator[T]) -> T:
+    try:
+        return await anext(walked)
+    except StopAsyncIteration:
+        raise _Ended from None
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()

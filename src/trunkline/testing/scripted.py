@@ -1,0 +1,178 @@
+"""A server played by hand, for tests of clients: every frame that a client sends, and whatever you answer.
+
+    server = ScriptedServer(tools=[{"name": "add", "inputSchema": {"type": "object"}}])
+    async with Client(server) as client:
+        call = asyncio.create_task(client.call_tool("add"))
+        request = await server.line.request("tools/call")
+        server.line.reply(request, {"content": []})
+
+Handshakes, pings and lists of tools are answered for you; everything else waits until you look at it. A line can die at
+any time, and the next one can be refused.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, cast
+
+from trunkline.errors import TransportError
+from trunkline.testing.peer import Transcript
+from trunkline.transports.channel import Accept, Channel, Closed
+from trunkline.transports.memory import MemoryChannel
+from trunkline.wire import codec
+
+__all__ = ["ScriptedLine", "ScriptedServer"]
+
+_read: Callable[[bytes], Any] = codec.decoder(cast("type[Any]", object))
+_EVERYTHING: Mapping[str, Any] = {
+    "tools": {"listChanged": True},
+    "resources": {"subscribe": True, "listChanged": True},
+    "prompts": {"listChanged": True},
+    "logging": {},
+    "completions": {},
+}
+
+
+class ScriptedServer:
+    """Opens lines to a server that does what you say."""
+
+    name = "a scripted server"
+    taps: ClassVar[list[Callable[[Transcript], None]]] = []
+    """Called with the transcript of every line that has ended; a test suite can judge all of its clients here."""
+
+    def __init__(
+        self,
+        *,
+        capabilities: Mapping[str, Any] = _EVERYTHING,
+        tools: Iterable[Mapping[str, Any]] = (),
+        revision: str | None = None,
+        answered: Iterable[str] = ("initialize", "ping", "tools/list"),
+        patience: float = 10.0,
+    ) -> None:
+        """`answered` are the methods that are answered for you; `revision` replaces the one that a client asks for."""
+        self.capabilities = dict(capabilities)
+        self.tools = list(tools)
+        self.revision = revision
+        self.answered = set(answered)
+        self.lines: list[ScriptedLine] = []
+        self.refusals: list[TransportError] = []  # for the next attempts to connect
+        self.patience = patience
+        self._connected = asyncio.Event()
+
+    async def connect(self, accept: Accept) -> Channel:
+        """Opens one more line, or refuses to."""
+        if self.refusals:
+            raise self.refusals.pop(0)
+        line = ScriptedLine(self)
+        self.lines.append(line)
+        line.channel.open(accept(line.channel))
+        self._connected.set()
+        return line.channel
+
+    @property
+    def line(self) -> "ScriptedLine":
+        """The line that was opened last."""
+        return self.lines[-1]
+
+    async def connected(self, times: int) -> "ScriptedLine":
+        """Waits until so many lines have been opened; gives the last of them."""
+        async with asyncio.timeout(self.patience):
+            while len(self.lines) < times:
+                self._connected.clear()
+                await self._connected.wait()
+        return self.lines[times - 1]
+
+
+class ScriptedLine:
+    """The server's end of one line."""
+
+    def __init__(self, server: ScriptedServer) -> None:
+        self._server = server
+        self.transcript = Transcript()
+        self.closed: Closed | None = None
+        self.channel = MemoryChannel("scripted server")
+        self.channel.join(self)
+        self._inbox: asyncio.Queue[Any] = asyncio.Queue()
+
+    # --- what the client says ------------------------------------------------------------------
+
+    def put(self, frame: bytes) -> None:
+        """Takes a frame from the client; answers it, or keeps it until somebody looks."""
+        self.transcript.frames.append(("client", frame))
+        said: Any = _read(frame)
+        message = cast("dict[str, Any]", said if isinstance(said, dict) else {})
+        method = message.get("method")
+        if method in self._server.answered and "id" in message:
+            self.reply(message, self._usual(method, message.get("params") or {}))
+        else:
+            self._inbox.put_nowait(said)
+
+    def _usual(self, method: str, params: Mapping[str, Any]) -> Any:
+        if method == "initialize":
+            return {
+                "protocolVersion": self._server.revision or params["protocolVersion"],
+                "capabilities": self._server.capabilities,
+                "serverInfo": {"name": "scripted", "version": "1"},
+            }
+        return {"tools": self._server.tools} if method == "tools/list" else {}
+
+    def end(self, closed: Closed) -> None:
+        """Learns that the client has closed the line."""
+        self._over(closed)
+
+    def _over(self, closed: Closed) -> None:
+        if self.closed is None:
+            self.closed = closed
+            for tap in self._server.taps:
+                tap(self.transcript)
+
+    async def receive(self) -> Any:
+        """The next message that has not been looked at yet."""
+        async with asyncio.timeout(self._server.patience):
+            return await self._inbox.get()
+
+    async def request(self, method: str) -> Any:
+        """The next message of that method; what comes before it is passed over."""
+        while (message := await self.receive()).get("method") != method:
+            pass
+        return message
+
+    def waiting(self) -> list[Any]:
+        """All messages that have not been looked at yet."""
+        return [self._inbox.get_nowait() for _ in range(self._inbox.qsize())]
+
+    # --- what we say ---------------------------------------------------------------------------
+
+    def send(self, message: Mapping[str, Any] | list[Any] | bytes) -> None:
+        """Says something: a message, or a frame as it stands."""
+        frame = message if isinstance(message, bytes) else codec.to_json(message)
+        self.transcript.frames.append(("server", frame))
+        self.channel.put(frame)
+
+    def reply(self, request: Mapping[str, Any], result: Any) -> None:
+        """Answers a request."""
+        self.send({"jsonrpc": "2.0", "id": request["id"], "result": result})
+
+    def error(self, request: Mapping[str, Any], code: int, message: str, data: Any = None) -> None:
+        """Answers a request with an error."""
+        told = {"code": code, "message": message} | ({} if data is None else {"data": data})
+        self.send({"jsonrpc": "2.0", "id": request["id"], "error": told})
+
+    def notify(self, method: str, params: Any = None) -> None:
+        """Tells something."""
+        self.send({"jsonrpc": "2.0", "method": method} | ({} if params is None else {"params": params}))
+
+    async def call(self, method: str, params: Any = None, *, id: int | str = "s1") -> Any:  # noqa: A002
+        """Asks the client something, and gives its whole answer."""
+        self.send({"jsonrpc": "2.0", "id": id, "method": method} | ({} if params is None else {"params": params}))
+        passed: list[Any] = []
+        while (message := await self.receive()).get("id") != id or "method" in message:
+            passed.append(message)
+        for other in passed:
+            self._inbox.put_nowait(other)
+        return message
+
+    def die(self, reason: str = "the server died", *, status: int | None = None, last_words: str = "") -> None:
+        """Ends the line as a server does that falls over."""
+        closed = Closed(reason, status=status, last_words=last_words)
+        self._over(closed)
+        self.channel.end(closed)

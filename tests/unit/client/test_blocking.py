@@ -1,0 +1,156 @@
+"""The client that waits, for scripts and notebooks."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trunkline import BlockingClient, Context, Server
+from trunkline.errors import MisuseError, ToolFailed
+from trunkline.protocol.lifecycle import Phase
+from trunkline.testing import ScriptedServer
+
+
+def make_server() -> Server:
+    server = Server("shop")
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @server.tool
+    async def fail() -> int:
+        raise ValueError
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        ctx.progress(1)
+        sampled = await ctx.sample("hi")
+        return str(sampled.content)
+
+    server.add_resource("a:1", lambda: "one")
+    server.add_resource("a:{name}", lambda name: name)
+    server.add_prompt("Hello {name}", name="greet")
+    server.add_completion(["Ada"], argument="name", prompt="greet")
+    return server
+
+
+def test_every_call_waits_for_its_answer() -> None:
+    heard: list[Any] = []
+    with BlockingClient(make_server(), sampling=lambda _: "sampled") as client:
+        assert client.phase is Phase.READY
+        assert client.server_info is not None
+        assert "tools" in client.capabilities
+        assert client.instructions is None
+        client.ping()
+        assert client.call_tool("add", {"a": 1, "b": 2}).data == 3
+        assert "sampled" in client.call_tool("ask", on_progress=heard.append).data
+        assert [tool.name for tool in client.tools()] == ["add", "fail", "ask"]
+        assert [resource.uri for resource in client.resources()] == ["a:1"]
+        assert [template.uri_template for template in client.resource_templates()] == ["a:{name}"]
+        assert client.read_resource("a:1")[0].text == "one"
+        assert [prompt.name for prompt in client.prompts()] == ["greet"]
+        assert client.get_prompt("greet", {"name": "Ada"}).messages
+        assert client.complete("prompt", "greet", "name").values == ["Ada"]
+        assert client.request("ping") is not None
+        assert client.pending() == []
+        client.subscribe("a:1")
+        client.unsubscribe("a:1")
+        client.set_log_level("error")
+        with pytest.raises(ToolFailed):
+            client.call_tool("fail")
+    assert len(heard) == 1
+    assert client.phase is Phase.CLOSED
+    assert "trunkline-client" not in [thread.name for thread in threading.enumerate()]
+
+
+async def test_it_works_where_a_loop_is_running_already() -> None:
+    with BlockingClient(make_server()) as client:
+        assert client.call_tool("add", {"a": 1, "b": 2}).data == 3
+
+
+def test_it_can_be_used_and_closed_from_another_thread() -> None:
+    client = BlockingClient(make_server()).open()
+    answers: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: (answers.append(client.call_tool("add", {"a": 1, "b": 2}).data), client.close())
+    )
+    thread.start()
+    thread.join()
+    assert answers == [3]
+    client.close()
+    with client:
+        client.ping()
+
+
+def test_what_was_not_opened_says_so() -> None:
+    with pytest.raises(MisuseError, match="not open"):
+        BlockingClient(make_server()).ping()
+
+
+def test_what_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="cannot start"):
+        BlockingClient([str(tmp_path / "nothing")]).open()
+    assert "trunkline-client" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_handler_that_would_wait_for_ever_is_told_so() -> None:
+    async def sample(_: Any) -> str:
+        with pytest.raises(MisuseError, match="for ever"):
+            client.ping()
+        return "not for ever"
+
+    client = BlockingClient(make_server(), sampling=sample)
+    with client:
+        assert "not for ever" in client.call_tool("ask").data
+
+
+def test_notifications_are_heard() -> None:
+    heard = threading.Event()
+    server = make_server()
+    with BlockingClient(server) as client:
+        client.on("notifications/tools/list_changed", lambda _: heard.set())
+        server.add_tool(lambda: 1, name="new")
+        assert heard.wait(10)
+
+
+def test_ctrl_c_ends_the_wait_and_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    server: list[ScriptedServer] = []
+
+    class Later:
+        """A scripted server needs a running loop, which comes with the client."""
+
+        name = "later"
+
+        async def connect(self, accept: Any) -> Any:
+            server.append(ScriptedServer())
+            return await server[0].connect(accept)
+
+    with BlockingClient(Later()) as client:
+        given_up = threading.Event()
+
+        def interrupted(self: Any, timeout: float | None = None) -> Any:
+            monkeypatch.undo()
+            given_up.set()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("concurrent.futures.Future.result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.call_tool("slow")
+        assert given_up.is_set()
+        client.ping()
+        assert client.pending() == []
+
+
+def test_a_loop_that_is_gone_is_named() -> None:
+    client = asyncio.run(_opened())
+    with pytest.raises(MisuseError, match="has ended"):
+        asyncio.run(client.ping())
+
+
+async def _opened() -> Any:
+    from trunkline import Client
+
+    return await Client(make_server()).open()

@@ -1,0 +1,355 @@
+"""What a client can ask: one typed coroutine per method, pages, typed results."""
+
+import asyncio
+import dataclasses
+import datetime
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trunkline import CallToolResult, Client, Context, ProtocolError, Server, Settings, TextContent, ToolError
+from trunkline.errors import BadAnswer, CapabilityNotSupported, MisuseError, PeerError, ToolFailed
+from trunkline.testing import ScriptedServer
+
+OBJECT = {"type": "object"}
+
+
+@dataclasses.dataclass
+class Person:
+    name: str
+    born: datetime.date
+    tags: set[str]
+
+
+def person(name: str) -> Person:
+    return Person(name, datetime.date(1815, 12, 10), {"maths"})
+
+
+def make_server() -> Server:
+    server = Server("library", instructions="Ask nicely.", settings=Settings(page_size=2))
+
+    @server.tool
+    async def add(a: int, b: int = 3) -> int:
+        return a + b
+
+    @server.tool
+    async def find(name: str) -> Person:
+        return person(name)
+
+    @server.tool
+    async def everybody() -> list[Person]:
+        return [person("Ada"), person("Grace")]
+
+    @server.tool
+    async def text() -> CallToolResult:
+        return CallToolResult([TextContent("one"), TextContent("two")])
+
+    @server.tool
+    async def refuse() -> str:
+        raise ToolError("not today")
+
+    @server.tool
+    async def wrong() -> str:
+        raise ProtocolError("mine", code=77, data={"why": "because"})
+
+    @server.tool
+    async def count(ctx: Context, to: int) -> int:
+        for step in range(1, to + 1):
+            ctx.progress(step, to, f"step {step}")
+        return to
+
+    server.add_resource("memo://one", lambda: "first")
+    server.add_resource("memo://two", lambda: b"\x00\x01")
+    server.add_resource("memo://three", lambda: "third")
+
+    @server.resource("user://{name}")
+    def user(name: str) -> str:
+        return f"I am {name}"
+
+    @server.prompt
+    def greet(name: str, style: str = "warm") -> str:
+        return f"A {style} hello to {name}"
+
+    server.add_completion(["warm", "wild", "cold"], argument="style", prompt="greet")
+    return server
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with Client(make_server()) as one:
+        yield one
+
+
+# --- tools -------------------------------------------------------------------------------------------
+
+
+async def test_a17_a_tool_gives_its_value(client: Client) -> None:
+    result = await client.call_tool("add", {"a": 1, "b": 2})
+    assert result.data == 3
+    assert result.structured == {"result": 3}
+    assert result.text == "3"
+    assert not result.is_error
+
+
+async def test_arguments_may_be_an_object(client: Client) -> None:
+    @dataclasses.dataclass
+    class Sum:
+        a: int
+        b: int
+
+    assert (await client.call_tool("add", Sum(4, 5))).data == 9
+    assert (await client.call_tool("text", {"path": Path("x")}, raise_on_error=False)).is_error
+
+
+async def test_data_is_rebuilt_from_the_output_schema(client: Client) -> None:
+    found = (await client.call_tool("find", {"name": "Ada"})).data
+    assert (found.name, found.born, found.tags) == ("Ada", datetime.date(1815, 12, 10), {"maths"})
+    everybody = (await client.call_tool("everybody")).data
+    assert [one.name for one in everybody] == ["Ada", "Grace"]
+
+
+async def test_data_comes_in_the_type_that_the_caller_names(client: Client) -> None:
+    found = await client.call_tool("find", {"name": "Ada"}, returns=Person)
+    assert found.data == person("Ada")
+    everybody = await client.call_tool("everybody", returns=list[Person])
+    assert everybody.data == [person("Ada"), person("Grace")]
+    assert (await client.call_tool("add", {"a": 1}, returns=float)).data == 4.0
+    assert (await client.call_tool("text", returns=str)).data == "one\ntwo"
+
+
+async def test_a_result_that_does_not_fit_the_named_type_is_an_error(client: Client) -> None:
+    with pytest.raises(BadAnswer, match="tool 'add' is not what it should be"):
+        await client.call_tool("add", {"a": 1}, returns=Person)
+
+
+async def test_text_is_the_data_of_a_tool_without_structure(client: Client) -> None:
+    result = await client.call_tool("text")
+    assert (result.data, result.structured) == ("one\ntwo", None)
+
+
+async def test_a_tool_that_fails_raises_with_what_it_says(client: Client) -> None:
+    with pytest.raises(ToolFailed, match="tool 'refuse' failed: not today") as raised:
+        await client.call_tool("refuse")
+    assert raised.value.result.is_error
+    result = await client.call_tool("refuse", raise_on_error=False)
+    assert (result.is_error, result.text, result.data) == (True, "not today", None)
+
+
+async def test_an_error_of_the_server_arrives_whole(client: Client) -> None:
+    with pytest.raises(PeerError) as raised:
+        await client.call_tool("wrong")
+    assert (raised.value.code, raised.value.message, raised.value.data["why"]) == (77, "mine", "because")
+
+
+async def test_n10_progress_is_heard_before_the_result_and_in_order(client: Client) -> None:
+    heard: list[tuple[float, float | None, str | None]] = []
+    result = await client.call_tool(
+        "count", {"to": 3}, on_progress=lambda told: heard.append((told.progress, told.total, told.message))
+    )
+    assert result.data == 3
+    assert heard == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
+
+
+async def test_progress_may_be_heard_by_an_async_function(client: Client) -> None:
+    heard: asyncio.Queue[float] = asyncio.Queue()
+
+    async def hear(told: Any) -> None:
+        await heard.put(told.progress)
+
+    await client.call_tool("count", {"to": 2}, on_progress=hear)
+    assert [await heard.get(), await heard.get()] == [1, 2]
+
+
+async def test_pages_are_walked_to_their_end(client: Client) -> None:
+    assert [tool.name async for tool in client.tools()] == [
+        *("add", "find", "everybody", "text", "refuse", "wrong", "count"),
+    ]
+    assert [resource.uri async for resource in client.resources()] == ["memo://one", "memo://two", "memo://three"]
+    assert [template.uri_template async for template in client.resource_templates()] == ["user://{name}"]
+    assert [prompt.name async for prompt in client.prompts()] == ["greet"]
+
+
+async def test_one_page_can_be_asked_for(client: Client) -> None:
+    page = await client.list_tools()
+    assert len(page.tools) == 2
+    assert [tool.name for tool in (await client.list_tools(page.next_cursor)).tools] == ["everybody", "text"]
+
+
+async def test_resources_prompts_and_completions_are_read(client: Client) -> None:
+    [first] = await client.read_resource("memo://one")
+    assert first.text == "first"
+    [user] = await client.read_resource("user://ada")
+    assert user.text == "I am ada"
+    prompt = await client.get_prompt("greet", {"name": "Ada"})
+    assert isinstance(prompt.messages[0].content, TextContent)
+    assert prompt.messages[0].content.text == "A warm hello to Ada"
+    completion = await client.complete("prompt", "greet", "style", "w", context={"name": "Ada"})
+    assert completion.values == ["warm", "wild"]
+
+
+async def test_anything_can_be_asked_by_its_name(client: Client) -> None:
+    result = await client.request("tools/list", {})
+    assert [tool.name for tool in result.tools] == ["add", "find"]
+    with pytest.raises(MisuseError, match="'tools/dance' is not a request"):
+        await client.request("tools/dance")
+    with pytest.raises(MisuseError, match="params of resources/read"):
+        await client.request("resources/read", {"uri": 5})
+
+
+async def test_a25_what_a_client_knows_can_be_read_and_not_set(client: Client) -> None:
+    assert client.server_info is not None
+    assert client.server_info.name == "library"
+    assert client.instructions == "Ask nicely."
+    assert client.revision == "2025-11-25"
+    assert "tools" in client.capabilities
+    assert client.initialized
+    assert client.request_id == 1
+    assert client.pending() == []
+    assert client.subscriptions == ()
+    assert client.roots == ()
+    assert client.settings.auto_reconnect
+    assert client.settings.work_timeout == 60
+    assert set(client.notification_handlers) == {"notifications/tools/list_changed"}
+    for name in ("phase", "revision", "server_info", "capabilities", "instructions", "initialized", "request_id"):
+        with pytest.raises(AttributeError):
+            setattr(client, name, None)
+    for name in ("subscriptions", "roots", "notification_handlers", "losses"):
+        with pytest.raises(AttributeError):
+            setattr(client, name, None)
+
+
+# --- against a server played by hand -------------------------------------------------------------------
+
+
+async def test_a07_what_is_pending_can_be_seen() -> None:
+    server = ScriptedServer()
+    async with Client(server) as client:
+        call = asyncio.create_task(client.call_tool("slow"))
+        request = await server.line.request("tools/call")
+        [pending] = [one for one in client.pending() if one.method == "tools/call"]
+        assert pending.id == request["id"]
+        assert pending.age >= 0
+        server.line.reply(request, {"content": []})
+        await call
+        assert client.pending() == []
+
+
+async def test_l23_what_the_server_has_not_declared_is_refused_before_anything_is_sent() -> None:
+    server = ScriptedServer(capabilities={"tools": {}})
+    async with Client(server) as client:
+        with pytest.raises(CapabilityNotSupported, match="needs the capability 'prompts'"):
+            await client.list_prompts()
+        with pytest.raises(CapabilityNotSupported):
+            await client.subscribe("a:b")
+        assert [m["method"] for m in server.line.waiting()] == ["notifications/initialized"]
+
+
+async def test_a_result_that_breaks_its_own_schema_is_an_error_and_never_success() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    server = ScriptedServer(tools=[{"name": "t", "inputSchema": OBJECT, "outputSchema": schema}])
+    async with Client(server) as client:
+        call = asyncio.create_task(client.call_tool("t"))
+        server.line.reply(await server.line.request("tools/call"), {"content": [], "structuredContent": {"n": "x"}})
+        with pytest.raises(BadAnswer, match="breaks the tool's own output schema"):
+            await call
+
+
+async def test_a_schema_that_is_none_harms_nobody() -> None:
+    server = ScriptedServer(tools=[{"name": "t", "inputSchema": OBJECT, "outputSchema": {"type": "strng"}}])
+    async with Client(server) as client:
+        call = asyncio.create_task(client.call_tool("t"))
+        server.line.reply(await server.line.request("tools/call"), {"content": [], "structuredContent": {"n": 1}})
+        assert (await call).data == {"n": 1}
+
+
+@pytest.mark.parametrize("result", [{}, {"content": 5}, {"content": [{"type": "hologram"}]}, []])
+async def test_an_answer_that_cannot_be_read_is_an_error(result: Any) -> None:
+    server = ScriptedServer()
+    async with Client(server) as client:
+        call = asyncio.create_task(client.call_tool("t"))
+        server.line.reply(await server.line.request("tools/call"), result)
+        with pytest.raises(BadAnswer, match="the answer to tools/call is not what it should be"):
+            await call
+        await client.ping()
+
+
+async def test_a_server_that_would_lead_in_a_circle_is_found_out() -> None:
+    server = ScriptedServer(answered=["initialize", "ping"])
+    async with Client(server) as client:
+        walk = asyncio.create_task(_walked(client))
+        for _ in range(2):
+            server.line.reply(await server.line.request("prompts/list"), {"prompts": [], "nextCursor": "again"})
+        with pytest.raises(BadAnswer, match="leads back"):
+            await walk
+
+
+async def _walked(client: Client) -> list[Any]:
+    return [prompt async for prompt in client.prompts()]
+
+
+async def test_a_server_that_lists_no_tools_is_called_all_the_same() -> None:
+    server = ScriptedServer(answered=["initialize", "ping"])
+    async with Client(server) as client:
+        for _ in range(2):
+            call = asyncio.create_task(client.call_tool("t"))
+            request = await server.line.request("tools/call")
+            if _ == 0:
+                server.line.error(await server.line.request("tools/list"), -32603, "I do not tell")
+            server.line.reply(request, {"content": [], "structuredContent": {"result": 5}})
+            assert (await call).data == {"result": 5}  # nothing is known of it
+        assert [m for m in server.line.waiting() if m.get("method") == "tools/list"] == []
+
+
+async def test_the_catalogue_is_read_again_when_the_tools_have_changed() -> None:
+    server = ScriptedServer(tools=[{"name": "t", "inputSchema": OBJECT}])
+    result = {"content": [], "structuredContent": {"result": "2020-01-01"}}
+    async with Client(server) as client:
+        for data in ({"result": "2020-01-01"}, datetime.date(2020, 1, 1)):
+            call = asyncio.create_task(client.call_tool("t"))
+            server.line.reply(await server.line.request("tools/call"), result)
+            assert (await call).data == data
+            wrapped = {"type": "object", "properties": {"result": {"type": "string", "format": "date"}}}
+            server.tools = [{"name": "t", "inputSchema": OBJECT, "outputSchema": wrapped}]
+            server.line.notify("notifications/tools/list_changed")
+            await client.ping()
+
+
+async def test_n16_whoever_cancels_a_call_is_not_answered_and_the_server_is_told() -> None:
+    server = ScriptedServer()
+    async with Client(server) as client:
+        call = asyncio.create_task(client.call_tool("slow"))
+        request = await server.line.request("tools/call")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        notice = await server.line.request("notifications/cancelled")
+        assert notice["params"]["requestId"] == request["id"]
+        assert [one for one in client.pending() if one.method == "tools/call"] == []
+        server.line.reply(request, {"content": []})
+        await client.ping()
+
+
+async def test_n16_a_server_cannot_cancel_what_we_have_asked() -> None:
+    server = ScriptedServer()
+    async with Client(server) as client:
+        call = asyncio.create_task(client.call_tool("slow"))
+        request = await server.line.request("tools/call")
+        server.line.notify("notifications/cancelled", {"requestId": request["id"]})
+        await client.ping()
+        assert not call.done()
+        server.line.reply(request, {"content": []})
+        await call
+
+
+@pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_older_revisions_can_be_asked_for(revision: str) -> None:
+    async with Client(make_server(), revision=revision) as client:
+        assert client.revision == revision
+        assert (await client.call_tool("add", {"a": 1})).text == "4"
+
+
+def test_a_revision_that_nobody_speaks_is_refused() -> None:
+    with pytest.raises(MisuseError, match="'2019-01-01' is not one of 2024-11-05"):
+        Client(make_server(), revision="2019-01-01")

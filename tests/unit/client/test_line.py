@@ -1,0 +1,638 @@
+"""The line to a server: opened, lost, made again, given up, closed; by a clock that is moved by hand."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from trunkline import Client, Settings
+from trunkline.errors import (
+    ConnectionClosed,
+    ConnectionTimeout,
+    Degraded,
+    HandshakeFailed,
+    MisuseError,
+    OutcomeUnknown,
+    RequestTimeout,
+    RetriesExhausted,
+    TimeoutReconnecting,
+    TransportError,
+    TrunklineError,
+    WrongPhase,
+)
+from trunkline.facts import OpeningStep, PhaseChanged, ReconnectStep
+from trunkline.protocol.lifecycle import FOUNDING, Phase
+from trunkline.testing import ManualClock, RecordingObserver, ScriptedServer
+
+READ_ONLY = {"name": "look", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+IDEMPOTENT = {"name": "put", "inputSchema": {"type": "object"}, "annotations": {"idempotentHint": True}}
+OTHER = {"name": "pay", "inputSchema": {"type": "object"}}
+DONE = {"content": [{"type": "text", "text": "done"}]}
+
+
+class Scene:
+    """A client, a server played by hand, and a clock moved by hand."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = ManualClock()
+        self.server = ScriptedServer(tools=[READ_ONLY, IDEMPOTENT, OTHER])
+        self.observer = RecordingObserver()
+        self.failures: list[TrunklineError] = []
+        self.client = Client(
+            self.server,
+            settings=Settings(backoff_jitter=0, **settings),
+            clock=self.clock,
+            observers=[self.observer],
+            on_failed=self.failures.append,
+        )
+
+    def call(self, name: str, **options: Any) -> "asyncio.Task[Any]":
+        return asyncio.create_task(self.client.call_tool(name, **options))
+
+    async def known(self) -> None:
+        """Has the catalogue read, by a call that is answered."""
+        call = self.call("look")
+        self.server.line.reply(await self.server.line.request("tools/call"), DONE)
+        await call
+        await settle()
+
+    def phases(self) -> list[str]:
+        return [fact.after for fact in self.observer.of(PhaseChanged)]
+
+    def steps(self) -> list[str]:
+        return [fact.step for fact in self.observer.of(ReconnectStep)]
+
+
+async def settle() -> None:
+    """Lets everything happen that can happen without the clock."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    one = Scene()
+    async with one.client:
+        yield one
+
+
+# --- opening -----------------------------------------------------------------------------------------
+
+
+async def test_f17_a_client_walks_through_the_phases_of_the_founding_documents() -> None:
+    scene = Scene()
+    assert FOUNDING[scene.client.phase].state == "disconnected"
+    async with scene.client:
+        assert scene.client.initialized
+    names = [FOUNDING[Phase[name]].state for name in scene.phases()]
+    assert names == ["connecting", "connected", "ready", "ready", "disconnected"]
+    assert scene.phases() == ["CONNECTING", "INITIALIZING", "READY", "DRAINING", "CLOSED"]
+
+
+async def test_f18_the_steps_on_the_way_are_told_in_order(scene: Scene) -> None:
+    assert [fact.step for fact in scene.observer.of(OpeningStep)] == [
+        "LoadConfig",
+        "InitTransport",
+        "EstablishConnection",
+        "SendInitialize",
+        "WaitForInitialized",
+    ]
+
+
+async def test_f13_f18_a_line_that_cannot_be_opened_fails_and_names_the_step() -> None:
+    scene = Scene()
+    scene.server.refusals.append(TransportError("nobody listens there"))
+    with pytest.raises(TransportError, match="nobody listens there") as raised:
+        await scene.client.open()
+    assert raised.value.step == "EstablishConnection"
+    assert scene.client.phase is Phase.FAILED
+    assert scene.failures == []  # whoever opens it is told already
+    await scene.client.close()
+    assert scene.client.phase is Phase.CLOSED
+
+
+async def test_f14_l26_a_server_that_does_not_answer_initialize_fails_after_thirty_seconds() -> None:
+    scene = Scene()
+    scene.server.answered.discard("initialize")
+    opening = asyncio.create_task(scene.client.open())
+    await settle()
+    scene.clock.advance(29.9)
+    await settle()
+    assert not opening.done()
+    scene.clock.advance(0.2)
+    with pytest.raises(HandshakeFailed, match="within 30 s") as raised:
+        await opening
+    assert raised.value.step == "WaitForInitialized"
+    assert scene.client.phase is Phase.FAILED
+    assert scene.server.line.closed is not None
+
+
+async def test_f08_k17_a_handshake_that_was_completed_is_not_cut_off_later() -> None:
+    scene = Scene()
+    scene.server.answered.discard("initialize")
+    opening = asyncio.create_task(scene.client.open())
+    await settle()
+    scene.clock.advance(9)
+    request = await scene.server.line.request("initialize")
+    scene.server.line.reply(
+        request,
+        {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "late", "version": "1"}},
+    )
+    await opening
+    scene.clock.advance(3600)
+    await settle()
+    assert scene.client.phase is Phase.READY
+    assert scene.clock.waiting == 0
+    await scene.client.close()
+
+
+async def test_l26_a_revision_that_we_do_not_speak_fails_the_handshake() -> None:
+    scene = Scene()
+    scene.server.revision = "2099-01-01"
+    with pytest.raises(HandshakeFailed, match="speaks revision '2099-01-01', which we do not"):
+        await scene.client.open()
+    assert scene.client.phase is Phase.FAILED
+
+
+@pytest.mark.off_the_record
+@pytest.mark.parametrize("result", [{}, {"protocolVersion": 5}, []])
+async def test_l26_an_answer_to_initialize_that_is_none_fails_the_handshake(result: Any) -> None:
+    scene = Scene()
+    scene.server.answered.discard("initialize")
+    opening = asyncio.create_task(scene.client.open())
+    line = await scene.server.connected(1)
+    line.reply(await line.request("initialize"), result)
+    with pytest.raises(HandshakeFailed, match="malformed"):
+        await opening
+    assert scene.client.phase is Phase.FAILED
+
+
+async def test_l26_a_refusal_of_initialize_fails_the_handshake() -> None:
+    scene = Scene()
+    scene.server.answered.discard("initialize")
+    opening = asyncio.create_task(scene.client.open())
+    line = await scene.server.connected(1)
+    line.error(await line.request("initialize"), -32602, "no")
+    with pytest.raises(HandshakeFailed, match=r"refused initialize: no \(-32602\)"):
+        await opening
+
+
+async def test_a_server_that_dies_in_the_handshake_is_told_with_its_last_words() -> None:
+    scene = Scene()
+    scene.server.answered.discard("initialize")
+    opening = asyncio.create_task(scene.client.open())
+    line = await scene.server.connected(1)
+    line.die("the server process exited with status 3", status=3, last_words="no such module")
+    with pytest.raises(ConnectionClosed, match="no such module") as raised:
+        await opening
+    assert (raised.value.status, raised.value.last_words) == (3, "no such module")
+    assert scene.client.phase is Phase.FAILED
+
+
+async def test_f03_a_call_during_the_handshake_fails_at_once() -> None:
+    scene = Scene()
+    scene.server.answered.discard("initialize")
+    opening = asyncio.create_task(scene.client.open())
+    await scene.server.connected(1)
+    await settle()
+    with pytest.raises(WrongPhase, match="tools/list is not allowed while the session is initializing"):
+        await scene.client.list_tools()
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await scene.client.close()
+
+
+async def test_a_client_whose_opening_is_cancelled_leaves_nothing_behind() -> None:
+    scene = Scene()
+    scene.server.answered.discard("initialize")
+    opening = asyncio.create_task(scene.client.open())
+    line = await scene.server.connected(1)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await settle()
+    assert line.closed is not None
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_one_of_two_who_open_may_be_cancelled() -> None:
+    scene = Scene()
+    scene.server.answered.discard("initialize")
+    first, second = (asyncio.create_task(scene.client.open()) for _ in range(2))
+    line = await scene.server.connected(1)
+    await settle()
+    first.cancel()
+    request = await line.request("initialize")
+    line.reply(
+        request, {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}}
+    )
+    assert await second is scene.client
+    assert len(scene.server.lines) == 1
+    await scene.client.close()
+
+
+async def test_a_client_that_was_never_opened_says_so() -> None:
+    with pytest.raises(MisuseError, match="not open"):
+        await Scene().client.ping()
+
+
+# --- loss --------------------------------------------------------------------------------------------
+
+
+async def test_f11_f22_f24_a_lost_line_is_made_again_at_once_and_calls_work_again(scene: Scene) -> None:
+    await scene.client.ping()
+    scene.server.line.die()
+    await scene.server.connected(2)
+    await scene.client.ping()
+    assert scene.client.phase is Phase.READY
+    assert scene.client.losses == 1
+    assert scene.client.request_id == 2  # initialize and ping: counted anew
+    assert scene.phases()[3:] == ["RECONNECTING", "CONNECTING", "INITIALIZING", "READY"]
+
+
+async def test_f11_read_only_and_idempotent_tools_are_called_again_and_others_are_not(scene: Scene) -> None:
+    await scene.known()
+    calls = {name: scene.call(name) for name in ("look", "put", "pay")}
+    await settle()
+    assert len(scene.client.pending()) == 3
+    scene.server.line.die("killed by SIGKILL", status=-9, last_words="ouch")
+    with pytest.raises(OutcomeUnknown, match=r"may or may not have been done: .*SIGKILL") as raised:
+        await calls["pay"]
+    assert (raised.value.status, raised.value.last_words) == (-9, "ouch")
+    line = await scene.server.connected(2)
+    for _ in range(2):
+        line.reply(await line.request("tools/call"), DONE)
+    assert [(await calls[name]).data for name in ("look", "put")] == ["done", "done"]
+    await settle()
+    assert not [m for m in line.waiting() if m.get("method") == "tools/call"]
+
+
+async def test_a_tool_of_which_nothing_is_known_is_not_called_again() -> None:
+    scene = Scene()
+    scene.server.answered.discard("tools/list")
+    async with scene.client:
+        call = scene.call("look")
+        await scene.server.line.request("tools/call")
+        scene.server.line.die()
+        with pytest.raises(OutcomeUnknown):
+            await call
+
+
+async def test_reads_lists_prompts_and_completions_are_asked_again(scene: Scene) -> None:
+    client = scene.client
+    asked = [
+        asyncio.create_task(client.read_resource("a:b")),
+        asyncio.create_task(client.list_prompts()),
+        asyncio.create_task(client.get_prompt("p")),
+        asyncio.create_task(client.complete("prompt", "p", "a", "x")),
+    ]
+    await settle()
+    scene.server.line.die()
+    line = await scene.server.connected(2)
+    results = {
+        "resources/read": {"contents": []},
+        "prompts/list": {"prompts": []},
+        "prompts/get": {"messages": []},
+        "completion/complete": {"completion": {"values": ["x1"]}},
+    }
+    for _ in asked:
+        message = await line.receive()
+        while message.get("method") not in results:
+            message = await line.receive()
+        line.reply(message, results[message["method"]])
+    await asyncio.gather(*asked)
+
+
+async def test_a_call_that_is_asked_again_keeps_its_deadline(scene: Scene) -> None:
+    await scene.known()
+    scene.server.answered.discard("ping")
+    call = scene.call("look", timeout=10)
+    await settle()
+    scene.clock.advance(7)
+    scene.server.line.die()
+    line = await scene.server.connected(2)
+    await line.request("tools/call")
+    scene.clock.advance(3.1)
+    line.reply(await line.request("ping"), {})
+    with pytest.raises(RequestTimeout):
+        await call
+
+
+async def test_a_call_whose_line_does_not_come_back_in_time_says_so(scene: Scene) -> None:
+    await scene.known()
+    scene.server.refusals = [TransportError("down")] * 50
+    call = scene.call("look", timeout=5)
+    await settle()
+    scene.server.line.die()
+    for _ in range(6):
+        await settle()
+        scene.clock.advance(1)
+    with pytest.raises(ConnectionClosed, match="was not made again within 5 s"):
+        await call
+
+
+async def test_new_calls_wait_while_the_line_is_made_again(scene: Scene) -> None:
+    scene.server.refusals = [TransportError("down")]
+    scene.server.line.die()
+    await settle()
+    assert scene.client.phase is Phase.RECONNECTING
+    call = scene.call("pay")
+    await settle()
+    assert not call.done()
+    scene.clock.advance(1)
+    line = await scene.server.connected(2)
+    line.reply(await line.request("tools/call"), DONE)
+    assert (await call).data == "done"
+
+
+async def test_f23_the_way_back_is_told_step_by_step(scene: Scene) -> None:
+    scene.server.refusals = [TransportError("down")] * 3
+    scene.server.line.die()
+    for seconds in (1, 2, 4):
+        await settle()
+        scene.clock.advance(seconds)
+    await scene.server.connected(2)
+    await settle()
+    failed = ["Failure", "IncrementRetryCount", "CheckMaxRetries"]
+    assert scene.steps() == [
+        "Attempt",
+        *failed,
+        *(["Backoff", "Attempt", *failed] * 2),
+        "Backoff",
+        "Attempt",
+        "Success",
+    ]
+    waits = [fact.detail for fact in scene.observer.of(ReconnectStep) if fact.step == "Backoff"]
+    assert waits == ["1 s", "2 s", "4 s"]
+
+
+async def test_f12_f25_k13_after_the_last_attempt_the_client_fails_and_says_so() -> None:
+    scene = Scene(max_retries=2)
+    async with scene.client:
+        scene.server.refusals = [TransportError("down")] * 2
+        scene.server.line.die()
+        await settle()
+        scene.clock.advance(1)
+        await settle()
+        assert scene.client.phase is Phase.FAILED
+        [told] = scene.failures
+        assert isinstance(told, RetriesExhausted)
+        with pytest.raises(RetriesExhausted, match="2 attempts in a row have failed; down"):
+            await scene.client.ping()
+    assert scene.client.phase is Phase.CLOSED
+
+
+async def test_f05_a_client_that_has_failed_can_be_opened_again() -> None:
+    scene = Scene(max_retries=1)
+    await scene.client.open()
+    scene.server.refusals = [TransportError("down")]
+    scene.server.line.die()
+    await settle()
+    with pytest.raises(RetriesExhausted):
+        await scene.client.ping()
+    await scene.client.open()
+    await scene.client.ping()
+    await scene.client.close()
+
+
+async def test_after_too_many_losses_in_a_period_the_client_is_degraded() -> None:
+    scene = Scene()
+    async with scene.client:
+        await scene.known()
+        for times in range(2, 7):
+            scene.server.line.die()
+            await scene.server.connected(times)
+            await scene.client.ping()
+        scene.server.line.die("gone again", last_words="Segmentation fault")
+        with pytest.raises(Degraded, match=r"(?s)lost 6 times within 60 s, and 5 is the most.*Segmentation fault"):
+            await scene.client.call_tool("look")
+        assert scene.client.phase is Phase.FAILED
+        assert isinstance(scene.failures[0], Degraded)
+        assert len(scene.server.lines) == 6
+
+
+@pytest.mark.parametrize("renewing", [False, True])
+async def test_a_server_that_falls_over_right_after_every_handshake_degrades_the_client(renewing: bool) -> None:
+    scene = Scene()
+    async with scene.client:
+        if renewing:  # then it falls over before anybody else may use the line
+            scene.server.answered.add("resources/subscribe")
+            await scene.client.subscribe("a:1")
+            scene.server.answered.discard("resources/subscribe")
+        scene.server.line.die()
+        for times in range(2, 7):
+            await settle()
+            scene.clock.advance(1 if renewing else 0)
+            line = await scene.server.connected(times)
+            await line.request("resources/subscribe" if renewing else "notifications/initialized")
+            line.die()
+        await settle()
+        assert scene.client.phase is Phase.FAILED
+        assert [type(failure) for failure in scene.failures] == [Degraded]
+
+
+async def test_f10_without_auto_reconnect_a_loss_is_a_failure() -> None:
+    scene = Scene(auto_reconnect=False)
+    async with scene.client:
+        await scene.known()
+        looking, paying = scene.call("look"), scene.call("pay")
+        await settle()
+        scene.server.line.die("gone", status=1)
+        for call, kind in ((looking, ConnectionClosed), (paying, OutcomeUnknown)):
+            with pytest.raises(ConnectionClosed, match="gone") as raised:
+                await call
+            assert type(raised.value) is kind
+            assert raised.value.status == 1
+        await settle()
+        assert scene.client.phase is Phase.FAILED
+        with pytest.raises(RetriesExhausted, match="not to be made again; the connection closed: gone"):
+            await scene.client.ping()
+    assert len(scene.server.lines) == 1
+
+
+async def test_subscriptions_log_level_and_catalogue_are_renewed_with_the_line(scene: Scene) -> None:
+    scene.server.answered |= {"resources/subscribe", "resources/unsubscribe", "logging/setLevel"}
+    await scene.known()
+    await scene.client.subscribe("a:1")
+    await scene.client.subscribe("a:2")
+    await scene.client.unsubscribe("a:2")
+    await scene.client.set_log_level("warning")
+    scene.server.line.die()
+    line = await scene.server.connected(2)
+    await scene.client.ping()
+    said = [(m.get("method"), m.get("params")) for m in line.transcript.said_by("client")]
+    assert ("resources/subscribe", {"uri": "a:1"}) in said
+    assert ("resources/subscribe", {"uri": "a:2"}) not in said
+    assert ("logging/setLevel", {"level": "warning"}) in said
+    assert "tools/list" in dict(said)
+    assert scene.client.subscriptions == ("a:1",)
+
+
+async def test_a_subscription_that_cannot_be_renewed_keeps_nobody(scene: Scene) -> None:
+    scene.server.answered.add("resources/subscribe")
+    await scene.client.subscribe("a:1")
+    scene.server.answered.discard("resources/subscribe")
+    scene.server.line.die()
+    line = await scene.server.connected(2)
+    line.error(await line.request("resources/subscribe"), -32002, "gone")
+    await scene.client.ping()
+
+
+# --- silence -----------------------------------------------------------------------------------------
+
+
+async def test_k10_after_a_timeout_a_ping_that_is_answered_leaves_the_line_alone(scene: Scene) -> None:
+    scene.server.answered.discard("ping")
+    call = scene.call("pay", timeout=2)
+    await scene.server.line.request("tools/call")
+    scene.clock.advance(2)
+    ping = await scene.server.line.request("ping")
+    assert not call.done()
+    scene.server.line.reply(ping, {})
+    with pytest.raises(RequestTimeout, match="tools/call was not done after 2 s") as raised:
+        await call
+    assert type(raised.value) is RequestTimeout
+    assert scene.client.phase is Phase.READY
+
+
+async def test_k10_those_who_time_out_together_share_one_ping(scene: Scene) -> None:
+    scene.server.answered.discard("ping")
+    calls = [scene.call("pay", timeout=2) for _ in range(3)]
+    await settle()
+    scene.clock.advance(2)
+    await settle()
+    pings = [m for m in scene.server.line.waiting() if m.get("method") == "ping"]
+    assert len(pings) == 1
+    scene.server.line.reply(pings[0], {})
+    for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        assert type(outcome) is RequestTimeout
+
+
+async def test_k11_a_server_that_answers_no_ping_either_is_given_up_and_reached_again(scene: Scene) -> None:
+    scene.server.answered.discard("ping")
+    call, other = scene.call("pay", timeout=2), scene.call("pay")
+    await settle()
+    scene.clock.advance(2)
+    await settle()
+    scene.clock.advance(5)
+    with pytest.raises(TimeoutReconnecting) as raised:
+        await call
+    assert raised.value.kind == "timeout_reconnecting"
+    with pytest.raises(OutcomeUnknown, match="answers no ping"):
+        await other
+    await scene.server.connected(2)
+    assert scene.server.lines[0].closed is not None
+
+
+async def test_k11_without_auto_reconnect_it_is_a_connection_timeout() -> None:
+    scene = Scene(auto_reconnect=False)
+    async with scene.client:
+        scene.server.answered.discard("ping")
+        call = scene.call("pay", timeout=2)
+        await settle()
+        scene.clock.advance(2)
+        await settle()
+        scene.clock.advance(5)
+        with pytest.raises(ConnectionTimeout) as raised:
+            await call
+        assert type(raised.value) is ConnectionTimeout
+        await settle()
+        assert scene.client.phase is Phase.FAILED
+
+
+async def test_k04_a_ping_that_is_not_answered_is_a_timeout_and_no_more(scene: Scene) -> None:
+    scene.server.answered.discard("ping")
+    ping = asyncio.create_task(scene.client.ping())
+    await settle()
+    scene.clock.advance(5)
+    with pytest.raises(RequestTimeout, match="ping was not done after 5 s"):
+        await ping
+    assert scene.client.phase is Phase.READY
+
+
+async def test_k18_a_late_answer_reaches_nobody(scene: Scene) -> None:
+    late = scene.call("pay", timeout=2)
+    request = await scene.server.line.request("tools/call")
+    scene.clock.advance(2)
+    with pytest.raises(RequestTimeout):
+        await late
+    next_call = scene.call("pay")
+    second = await scene.server.line.request("tools/call")
+    scene.server.line.reply(request, {"content": [{"type": "text", "text": "late"}]})
+    await settle()
+    assert not next_call.done()
+    scene.server.line.reply(second, DONE)
+    assert (await next_call).data == "done"
+
+
+async def test_progress_renews_the_time_of_a_call_up_to_an_hour(scene: Scene) -> None:
+    heard: list[float] = []
+    call = scene.call("pay", timeout=10, on_progress=lambda told: heard.append(told.progress))
+    request = await scene.server.line.request("tools/call")
+    token = request["params"]["_meta"]["progressToken"]
+    for step in range(1, 400):
+        scene.clock.advance(9.5)
+        await settle()
+        if call.done():
+            break
+        scene.server.line.notify("notifications/progress", {"progressToken": token, "progress": step})
+        await settle()
+    assert heard == list(range(1, len(heard) + 1))
+    assert 3590 <= len(heard) * 9.5 <= 3610
+    with pytest.raises(RequestTimeout):
+        await call
+
+
+# --- closing -----------------------------------------------------------------------------------------
+
+
+async def test_f06_a_closed_client_takes_no_calls(scene: Scene) -> None:
+    await scene.client.close()
+    assert scene.client.phase is Phase.CLOSED
+    with pytest.raises(ConnectionClosed, match="was closed"):
+        await scene.client.ping()
+
+
+async def test_calls_that_are_under_way_when_the_client_is_closed_say_what_is_known_of_them(scene: Scene) -> None:
+    await scene.known()
+    looking, paying = scene.call("look"), scene.call("pay")
+    await settle()
+    await scene.client.close()
+    with pytest.raises(ConnectionClosed, match="the client was closed"):
+        await looking
+    with pytest.raises(OutcomeUnknown):
+        await paying
+
+
+async def test_a_client_can_be_closed_while_it_waits_to_reach_its_server_again(scene: Scene) -> None:
+    scene.server.refusals = [TransportError("down")] * 9
+    scene.server.line.die()
+    await settle()
+    waiting = asyncio.create_task(scene.client.ping())
+    await settle()
+    await scene.client.close()
+    with pytest.raises(ConnectionClosed, match="was closed"):
+        await waiting
+    assert scene.client.phase is Phase.CLOSED
+    assert scene.clock.waiting == 0
+
+
+async def test_a_client_can_be_opened_and_closed_again_and_again(scene: Scene) -> None:
+    for times in range(2, 5):
+        await scene.client.close()
+        await scene.client.close()
+        await scene.client.open()
+        await scene.client.open()
+        await scene.client.ping()
+        assert len(scene.server.lines) == times
+
+
+async def test_whoever_is_cancelled_while_closing_does_not_stop_that(scene: Scene) -> None:
+    closing = asyncio.create_task(scene.client.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await settle()
+    assert scene.client.phase is Phase.CLOSED
+    assert scene.server.line.closed is not None
