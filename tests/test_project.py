@@ -38,9 +38,12 @@ MAY_IMPORT = {
     "observers": GROUND_FLOOR,
     "conversation": GROUND_FLOOR | {"wire", "protocol", "registry", "transports.channel"},
     "server": GROUND_FLOOR | {"wire", "protocol", "registry", "conversation", "transports.channel"},
+    "supervision": GROUND_FLOOR,
+    "client": GROUND_FLOOR
+    | {"wire", "protocol", "registry", "conversation", "transports.channel", "supervision.policy"},
 }
-ASSEMBLY = {"server.server", "server.run"}  # may also import these:
-ASSEMBLED = {"transports", "observers"}
+ASSEMBLY = {"server.server", "server.run", "client.client", "client.targets"}  # may also import these:
+ASSEMBLED = {"transports", "observers", "server", "client"}
 ANYTHING = {"", "testing"}  # the package itself, and what tests use
 
 PURE = ("wire", "protocol", "registry")

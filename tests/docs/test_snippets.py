@@ -4,6 +4,7 @@ import ast
 import asyncio
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#(?P<anchor>[^)]+))?\)")
 RUN = "server.run()"
+SAVED = re.compile(r"^Saved as `(\w+\.py)`", re.MULTILINE)
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:
@@ -33,8 +35,19 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+def save(page: Path, folder: Path) -> None:
+    """Saves the programs of a page under the names that it gives them."""
+    names = SAVED.findall(page.read_text("utf-8"))
+    programs = [code for _, code in blocks(page, "python") if serves(code)]
+    for name, code in zip(names, programs, strict=False):
+        (folder / name).write_text(code, "utf-8")
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
-def test_the_examples_of_a_page_run(page: Path) -> None:
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(page, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     namespace: dict[str, object] = {"__name__": "__main__"}
     module = sys.modules["__main__"]
     with asyncio.Runner() as runner:
