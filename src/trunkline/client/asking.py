@@ -5,6 +5,7 @@ time left. Otherwise whoever asked is told that nobody knows whether it was done
 time is followed by a ping: if that is answered, only the question has failed; if not, the line is given up.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,12 @@ async def ask(
     while True:
         connection = line.connection or await line.usable(name, left or _allowed(name, line.settings))
         try:
-            return await connection.request(name, params, timeout=left, on_progress=on_progress)
+            asked = connection.ask(name, params, timeout=left, on_progress=on_progress)
+            try:
+                return await asked.waiter
+            except asyncio.CancelledError:
+                connection.forget(asked)
+                raise
         except RequestTimeout as late:
             raise await _judged(line, connection, late) from None
         except ConnectionClosed as lost:

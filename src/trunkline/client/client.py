@@ -1,10 +1,11 @@
 """Client: what people write. Puts the parts together and keeps the line."""
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import cache, partial
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from msgspec import Struct
 
@@ -45,6 +46,7 @@ from trunkline.wire import codec
 __all__ = ["Client", "Pending"]
 
 T = TypeVar("T")
+_LOOP_ENDED: Final = "the event loop that this client was opened on has ended"
 
 
 class Pending(Struct, frozen=True):
@@ -110,39 +112,30 @@ class Client(Calls):
         self._given_clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock: Clock | None = None
-        self._shared: Shared | None = None
         self._line: Line | None = None
         self._reading: asyncio.Task[None] | None = None  # the catalogue
-        self._background: set[asyncio.Task[Any]] = set()
 
     # --- opening and closing -------------------------------------------------------------------
 
     async def open(self) -> Self:
         """Connects, and waits until calls can be made; raises why not. An open client stays as it is."""
+        if self._away:
+            return await self._at_home(self.open())
+        while self._line is not None and self._line.ending:
+            await self._line.ended()
         if self._line is None or self._line.over:
             self._line = self._new_line()
-        elif self._loop is not asyncio.get_running_loop():
-            return await self._at_home(self.open())
         await self._line.opened()
         return self
 
     async def close(self) -> None:
         """Ends the connection and waits until nothing of it is left. A closed client can be opened again."""
-        if self._line is None:
-            return
-        if not self._line.over and self._loop is not asyncio.get_running_loop():
-            await self._at_home(self.close())
-            return
-        await self._line.close()
-        self._notices.close()
-        for task in self._background:
-            task.cancel()
-        if self._background:
-            await asyncio.wait(self._background)
-        if self._shared is not None:
-            self._shared.threads.close()
-            self._shared = None
-        self._catalogue.stale()
+        if self._away:
+            with contextlib.suppress(ConnectionClosed):  # the loop that it lived on has ended first
+                await self._at_home(self.close())
+        elif self._line is not None:
+            self._notices.close()
+            await self._line.close()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -150,33 +143,46 @@ class Client(Calls):
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
+    @property
+    def _away(self) -> bool:
+        """Whether the line lives on another loop than the one that runs here."""
+        return self._line is not None and not self._line.over and self._loop is not asyncio.get_running_loop()
+
     async def _at_home(self, asked: Coroutine[Any, Any, T]) -> T:
         """Does something on the client's own loop, for whoever runs on another."""
         if self._loop is None or self._loop.is_closed():
             asked.close()
-            raise MisuseError("the event loop that this client was opened on has ended")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
+            raise MisuseError(_LOOP_ENDED)
+        outcome = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
+        try:
+            await asyncio.wait([outcome])
+        except asyncio.CancelledError:
+            outcome.cancel()
+            raise
+        if outcome.cancelled():
+            raise ConnectionClosed(_LOOP_ENDED)
+        return outcome.result()
 
     def _new_line(self) -> Line:
         loop = self._loop = asyncio.get_running_loop()
         clock = self._clock = self._given_clock or LoopClock(loop)
         features = (self._answers.feature(), self._notices.feature())
-        self._shared = Shared(Dispatcher(features), Threads(loop, self.settings.max_threads), clock, self._observers)
+        shared = Shared(Dispatcher(features), Threads(loop, self.settings.max_threads), clock, self._observers)
+        self._catalogue.stale()
         return Line(
             self._connector,
-            self._connection,
+            partial(self._connection, shared),
             self._greet,
             settings=self.settings,
             clock=clock,
             observers=self._observers,
             on_failed=self._on_failed,
+            on_end=shared.threads.close,
         )
 
     def _connection(
-        self, channel: Channel, phase: Phase, meaning: Callable[[Connection, Closed], Signal]
+        self, shared: Shared, channel: Channel, phase: Phase, meaning: Callable[[Connection, Closed], Signal]
     ) -> Connection:
-        if self._shared is None:
-            raise ConnectionClosed("the client was closed")
         capabilities = self._answers.capabilities()
         if self._experimental:
             capabilities["experimental"] = self._experimental
@@ -188,7 +194,7 @@ class Client(Calls):
             settings=self.settings,
             phase=phase,
         )
-        return Connection(self._shared, session, channel, meaning)
+        return Connection(shared, session, channel, meaning)
 
     async def _greet(self, connection: Connection, again: bool) -> None:
         """Gives a new connection what the last one had: log level, subscriptions, catalogue."""
@@ -225,36 +231,31 @@ class Client(Calls):
         if asyncio.get_running_loop() is not self._loop:
             asked = self._ask(name, params, repeatable=repeatable, timeout=timeout, on_progress=on_progress)
             return await self._at_home(asked)
-        told = None if on_progress is None else self._teller(on_progress)
+        told = None if on_progress is None else self._teller(line, on_progress)
         raw = await ask(line, clock, name, params, repeatable=repeatable, timeout=timeout, on_progress=told)
         try:
             return _reader(name)(raw)
         except (codec.DecodeError, RecursionError) as error:
             raise BadAnswer(name, str(error)) from None
 
-    def _teller(self, on_progress: OnProgress) -> Callable[[ProgressParams], None]:
+    def _teller(self, line: Line, on_progress: OnProgress) -> Callable[[ProgressParams], None]:
         """Tells a function of progress; what an async one waits for goes on beside the call."""
 
         def tell(progress: ProgressParams) -> None:
             value = on_progress(progress)
             if inspect.isawaitable(value):
-                self._own(_awaited(value))
+                line.beside(_awaited(value))
 
         return tell
-
-    def _own(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
 
     # --- the catalogue -------------------------------------------------------------------------
 
     def _read_beside(self) -> None:
         self._catalogue.wanted = True
-        connection = None if self._line is None else self._line.connection
-        if connection is not None and (self._reading is None or self._reading.done()):
-            self._reading = self._own(self._read_catalogue(connection))
+        line = self._line
+        if line is None or line.connection is None or not (self._reading is None or self._reading.done()):
+            return
+        self._reading = line.beside(self._read_catalogue(line.connection))
 
     async def _catalogued(self) -> None:
         if self._reading is not None and not self._reading.done():

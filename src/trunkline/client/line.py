@@ -56,8 +56,10 @@ class Line:
         clock: Clock,
         observers: Observers,
         on_failed: Callable[[TrunklineError], object] | None = None,
+        on_end: Callable[[], object],
     ) -> None:
-        """`greet` is told of each new connection before anybody else uses it, and whether it is not the first."""
+        """`greet` is told of each new connection before anybody else uses it, and whether it is not the first; `on_end`
+        lets go of what only this line needs."""
         self.connection: Connection | None = None  # to be used now; None while there is none
         self.losses = 0
         self._connector = connector
@@ -68,6 +70,7 @@ class Line:
         self._clock = clock
         self._observers = observers
         self._on_failed = on_failed
+        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._phase = Phase.NEW  # while there has been no connection
         self._fresh: Connection | None = None  # the last that was made, in use or not
@@ -77,7 +80,8 @@ class Line:
         self._stop: asyncio.Future[None] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._back: asyncio.Future[None] = self._loop.create_future()  # the line has been made again, or will not be
-        self._closing: set[asyncio.Task[None]] = set()  # channels that were given up
+        self._closing: set[asyncio.Task[None]] = set()  # channels that have ended
+        self._beside: set[asyncio.Task[Any]] = set()  # what goes on beside calls
         self._openers = 0
         self._opening = ""  # the step that is being made
         self._task = self._loop.create_task(self._live(), name=f"trunkline: line to {connector.name}")
@@ -96,6 +100,11 @@ class Line:
     def over(self) -> bool:
         """Whether nothing of it is left."""
         return self._task.done()
+
+    @property
+    def ending(self) -> bool:
+        """Whether it is about to be over."""
+        return not self.over and (self._stop.done() or self._failure is not None)
 
     @property
     def recovers(self) -> bool:
@@ -119,7 +128,15 @@ class Line:
     async def close(self) -> None:
         """Closes the line and waits until nothing of it is left. Whoever is cancelled meanwhile does not stop that."""
         self._ask_to_stop()
-        await asyncio.wait([self._task])
+        await self.ended()
+        self._shut()
+
+    async def ended(self) -> None:
+        """Waits until nothing of it is left."""
+        if not self.over:
+            await asyncio.wait([self._task])
+
+    def _shut(self) -> None:
         if self._fresh is None:
             self._phase = lifecycle.step(self._phase, Signal.CLOSE)
         elif self._fresh.session.phase is not Phase.CLOSED:
@@ -146,12 +163,16 @@ class Line:
     def give_up(self, connection: Connection, reason: str) -> None:
         """Treats a connection as lost, though its channel has not closed."""
         connection.give_up(reason)
-        self._let_go(connection.channel)
 
-    def _let_go(self, channel: Channel) -> None:
-        task = self._loop.create_task(_closed(channel))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+    def beside(self, work: "Coroutine[Any, Any, T]") -> "asyncio.Task[T]":
+        """Has something done beside calls; it does not outlive the line."""
+        return self._started(work, self._beside)
+
+    def _started(self, work: "Coroutine[Any, Any, T]", among: "set[asyncio.Task[Any]]") -> "asyncio.Task[T]":
+        task = self._loop.create_task(work)
+        among.add(task)
+        task.add_done_callback(among.discard)
+        return task
 
     # --- its life ------------------------------------------------------------------------------
 
@@ -221,6 +242,10 @@ class Line:
             raise self._at_step(HandshakeFailed(f"{self._connector.name} was not ready within {seconds:g} s")) from None
         except TransportError as error:
             raise self._at_step(error)  # noqa: B904 - the very same
+        except TrunklineError:
+            raise
+        except Exception as error:  # a server's lifespan, for one
+            raise self._at_step(TransportError(f"{self._connector.name} cannot be reached: {error!r}")) from error
 
     def _at_step(self, error: TransportError) -> TransportError:
         error.step = self._opening
@@ -236,17 +261,20 @@ class Line:
 
         channel = await self._connector.connect(accept)
         connection: Any = self._fresh
+        if connection.gone.done():
+            raise loss(connection.gone.result())
         try:
             self._enter("SendInitialize")
             await connection.initialize(lambda: self._enter("WaitForInitialized"))
             await self._greet(connection, again)
         except BaseException:
-            await channel.close()
+            await _closed(channel)
             raise
         return connection
 
     def _meaning(self, connection: Connection, closed: Closed) -> Signal:  # noqa: ARG002 - whatever the reason
-        """What it means that a connection has ended."""
+        """What it means that a connection has ended. Its channel may need a while to end, too."""
+        self._started(_closed(connection.channel), self._closing)
         if connection is self.connection:
             self.connection = None
         session = connection.session
@@ -287,9 +315,15 @@ class Line:
             if self._fresh.session.allows(Signal.DRAIN):
                 self._fresh.step(Signal.DRAIN)
             self._fresh.deafen("the client was closed")
+        for task in self._beside:
+            task.cancel()
+        self._on_end()
+        if self._fresh is not None:
             await _closed(self._fresh.channel)
-        if self._closing:
-            await asyncio.wait(self._closing)
+        if self._stop.done():
+            self._shut()
+        if left := self._closing | self._beside:
+            await asyncio.wait(left)
 
     def _call_back(self) -> None:
         if not self._back.done():
@@ -345,8 +379,12 @@ def _ring(timer: "asyncio.Future[None]") -> None:
 
 
 async def _closed(channel: Channel) -> None:
+    """Closes a channel. Not even the end of the loop cuts that short: a channel sees to it that it has an end."""
     with contextlib.suppress(TransportError, OSError):
-        await channel.close()
+        try:
+            await channel.close()
+        except asyncio.CancelledError:
+            await channel.close()
 
 
 def _again(error: TrunklineError) -> TrunklineError:

@@ -14,6 +14,8 @@ from typing import Any, Final, Literal, Union, cast
 
 import msgspec
 
+from trunkline.wire import codec
+
 __all__ = ["WRAPPED", "rebuilder", "type_of"]
 
 WRAPPED: Final = "result"
@@ -52,7 +54,7 @@ def type_of(schema: Any, *, root: Schema | None = None) -> Any:
     """A type for values of a schema; `Any` where there is none."""
     kind = _Reader(root if root is not None else schema).read(schema)
     try:
-        msgspec.json.Decoder(kind)
+        codec.decoder(kind)
     except TypeError:  # a union of types that cannot be told apart, for one
         return Any
     return kind

@@ -65,7 +65,7 @@ def _as(name: str, wanted: Any, plain: ToolResult, structured: Any) -> Any:
     if structured is not UNSET:
         members = cast("dict[str, Any]", structured if isinstance(structured, dict) else {})
         inner = [members[WRAPPED]] if list(members) == [WRAPPED] else []
-        tried = [codec.to_json(value) for value in (*inner, structured)]
+        tried = [codec.to_json(value) for value in cast("list[Any]", [*inner, structured])]
     else:
         tried = [plain.text.encode(), codec.to_json(plain.text)]
     why: Exception | None = None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trunkline import Client
+from trunkline import Client, Context, Server
 from trunkline.client.questions import Choice, Question, UrlQuestion, checked
 from trunkline.errors import InvalidParams, MisuseError
 from trunkline.facts import HandlerFailed
@@ -89,6 +89,24 @@ async def test_s01_a_function_writes_the_next_message() -> None:
         answer = await server.line.call("sampling/createMessage", SAMPLE)
     assert answer["result"]["model"] == "model-1"
     assert asked[0].max_tokens == 10
+
+
+async def test_s07_s15_model_reason_and_content_come_back_to_the_handler_that_asked() -> None:
+    asking = Server("asking")
+    replies: list[CreateMessageResult] = []
+
+    @asking.tool
+    async def ask(ctx: Context) -> str:
+        replies.append(await ctx.sample("What is the capital of France?", max_tokens=5))
+        return "asked"
+
+    def answer(params: CreateMessageParams) -> CreateMessageResult:
+        assert params.max_tokens == 5
+        return CreateMessageResult("assistant", TextContent("Paris is the"), "model-1", "max_tokens")
+
+    async with Client(asking, sampling=answer) as client:
+        await client.call_tool("ask")
+    assert replies == [CreateMessageResult("assistant", TextContent("Paris is the"), "model-1", "maxTokens")]
 
 
 async def test_a_plain_function_may_take_its_time_and_give_text() -> None:

@@ -433,7 +433,7 @@ async def test_a_server_that_falls_over_right_after_every_handshake_degrades_the
         assert [type(failure) for failure in scene.failures] == [Degraded]
 
 
-async def test_f10_without_auto_reconnect_a_loss_is_a_failure() -> None:
+async def test_f10_w23_without_auto_reconnect_a_loss_fails_what_is_pending_and_the_client() -> None:
     scene = Scene(auto_reconnect=False)
     async with scene.client:
         await scene.known()

@@ -139,3 +139,19 @@ def test_x04_a_capability_is_not_named_to_a_revision_that_does_not_know_it(
 ) -> None:
     everything = {name: {} for name in ("tools", "completions", "elicitation", "tasks", "extensions", "own")}
     assert list(without_newer(everything, revision)) == names
+
+
+@pytest.mark.parametrize(
+    ("given", "in_2025_06_18"),
+    [
+        ({"elicitation": {"form": {}, "url": {}}}, {"elicitation": {}}),
+        ({"elicitation": {}}, {"elicitation": {}}),
+        ({"elicitation": {"url": {}}}, {}),  # it was about forms, and there are none
+        ({"sampling": {"tools": {}, "own": {}}}, {"sampling": {"own": {}}}),
+    ],
+)
+def test_x04_a_member_is_not_named_to_a_revision_that_does_not_know_it(
+    given: dict[str, Any], in_2025_06_18: dict[str, Any]
+) -> None:
+    assert without_newer(given, Revision.V2025_06_18) == in_2025_06_18
+    assert without_newer(given, Revision.V2025_11_25) == given

@@ -22,7 +22,7 @@ PAUSE             -           -             -             PAUSED        -       
 RESUME            -           -             -             -             READY         -             -         -           -
 LOSE              -           RECONNECTING  RECONNECTING  RECONNECTING  RECONNECTING  -             -         -           -
 DRAIN             -           DRAINING      DRAINING      DRAINING      DRAINING      -             -         -           -
-FAIL              FAILED      FAILED        FAILED        FAILED        FAILED        FAILED        FAILED    -           -
+FAIL              FAILED      FAILED        FAILED        FAILED        FAILED        FAILED        FAILED    FAILED      -
 CLOSE             CLOSED      CLOSED        CLOSED        CLOSED        CLOSED        CLOSED        CLOSED    CLOSED      CLOSED
 """
 HEAD, *ROWS = [line.split() for line in PICTURE.strip().splitlines()]
@@ -79,7 +79,7 @@ def test_f06_nothing_but_closing_is_allowed_once_closed() -> None:
 
 
 def test_f05_nothing_is_received_or_sent_once_failed() -> None:
-    assert LIFECYCLE[Phase.FAILED].keys() == {Signal.CONNECT, Signal.CLOSE}
+    assert LIFECYCLE[Phase.FAILED].keys() == {Signal.CONNECT, Signal.FAIL, Signal.CLOSE}
 
 
 @pytest.mark.parametrize(

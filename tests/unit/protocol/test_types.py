@@ -369,6 +369,31 @@ def test_s06_max_tokens_is_a_number_and_stop_sequences_keep_their_order() -> Non
     assert create_message('"maxTokens":10,"stopSequences":["b","a"]').stop_sequences == ["b", "a"]
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("end_turn", "endTurn"),
+        ("end_of_turn", "endTurn"),
+        ("max_tokens", "maxTokens"),
+        ("stop_sequence", "stopSequence"),
+        ("tool_use", "toolUse"),
+        ("maxTokens", "maxTokens"),
+        ("content_filter", "content_filter"),
+    ],
+)
+def test_s08_x16_reasons_to_stop_are_said_in_the_words_of_the_specification(said: str, reason: str) -> None:
+    assert t.CreateMessageResult("assistant", t.TextContent("x"), "m", said).stop_reason == reason
+
+
+def test_s17_the_example_reply_of_the_founding_documents_is_understood() -> None:
+    reply = (
+        b'{"role":"assistant","content":{"type":"text","text":"The capital of France is Paris."},'
+        b'"model":"claude-3-sonnet-20240229","stopReason":"end_turn"}'
+    )
+    result = msgspec.json.decode(reply, type=t.CreateMessageResult)
+    assert (result.model, result.stop_reason) == ("claude-3-sonnet-20240229", "endTurn")
+
+
 def test_x16_a_message_has_one_block_or_several_and_any_reason_to_stop() -> None:
     block = '{"type":"text","text":"a"}'
     for content in (block, f"[{block}]"):
@@ -376,7 +401,7 @@ def test_x16_a_message_has_one_block_or_several_and_any_reason_to_stop() -> None
         result = msgspec.json.decode(answer, type=t.CreateMessageResult)
 
         assert result.content in (t.TextContent("a"), [t.TextContent("a")])
-        assert result.stop_reason == "end_turn"
+        assert result.stop_reason == "endTurn"
 
 
 # elicitation

@@ -1,7 +1,7 @@
 """Sampling: a server asks the client's language model."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 from msgspec import UNSET, Meta
 
@@ -24,6 +24,13 @@ __all__ = [
 ]
 
 _Priority = Annotated[float, Meta(ge=0, le=1)]
+_REASONS: Final = {
+    "end_turn": "endTurn",
+    "end_of_turn": "endTurn",
+    "stop_sequence": "stopSequence",
+    "max_tokens": "maxTokens",
+    "tool_use": "toolUse",
+}
 
 
 class ModelHint(Wire):
@@ -118,6 +125,11 @@ class CreateMessageResult(Result):
     content: SamplingBlock | list[SamplingBlock]
     model: str
     stop_reason: str | None = None  # endTurn, stopSequence, maxTokens, toolUse, or the model's own
+
+    def __post_init__(self) -> None:
+        """Says the usual reasons in the specification's words, however the model says them."""
+        if self.stop_reason in _REASONS:
+            self.stop_reason = _REASONS[self.stop_reason]
 
     @property
     def message(self) -> SamplingMessage:
