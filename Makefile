@@ -39,7 +39,7 @@ $(PEERS)/node/.ready: tests/interop/peers/package.json | $(VENV)/.ready
 demo: $(VENV)/.ready
 	$(BIN)/python examples/tour.py
 
-test: check $(PEERS)/mcp/.ready .cache/schemas/.ready
+test: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready .cache/schemas/.ready
 	rm -rf .cache/coverage && mkdir -p .cache/coverage
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report= tests
 	$(BIN)/python tools/coverage_gates.py

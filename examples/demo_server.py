@@ -4,12 +4,13 @@ python examples/demo_server.py
 """
 
 import asyncio
+import os
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from trunkline import Context, ResourceNotFound, Server, ToolError
+from trunkline import Context, ResourceNotFound, Server, ToolAnnotations, ToolError
 
 LOG = "greenhouse://log"
 SEASONS = ("spring", "summer", "autumn", "winter")
@@ -36,7 +37,7 @@ class Order:
     packets: Annotated[int, Meta(ge=1, le=20)] = 1
 
 
-@server.tool
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
 async def survey(ctx: Context) -> list[Reading]:
     """Measures every bed, one after the other."""
     readings: list[Reading] = []
@@ -44,14 +45,18 @@ async def survey(ctx: Context) -> list[Reading]:
         await asyncio.sleep(0.15)  # a slow sensor
         readings.append(Reading(bed, moisture, dry=moisture < 40))
         await ctx.progress(done, total=len(beds), message=bed)
+        if moisture < 40:
+            ctx.log("warning", f"the bed of {bed} is dry", logger="sensors")
     return readings
 
 
 @server.tool
-def water(bed: str, litres: Annotated[int, Meta(ge=1, le=10)]) -> Reading:
+async def water(bed: str, litres: Annotated[int, Meta(ge=1, le=10)], ctx: Context) -> Reading:
     """Waters a bed and writes it into the log."""
     if bed not in beds:
         raise ToolError(f"there is no bed of {bed}; there are {', '.join(beds)}")
+    await ctx.progress(1, total=2, message="the valve opens")
+    await asyncio.sleep(0.15)
     beds[bed] = min(100, beds[bed] + 10 * litres)
     log.append(f"watered {bed} with {litres} l")
     server.notify_updated(LOG)
@@ -71,6 +76,12 @@ async def order_seeds(ctx: Context) -> str:
 def read_log() -> str:
     """What happened today."""
     return "\n".join(log)
+
+
+@server.resource("greenhouse://process", mime_type="text/plain")
+def read_process() -> str:
+    """The number of the process that this server is."""
+    return str(os.getpid())
 
 
 @server.resource("greenhouse://beds/{bed}")

@@ -15,8 +15,10 @@ from trunkline.client.questions import Question, UrlQuestion, checked
 from trunkline.conversation.connection import Connection
 from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
+from trunkline.conversation.progress import report
 from trunkline.errors import InvalidParams, MisuseError
 from trunkline.protocol.inflight import Running
+from trunkline.protocol.meta import progress_token
 from trunkline.protocol.types import (
     CreateMessageParams,
     CreateMessageResult,
@@ -30,21 +32,40 @@ from trunkline.protocol.types import (
 from trunkline.registry.handlers import OnThread
 from trunkline.registry.signatures import called
 
-__all__ = ["Answers", "Elicit", "OpenUrl", "RootLike", "Sample", "root_of"]
+__all__ = ["Answering", "Answers", "Elicit", "OpenUrl", "RootLike", "Sample", "root_of"]
 
 RootLike = Root | str | Path
 """A root, its `file:` URI, or a path."""
 
-Sample = Callable[[CreateMessageParams], "CreateMessageResult | str | Awaitable[CreateMessageResult | str]"]
-"""Writes the next message; plain text will do."""
+Sample = Callable[..., "CreateMessageResult | str | Awaitable[CreateMessageResult | str]"]
+"""Writes the next message, of `CreateMessageParams`; plain text will do."""
 
-Elicit = Callable[[Question], "ElicitResult | Mapping[str, Any] | None | Awaitable[Any]"]
-"""Asks the user a question: gives what was filled in, or None if the user declines; or a whole `ElicitResult`."""
+Elicit = Callable[..., "ElicitResult | Mapping[str, Any] | None | Awaitable[Any]"]
+"""Asks the user a `Question`: gives what was filled in, or None if the user declines; or a whole `ElicitResult`."""
 
-OpenUrl = Callable[[UrlQuestion], "bool | ElicitResult | Awaitable[Any]"]
-"""Asks the user whether to go to a URL, and goes there if so. Says whether the user agreed."""
+OpenUrl = Callable[..., "bool | ElicitResult | Awaitable[Any]"]
+"""Asks the user whether to go to the URL of a `UrlQuestion`, and goes there if so. Says whether the user agreed."""
+
+# Each of them may have a second parameter, for an `Answering`.
 
 _HOST_MODEL: Final = "unspecified"  # the name of the model behind a message that was given as plain text
+
+
+class Answering:
+    """A question of a server's that is being answered, for functions that have a second parameter."""
+
+    def __init__(self, connection: Connection, call: Running) -> None:
+        self._connection = connection
+        self._call = call
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self._call.done
+
+    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Reports progress, if the server wants to hear of it. It must grow. Callable from any thread."""
+        self._connection.post(partial(report, self._connection, self._call, progress, total, message))
 
 
 class Answers:
@@ -94,34 +115,47 @@ class Answers:
     def _list_roots(self, connection: Connection, call: Running, params: Empty) -> ListRootsResult:  # noqa: ARG002
         return ListRootsResult(self.roots or [])
 
-    def _sample(self, connection: Connection, call: Running, params: CreateMessageParams) -> Work:  # noqa: ARG002
+    def _sample(self, connection: Connection, call: Running, params: CreateMessageParams) -> Work:
         if params.tools is not None and not self._sampling_tools:
             raise InvalidParams("this client's sampling takes no tools")  # sampling, "Tools": not declared
-        return _run(cast("Sample", self._sampling), params, _message)
+        call.token = progress_token(params.meta)
+        return _run(cast("Sample", self._sampling), (params, Answering(connection, call)), _message)
 
-    def _elicit(self, connection: Connection, call: Running, params: ElicitParams) -> Work:  # noqa: ARG002
+    def _elicit(self, connection: Connection, call: Running, params: ElicitParams) -> Work:
+        call.token = progress_token(params.meta)
+        answering = Answering(connection, call)
         if params.mode == "url":
             if self._open_url is None:
                 raise InvalidParams("this client opens no URLs")
-            return _run(self._open_url, UrlQuestion.of(params), _consent)
+            return _run(self._open_url, (UrlQuestion.of(params), answering), _consent)
         if self._elicitation is None:
             raise InvalidParams("this client shows no forms")
         question = Question.of(params)
-        return _run(self._elicitation, question, partial(checked, question))
+        return _run(self._elicitation, (question, answering), partial(checked, question))
 
 
 def _pong(connection: Connection, call: Running, params: Empty) -> Empty:  # noqa: ARG001
     return Empty()
 
 
-def _run(function: Callable[[Any], Any], asked: Any, finish: Callable[[Any], Any]) -> Work:
+def _run(function: Callable[..., Any], asked: tuple[Any, Answering], finish: Callable[[Any], Any]) -> Work:
+    call = partial(function, *asked[: _parameters(function)])
     if inspect.iscoroutinefunction(called(function)):
-        return _awaited(function, asked, finish)
-    return OnThread(partial(function, asked), finish)
+        return _awaited(call, finish)
+    return OnThread(call, finish)
 
 
-async def _awaited(function: Callable[[Any], Any], asked: Any, finish: Callable[[Any], Any]) -> Any:
-    return finish(await function(asked))
+def _parameters(function: Callable[..., Any]) -> int:
+    """How many of the question and the `Answering` a function takes."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except (TypeError, ValueError):  # one, or a function that does not tell
+        return 1
+    return 2
+
+
+async def _awaited(call: Callable[[], Any], finish: Callable[[Any], Any]) -> Any:
+    return finish(await call())
 
 
 def _message(given: Any) -> CreateMessageResult:

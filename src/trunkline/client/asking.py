@@ -22,7 +22,7 @@ from trunkline.errors import (
 )
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.methods import find
-from trunkline.protocol.types import ProgressParams
+from trunkline.protocol.types import CallToolParams, ProgressParams
 
 __all__ = ["OnProgress", "ask"]
 
@@ -57,7 +57,8 @@ async def ask(
             raise await _judged(line, connection, late) from None
         except ConnectionClosed as lost:
             if not repeatable():
-                told = f"{name} was not answered, and may or may not have been done: {lost.message}"
+                what = f"{name} of {params.name!r}" if isinstance(params, CallToolParams) else name
+                told = f"{what} was not answered, and may or may not have been done: {lost.message}"
                 raise OutcomeUnknown(told, status=lost.status, last_words=lost.last_words) from None
             allowed = timeout or _allowed(name, line.settings)
             left = None if allowed is None else started + allowed - clock.now()
@@ -75,6 +76,6 @@ async def _judged(line: Line, connection: Connection, late: RequestTimeout) -> R
     if late.method == "ping" or await connection.answers():
         return late
     if not connection.gone.done():
-        line.give_up(connection, "the server answers no ping")
+        connection.give_up("the server answers no ping")
     how = TimeoutReconnecting if line.phase is Phase.RECONNECTING else ConnectionTimeout
     return how(late.method, late.elapsed)

@@ -7,14 +7,15 @@ already, as in a notebook, and from any thread. Handlers that it is given are ca
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from typing import Any, Literal, Self, TypeVar
+from concurrent.futures import CancelledError
+from typing import Any, Final, Literal, Self, TypeVar
 
 from msgspec import UNSET
 
 from trunkline.client.asking import OnProgress
 from trunkline.client.client import Client, Pending
 from trunkline.client.results import ToolResult
-from trunkline.errors import MisuseError
+from trunkline.errors import MisuseError, OutcomeUnknown
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.types import (
     Completion,
@@ -31,6 +32,8 @@ from trunkline.protocol.types import (
 __all__ = ["BlockingClient"]
 
 T = TypeVar("T")
+_NOT_OPEN: Final = "the client is not open: `with client:` or `client.open()` comes first"
+_FOR_EVER: Final = "a handler of a blocking client cannot wait for it: that would be for ever"
 
 
 class BlockingClient:
@@ -40,15 +43,19 @@ class BlockingClient:
         self._client = Client(target, **options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._turn = threading.Lock()  # to begin something; nobody waits for the server in it
 
     # --- opening and closing -------------------------------------------------------------------
 
     def open(self) -> Self:
         """Connects, and waits until calls can be made; raises why not."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=_run, args=(self._loop,), name="trunkline-client", daemon=True)
-            self._thread.start()
+        with self._turn:
+            if self._loop is None:
+                if self._thread is not None:
+                    self._thread.join()  # it is being closed
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name="trunkline-client", daemon=True)
+                self._thread.start()
         try:
             self._wait(self._client.open())
         except BaseException:
@@ -58,14 +65,21 @@ class BlockingClient:
 
     def close(self) -> None:
         """Ends the connection and waits until nothing of it is left."""
-        if self._loop is None or self._thread is None:
-            return
+        with self._turn:
+            loop, thread = self._loop, self._thread
+            if thread is None:
+                return
+            if thread is threading.current_thread():
+                raise MisuseError(_FOR_EVER)
+            closing = None if loop is None else asyncio.run_coroutine_threadsafe(self._client.close(), loop)
+            self._loop = None
         try:
-            self._wait(self._client.close())
+            if closing is not None:
+                closing.result()
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop = self._thread = None
+            if loop is not None:
+                loop.call_soon_threadsafe(loop.stop)
+            thread.join()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -74,16 +88,15 @@ class BlockingClient:
         self.close()
 
     def _wait(self, asked: Coroutine[Any, Any, T]) -> T:
-        if self._loop is None or threading.current_thread() is self._thread:
-            asked.close()
-            raise MisuseError(
-                "the client is not open: `with client:` or `client.open()` comes first"
-                if self._loop is None
-                else "a handler of a blocking client cannot wait for it: that would be for ever"
-            )
-        answer = asyncio.run_coroutine_threadsafe(asked, self._loop)
+        with self._turn:
+            if self._loop is None or threading.current_thread() is self._thread:
+                asked.close()
+                raise MisuseError(_NOT_OPEN if self._loop is None else _FOR_EVER)
+            answer = asyncio.run_coroutine_threadsafe(asked, self._loop)
         try:
             return answer.result()
+        except CancelledError:
+            raise OutcomeUnknown("the client was closed") from None
         except BaseException:  # Ctrl+C, for one: nobody waits any more
             answer.cancel()
             raise
@@ -204,8 +217,5 @@ async def _next(walked: AsyncIterator[T]) -> T:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()

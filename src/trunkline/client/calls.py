@@ -65,15 +65,7 @@ class Calls:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> Any:
-        """Asks, and gives the answer in its type."""
-        raise NotImplementedError
-
-    def _read_beside(self) -> None:
-        """Has the catalogue read, beside whatever else is being asked."""
-        raise NotImplementedError
-
-    async def _catalogued(self) -> None:
-        """Waits until the catalogue has been read, as well as that can be done."""
+        """Asks, and gives the answer in its type. With the answer of a tool comes what is known of tools."""
         raise NotImplementedError
 
     # --- the line ------------------------------------------------------------------------------
@@ -97,7 +89,7 @@ class Calls:
             raise MisuseError(f"{method!r} is not a request of the specification")
         try:
             typed = codec.decoder(row.params)(codec.to_json(params or {}))
-        except codec.DecodeError as error:
+        except (codec.DecodeError, TypeError) as error:
             raise MisuseError(f"params of {method}: {error}") from None
         return await self._ask(method, typed, repeatable=lambda: False, timeout=timeout, on_progress=on_progress)
 
@@ -114,9 +106,12 @@ class Calls:
 
     async def tools(self) -> AsyncIterator[Tool]:
         """All tools, page by page."""
+        changes, found = self._catalogue.changes, list[Tool]()
         async for page in pages(self.list_tools):
             for tool in page.tools:
+                found.append(tool)
                 yield tool
+        self._catalogue.fill(found, changes)
 
     async def call_tool(
         self,
@@ -135,19 +130,14 @@ class Calls:
         the answer comes, a tool that calls itself read-only or idempotent is called again; for any other,
         `OutcomeUnknown` is raised.
         """
-        given = NO_ARGUMENTS if arguments is None else Raw(types.to_json(arguments))
         catalogue = self._catalogue
-        if not catalogue.fresh:
-            self._read_beside()
         sent: CallToolResult = await self._ask(
             "tools/call",
-            CallToolParams(name=name, arguments=given, meta=meta),
+            CallToolParams(name=name, arguments=_arguments(name, arguments), meta=meta),
             repeatable=lambda: catalogue.repeatable(name),
             timeout=timeout,
             on_progress=on_progress,
         )
-        if sent.structured_content is not UNSET and not catalogue.fresh:
-            await self._catalogued()
         return tool_result(name, sent, catalogue.get(name), returns, raise_on_error=raise_on_error)
 
     # --- resources -----------------------------------------------------------------------------
@@ -232,6 +222,13 @@ class Calls:
         params = CompleteParams(ref=reference, argument=CompletionArgument(argument, value), context=filled)
         result: CompleteResult = await self._ask("completion/complete", params, timeout=timeout)
         return result.completion
+
+
+def _arguments(name: str, given: Any) -> Raw:
+    try:
+        return NO_ARGUMENTS if given is None else Raw(types.to_json(given))
+    except TypeError as error:
+        raise MisuseError(f"arguments of tool {name!r}: {error}") from error
 
 
 async def pages(get: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:

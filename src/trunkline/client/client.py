@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import cache, partial
 from typing import Any, Final, Self, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from trunkline.client.answers import Answers, Elicit, OpenUrl, RootLike, Sample, root_of
 from trunkline.client.asking import OnProgress, ask
@@ -21,13 +21,14 @@ from trunkline.config import Settings
 from trunkline.conversation.connection import Shared
 from trunkline.conversation.dispatch import Dispatcher
 from trunkline.conversation.threads import Threads
-from trunkline.errors import BadAnswer, ConnectionClosed, MisuseError, TrunklineError
+from trunkline.errors import BadAnswer, ConnectionClosed, MisuseError, OutcomeUnknown, TrunklineError
 from trunkline.facts import Observer, Observers
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.methods import Side, find
 from trunkline.protocol.revisions import HANDSHAKE, Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import (
+    CallToolResult,
     Implementation,
     ListToolsResult,
     LoggingLevel,
@@ -160,7 +161,7 @@ class Client(Calls):
             outcome.cancel()
             raise
         if outcome.cancelled():
-            raise ConnectionClosed(_LOOP_ENDED)
+            raise OutcomeUnknown(_LOOP_ENDED)
         return outcome.result()
 
     def _new_line(self) -> Line:
@@ -232,11 +233,17 @@ class Client(Calls):
             asked = self._ask(name, params, repeatable=repeatable, timeout=timeout, on_progress=on_progress)
             return await self._at_home(asked)
         told = None if on_progress is None else self._teller(line, on_progress)
+        due = None if timeout is None else clock.now() + timeout
+        if name == "tools/call" and not self._catalogue.fresh:
+            self._read_beside(line)
         raw = await ask(line, clock, name, params, repeatable=repeatable, timeout=timeout, on_progress=told)
         try:
-            return _reader(name)(raw)
+            answer = _reader(name)(raw)
         except (codec.DecodeError, RecursionError) as error:
             raise BadAnswer(name, str(error)) from None
+        if isinstance(answer, CallToolResult) and answer.structured_content is not UNSET:
+            await self._catalogued(line, due)
+        return answer
 
     def _teller(self, line: Line, on_progress: OnProgress) -> Callable[[ProgressParams], None]:
         """Tells a function of progress; what an async one waits for goes on beside the call."""
@@ -250,16 +257,16 @@ class Client(Calls):
 
     # --- the catalogue -------------------------------------------------------------------------
 
-    def _read_beside(self) -> None:
+    def _read_beside(self, line: Line) -> None:
+        """Has the catalogue read, beside whatever else is being asked."""
         self._catalogue.wanted = True
-        line = self._line
-        if line is None or line.connection is None or not (self._reading is None or self._reading.done()):
-            return
-        self._reading = line.beside(self._read_catalogue(line.connection))
+        if line.connection is not None and (self._reading is None or self._reading.done()):
+            self._reading = line.beside(self._read_catalogue(line.connection))
 
-    async def _catalogued(self) -> None:
-        if self._reading is not None and not self._reading.done():
-            await asyncio.wait([self._reading])
+    async def _catalogued(self, line: Line, due: float | None) -> None:
+        """Waits until the catalogue has been read, as well as that can be done in time."""
+        if self._reading is not None and not self._reading.done() and not self._catalogue.fresh:
+            await line.wait_for([self._reading], due)
 
     async def _read_catalogue(self, connection: Connection) -> None:
         """Reads what tools there are. A server that does not tell gets by without: then nothing is known of them."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from trunkline.conversation import connection
+from trunkline.conversation.heartbeat import KEEPALIVE_FAILED
 from trunkline.errors import ConnectionClosed, HandshakeFailed, PeerError, ProtocolError, RequestTimeout
 from trunkline.protocol.capabilities import without_newer
 from trunkline.protocol.lifecycle import Phase, Signal
@@ -91,7 +92,7 @@ class Connection(connection.Connection):
     async def _probe(self) -> bool:
         try:
             await self.request("ping", Empty())
-        except (RequestTimeout, ConnectionClosed):
+        except (ProtocolError, ConnectionClosed):  # no answer in time, or no line to ask on
             return False
         except PeerError:
             pass  # an error is an answer, too
@@ -101,8 +102,11 @@ class Connection(connection.Connection):
         self._probing = None
 
     def give_up(self, reason: str) -> None:
-        """Treats a server that does not answer as one that has gone; the channel can be closed at leisure."""
+        """Treats a server that does not answer as one that has gone; its channel is closed at leisure."""
         self.closed(Closed(reason))
+
+    def _bury(self) -> None:
+        self.give_up(KEEPALIVE_FAILED)
 
     def closed(self, closed: Closed) -> None:
         """The channel is gone, or was given up before."""

@@ -8,7 +8,7 @@ any order, and whoever is cancelled meanwhile takes nothing along. What is to be
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -155,14 +155,10 @@ class Line:
                 raise _again(self._failure)
             if not self._opened.done():
                 raise WrongPhase(what, self.phase.name.lower())
-            await self._wait_for([self._back], due)
+            await self.wait_for([self._back], due)
             if self.connection is None and due is not None and self._clock.now() >= due:
                 raise ConnectionClosed(f"{what}: the line was not made again within {timeout:g} s")
         return self.connection
-
-    def give_up(self, connection: Connection, reason: str) -> None:
-        """Treats a connection as lost, though its channel has not closed."""
-        connection.give_up(reason)
 
     def beside(self, work: "Coroutine[Any, Any, T]") -> "asyncio.Task[T]":
         """Has something done beside calls; it does not outlive the line."""
@@ -181,7 +177,7 @@ class Line:
         try:
             await self._open()
             while self.connection is not None:
-                await self._wait_for([self.connection.gone])
+                await self.wait_for([self.connection.gone])
                 await self._reopen()
         except _Stopped:
             pass
@@ -208,7 +204,7 @@ class Line:
             attempt = self._history.attempts + 1
             if isinstance(self._decision, Again) and self._decision.after:
                 self._step("Backoff", attempt, f"{self._decision.after:.3g} s")
-                await self._wait_for([], self._clock.now() + self._decision.after)
+                await self.wait_for([], self._clock.now() + self._decision.after)
             self._step("Attempt", attempt)
             try:
                 await self._attempt(again=True)
@@ -242,7 +238,7 @@ class Line:
             raise self._at_step(HandshakeFailed(f"{self._connector.name} was not ready within {seconds:g} s")) from None
         except TransportError as error:
             raise self._at_step(error)  # noqa: B904 - the very same
-        except TrunklineError:
+        except (TrunklineError, _Stopped):
             raise
         except Exception as error:  # a server's lifespan, for one
             raise self._at_step(TransportError(f"{self._connector.name} cannot be reached: {error!r}")) from error
@@ -331,7 +327,7 @@ class Line:
 
     # --- waiting -------------------------------------------------------------------------------
 
-    async def _wait_for(self, futures: "list[asyncio.Future[Any]]", due: float | None = None) -> None:
+    async def wait_for(self, futures: "Sequence[asyncio.Future[Any]]", due: float | None = None) -> None:
         """Waits until one of them is done or the time has come; raises `_Stopped` in the line's own task."""
         timer: asyncio.Future[None] = self._loop.create_future()
         late = None if due is None else self._clock.call_at(due, partial(_ring, timer))
@@ -348,7 +344,7 @@ class Line:
         """The outcome of some work, if there is one in time; it is stopped otherwise."""
         task = self._loop.create_task(work)
         try:
-            await self._wait_for([task], None if seconds is None else self._clock.now() + seconds)
+            await self.wait_for([task], None if seconds is None else self._clock.now() + seconds)
         finally:
             if not task.done():
                 task.cancel()

@@ -16,13 +16,19 @@ from msgspec import Struct
 from trunkline.errors import InvalidParams
 from trunkline.protocol.projection import WINDOWS
 from trunkline.protocol.revisions import Revision
-from trunkline.protocol.types import ClientCapabilities, ServerCapabilities
+from trunkline.protocol.types import (
+    ClientCapabilities,
+    ElicitationCapability,
+    SamplingCapability,
+    ServerCapabilities,
+)
 
 __all__ = ["Capabilities", "Negotiated", "agree", "declared", "without_newer"]
 
 Capabilities = Mapping[str, Any]
 
 _WINDOWS: Final = {**WINDOWS[ServerCapabilities], **WINDOWS[ClientCapabilities]}
+_MEMBERS: Final = {"sampling": WINDOWS[SamplingCapability], "elicitation": WINDOWS[ElicitationCapability]}
 
 
 class Negotiated(Struct, frozen=True):
@@ -77,8 +83,20 @@ def agree(offered: Capabilities, theirs: Capabilities) -> Negotiated:
 
 
 def without_newer(capabilities: Capabilities, revision: Revision) -> dict[str, Any]:
-    """Capabilities without those that a revision has no name for. Its methods may be there all the same."""
-    return {name: on for name, on in capabilities.items() if name not in _WINDOWS or _WINDOWS[name].covers(revision)}
+    """Capabilities without those that a revision has no name for. Its methods may be there all the same.
+
+    Before elicitation had modes it was about forms: whoever has none does not declare it then.
+    """
+    known = {name: on for name, on in capabilities.items() if name not in _WINDOWS or _WINDOWS[name].covers(revision)}
+    for feature, windows in _MEMBERS.items():
+        members: Any = known.get(feature)
+        if isinstance(members, Mapping):
+            named = cast("Capabilities", members)
+            kept = {name: on for name, on in named.items() if name not in windows or windows[name].covers(revision)}
+            known[feature] = kept
+            if named.keys() - kept.keys() == {"url"}:
+                del known[feature]
+    return known
 
 
 def _minus_refused(offered: Any, theirs: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trunkline import Client, Context, Server
+from trunkline.client.answers import Answering
 from trunkline.client.questions import Choice, Question, UrlQuestion, checked
 from trunkline.errors import InvalidParams, MisuseError
 from trunkline.facts import HandlerFailed
@@ -350,3 +351,28 @@ async def test_what_a_server_no_longer_wants_to_know_is_not_answered() -> None:
         await ended.wait()
         await client.ping()
         assert [m for m in server.line.waiting() if m.get("id") == "s1"] == []
+
+
+@pytest.mark.parametrize("on_thread", [True, False])
+async def test_a_function_with_a_second_parameter_can_report_progress(on_thread: bool) -> None:
+    def plain(_: CreateMessageParams, answering: Answering) -> str:
+        assert not answering.cancelled
+        answering.progress(1, 2, "half")
+        answering.progress(1)
+        answering.progress(2, 2)
+        return "done"
+
+    async def sample(params: CreateMessageParams, answering: Answering) -> str:
+        return plain(params, answering)
+
+    server = ScriptedServer()
+    async with Client(server, sampling=plain if on_thread else sample):
+        params = {**SAMPLE, "_meta": {"progressToken": "t"}}
+        server.line.send({"jsonrpc": "2.0", "id": "s1", "method": "sampling/createMessage", "params": params})
+        await server.line.request("notifications/initialized")
+        told = [(await server.line.receive()) for _ in range(3)]
+    assert [one["params"] for one in told[:2]] == [
+        {"progressToken": "t", "progress": 1, "total": 2, "message": "half"},
+        {"progressToken": "t", "progress": 2, "total": 2},
+    ]
+    assert told[2]["id"] == "s1"

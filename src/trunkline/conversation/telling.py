@@ -1,0 +1,51 @@
+"""What happens on a connection, told to whoever watches."""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final
+
+from trunkline.clock import Clock
+from trunkline.facts import CallEnded, Dropped, HandlerFailed, Observers
+from trunkline.protocol.inflight import Running, Tracked
+
+__all__ = ["Telling"]
+
+_numbers: Final = count(1)
+
+
+class Telling:
+    """Something with a number of its own that reports facts. Where nobody listens, none is made."""
+
+    def __init__(self, clock: Clock, observers: Observers) -> None:
+        self.number = next(_numbers)
+        self._clock = clock
+        self._observers = observers
+        self._watched = bool(observers)
+
+    def tell(self, fact: Callable[..., Any], **members: Any) -> None:
+        """Reports a fact, if anybody listens."""
+        if self._watched:
+            self._observers.on(fact(connection=self.number, at=self._clock.now(), **members))
+
+    def tell_end(self, call: Running, outcome: str, code: int | None = None) -> None:
+        """Tells how a call has ended."""
+        seconds = self._clock.now() - call.started
+        self.tell(CallEnded, request=call.id, method=call.method.name, outcome=outcome, code=code, seconds=seconds)
+
+    def report_failure(self, call: Tracked, reference: str, error: BaseException) -> None:
+        """Tells of an error that the peer must not see; `reference` is what it sees instead, "-" if nothing."""
+        if self._observers.hear_failures:
+            self._observers.on(
+                HandlerFailed(
+                    connection=self.number,
+                    at=self._clock.now(),
+                    request=call.id,
+                    method=call.method.name,
+                    reference=reference,
+                    error=error,
+                )
+            )
+
+    def dropped(self, why: str, kind: str) -> None:
+        """Tells of something that went nowhere."""
+        self.tell(Dropped, why=why, kind=kind)

@@ -1,0 +1,451 @@
+"""The probes of our client: one for each cell of the matrix, by its name.
+
+A probe uses a server of the official Python SDK (tests/interop/peers/mcp_offer.py) through our client and raises if
+anything is not as the specification wants it.
+"""
+
+import asyncio
+import datetime
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.interop.host import OTHER_ROOT, ROOT, Host, Reports
+from tests.interop.matrix import declared
+
+from trunkline.errors import BadAnswer, CapabilityNotSupported, MethodNotFound, MisuseError, PeerError, ToolFailed
+from trunkline.protocol.types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
+
+INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND = -32602, -32601, -32002
+UPDATED = "notifications/resources/updated"
+
+
+@dataclass
+class Line:
+    """What a probe works with: a host that answers everything, and others that lack something."""
+
+    revision: str
+    host: Host
+    without: dict[str, Host]  # by a capability that the client does not declare
+
+    @property
+    def client(self) -> Any:
+        return self.host.client
+
+
+Probe = Callable[[Line], Awaitable[None]]
+PROBES: dict[str, Probe] = {}
+
+
+def probe(cell: str) -> Callable[[Probe], Probe]:
+    """Registers the probe of a cell."""
+
+    def register(function: Probe) -> Probe:
+        PROBES[cell] = function
+        return function
+
+    return register
+
+
+async def refused(request: Awaitable[Any], code: int) -> None:
+    """Fails unless a request is answered with that error."""
+    with pytest.raises(PeerError) as caught:
+        await request
+    assert caught.value.code == code
+
+
+# --- the line ----------------------------------------------------------------------------------
+
+
+@probe("initialize to server")
+async def initialize(line: Line) -> None:
+    """The client says what it can do, as far as the revision has it."""
+    client = line.client
+    assert (client.revision, client.initialized) == (line.revision, True)
+    assert (client.server_info.name, client.server_info.version) == ("official", "1.0")
+    assert client.instructions == "Try everything."
+    [message] = line.host.sent("initialize")
+    assert message["params"]["clientInfo"] == {"name": "host", "version": "1.0"}
+    expected: dict[str, Any] = {"sampling": {}, "roots": {"listChanged": True}}
+    if line.revision >= "2025-06-18":
+        expected["elicitation"] = {} if line.revision == "2025-06-18" else {"form": {}, "url": {}}
+    assert message["params"]["capabilities"] == expected
+
+
+@probe("notifications/initialized to server")
+async def initialized(line: Line) -> None:
+    """It comes second, and only after it may a server ask anything of its client."""
+    said = [entry["message"] for entry in line.host.tap.wires[0] if entry["sender"] == "client"]
+    assert said[1]["method"] == "notifications/initialized"
+    assert await line.host.call("ping_client") == "pong"
+
+
+@probe("ping to server")
+async def ping_server(line: Line) -> None:
+    await line.client.ping()
+
+
+@probe("ping to client")
+async def ping_client(line: Line) -> None:
+    before = len(line.host.asked("ping"))
+    assert await line.host.call("ping_client") == "pong"
+    [ping] = line.host.asked("ping")[before:]
+    assert line.host.answers_to(ping["id"], by="client")[0]["result"] == {}
+
+
+@probe("notifications/cancelled to server")
+async def cancelled_by_client(line: Line) -> None:
+    """Whoever gives up a call stops the tool; what the server answers all the same harms nobody."""
+    started = Reports()
+    call = asyncio.create_task(line.client.call_tool("hang", on_progress=started))
+    await started.begun.wait()
+    call.cancel()
+    await asyncio.wait([call])
+    assert call.cancelled()
+    assert await line.host.call("happened", event="hang cancelled") == "hang cancelled"
+    [sent] = [message for message in line.host.sent("tools/call") if message["params"]["name"] == "hang"]
+    [told] = line.host.sent("notifications/cancelled")
+    assert told["params"]["requestId"] == sent["id"]
+    await line.client.ping()
+    assert line.client.pending() == []
+
+
+@probe("notifications/cancelled to client")
+async def cancelled_by_server(line: Line) -> None:
+    """A server whose patience is at an end says so; our function is stopped, and nothing is answered."""
+    assert await line.host.call("sample_impatiently", prompt="hang") == "gave up"
+    await line.host.sampling_cancelled.wait()
+    await line.client.ping()
+    asked = line.host.asked("sampling/createMessage")[-1]
+    assert line.host.answers_to(asked["id"], by="client") == []
+
+
+@probe("notifications/progress to client")
+async def progress_of_server(line: Line) -> None:
+    reports = Reports()
+    assert (await line.client.call_tool("count", {"steps": 3}, on_progress=reports)).text == "done"
+    assert [(report.progress, report.total) for report in reports] == [(1, 3), (2, 3), (3, 3)]
+    if line.revision >= "2025-03-26":
+        assert [report.message for report in reports] == ["step 1", "step 2", "step 3"]
+
+
+# --- tools -------------------------------------------------------------------------------------
+
+
+@probe("tools/list to server")
+async def tools_list(line: Line) -> None:
+    """One page, and all of them."""
+    first = await line.client.list_tools()
+    assert first.next_cursor == "8"
+    tools = {tool.name: tool async for tool in line.client.tools()}
+    assert len(tools) > 2 * len(first.tools)
+    assert tools["add"].description == "Adds two numbers."
+    assert tools["add"].input_schema["required"] == ["a", "b"]
+
+
+@probe("tools/call to server")
+async def tools_call(line: Line) -> None:
+    assert (await line.client.call_tool("add", {"a": 2, "b": 3}, returns=int)).data == 5
+    with pytest.raises(ToolFailed, match="failed on purpose"):
+        await line.client.call_tool("fail")
+    with pytest.raises(PeerError, match="unknown tool"):  # some refuse the call, some say that it failed
+        await line.client.call_tool("no such tool")
+    await shows_every_kind_of_content(line)
+    if line.revision >= "2025-06-18":
+        await rebuilds_structured_content(line)
+
+
+async def shows_every_kind_of_content(line: Line) -> None:
+    shown = (await line.client.call_tool("show_all", {"revision": line.revision})).content
+    kinds: list[type] = [TextContent, ImageContent, EmbeddedResource]
+    kinds += [AudioContent] if line.revision >= "2025-03-26" else []
+    kinds += [ResourceLink] if line.revision >= "2025-06-18" else []
+    assert [type(block) for block in shown] == kinds
+    assert (shown[0].text, shown[0].annotations.audience, shown[0].annotations.priority) == ("words", ["user"], 0.5)
+    assert (shown[2].resource.uri, shown[2].resource.text) == ("test://static", "static text")
+
+
+async def rebuilds_structured_content(line: Line) -> None:
+    result = await line.client.call_tool("weigh", {"who": "Ada"})
+    assert result.structured == {"who": "Ada", "parts": [{"kilos": 1.5, "at": "2025-11-25T10:30:00Z"}]}
+    at = datetime.datetime(2025, 11, 25, 10, 30, tzinfo=datetime.UTC)
+    assert (result.data.who, result.data.parts[0].kilos, result.data.parts[0].at) == ("Ada", 1.5, at)
+    with pytest.raises(BadAnswer, match="parts"):
+        await line.client.call_tool("misweigh", {"who": "Ada"})
+
+
+@probe("notifications/tools/list_changed to client")
+async def tools_changed(line: Line) -> None:
+    await comes_and_goes(line, "tools", "spare", lambda: (tool.name async for tool in line.client.tools()))
+
+
+async def comes_and_goes(line: Line, kind: str, key: str, listed: Callable[[], AsyncIterator[str]]) -> None:
+    """An entry is hidden and shown again: each time the client is told, and the list has changed."""
+    with line.host.listening(f"notifications/{kind}/list_changed") as news:
+        for tool, there in (("hide", False), ("show", True)):
+            assert (key in [one async for one in listed()]) is not there
+            await line.host.call(tool, kind=kind)
+            await anext(news)
+            assert (key in [one async for one in listed()]) is there
+
+
+# --- resources ---------------------------------------------------------------------------------
+
+
+@probe("resources/list to server")
+async def resources_list(line: Line) -> None:
+    resources = {resource.uri: resource async for resource in line.client.resources()}
+    assert list(resources) == ["test://static", "test://binary", "test://spare"]
+    assert resources["test://static"].mime_type == "text/plain"
+
+
+@probe("resources/templates/list to server")
+async def resource_templates_list(line: Line) -> None:
+    listed = [template.uri_template async for template in line.client.resource_templates()]
+    assert listed == ["test://item/{id}", "test://by/{who}"]
+
+
+@probe("resources/read to server")
+async def resources_read(line: Line) -> None:
+    [static] = await line.client.read_resource("test://static")
+    assert (static.uri, static.mime_type, static.text) == ("test://static", "text/plain", "static text")
+    assert (await line.client.read_resource("test://item/7"))[0].text == "item 7"
+    assert (await line.client.read_resource("test://binary"))[0].blob == "AAEC"
+    await refused(line.client.read_resource("test://nowhere"), RESOURCE_NOT_FOUND)
+
+
+@probe("notifications/resources/list_changed to client")
+async def resources_changed(line: Line) -> None:
+    await comes_and_goes(line, "resources", "test://spare", lambda: (one.uri async for one in line.client.resources()))
+
+
+@probe("resources/subscribe to server")
+async def resources_subscribe(line: Line) -> None:
+    """A subscriber is told, of the resource that it subscribed to alone."""
+    with line.host.listening(UPDATED) as news:
+        await line.host.call("touch", uri="test://static")
+        await line.client.subscribe("test://static")
+        assert line.client.subscriptions == ("test://static",)
+        await line.host.call("touch", uri="test://binary")
+        await line.host.call("touch", uri="test://static")
+        assert (await anext(news)).params.uri == "test://static"
+        await line.client.unsubscribe("test://static")
+        await line.host.nothing_heard(news)
+
+
+@probe("notifications/resources/updated to client")
+async def resource_updated(line: Line) -> None:
+    """A function hears it, too."""
+    heard: list[str] = []
+    stop = line.client.on(UPDATED, lambda params: heard.append(params.uri))
+    await line.client.subscribe("test://item/7")
+    await line.host.call("touch", uri="test://item/7")
+    await line.client.ping()
+    stop()
+    await line.host.call("touch", uri="test://item/7")
+    await line.client.unsubscribe("test://item/7")
+    assert heard == ["test://item/7"]
+
+
+@probe("resources/unsubscribe to server")
+async def resources_unsubscribe(line: Line) -> None:
+    with line.host.listening(UPDATED) as news:
+        await line.client.subscribe("test://static")
+        await line.client.unsubscribe("test://static")
+        assert line.client.subscriptions == ()
+        await line.host.call("touch", uri="test://static")
+        await line.host.nothing_heard(news)
+
+
+# --- prompts, completion, logging --------------------------------------------------------------
+
+
+@probe("prompts/list to server")
+async def prompts_list(line: Line) -> None:
+    prompts = {prompt.name: prompt async for prompt in line.client.prompts()}
+    assert list(prompts) == ["greet", "spare"]
+    assert [(one.name, bool(one.required)) for one in prompts["greet"].arguments] == [("who", True), ("thing", False)]
+
+
+@probe("prompts/get to server")
+async def prompts_get(line: Line) -> None:
+    said, shown = (await line.client.get_prompt("greet", {"who": "Ada"})).messages
+    assert (said.role, said.content.text) == ("user", "Say hello to Ada.")
+    assert (shown.role, shown.content.resource.text) == ("assistant", "static text")
+    await refused(line.client.get_prompt("no such prompt"), INVALID_PARAMS)
+
+
+@probe("notifications/prompts/list_changed to client")
+async def prompts_changed(line: Line) -> None:
+    await comes_and_goes(line, "prompts", "spare", lambda: (one.name async for one in line.client.prompts()))
+
+
+@probe("completion/complete to server")
+async def completion_complete(line: Line) -> None:
+    """Of a prompt, of a template, and with regard to what is filled in already."""
+    client = line.client
+    assert (await client.complete("prompt", "greet", "who", "A")).values == ["Ada", "Alan"]
+    assert (await client.complete("resource", "test://by/{who}", "who", "G")).values == ["Grace"]
+    if line.revision >= "2025-06-18":
+        narrowed = await client.complete("prompt", "greet", "thing", context={"who": "Grace"})
+        assert (narrowed.values, narrowed.total, narrowed.has_more) == (["compiler"], 1, False)
+
+
+@probe("logging/setLevel to server")
+async def logging_set_level(line: Line) -> None:
+    """What is below the level stays away."""
+    with line.host.listening("notifications/message") as news:
+        await line.client.set_log_level("warning")
+        await line.host.call("log", level="info", said="quiet")
+        await line.host.call("log", level="error", said="loud")
+        assert (await anext(news)).params.level == "error"
+        await line.host.nothing_heard(news)
+
+
+@probe("notifications/message to client")
+async def log_message(line: Line) -> None:
+    await line.client.set_log_level("debug")
+    with line.host.listening("notifications/message") as news:
+        await line.host.call("log", level="notice", said="hello")
+        message = (await anext(news)).params
+    assert (message.level, message.logger, message.data) == ("notice", "official", {"text": "hello"})
+
+
+# --- what a server asks of a client ------------------------------------------------------------
+
+
+@probe("sampling/createMessage to client")
+async def sampling(line: Line) -> None:
+    reply = json.loads(await line.host.call("sample", prompt="hello"))
+    assert reply == {"text": "echo: hello", "model": "parrot"}
+
+
+@probe("notifications/progress to server")
+async def progress_to_server(line: Line) -> None:
+    heard = json.loads(await line.host.call("sample_watching", prompt="count"))
+    words = ["half", "whole"] if line.revision >= "2025-03-26" else [None, None]
+    assert heard == [[1, 2, words[0]], [2, 2, words[1]]]
+
+
+@probe("roots/list to client")
+async def roots_list(line: Line) -> None:
+    assert json.loads(await line.host.call("list_roots")) == [[ROOT.uri, ROOT.name]]
+
+
+@probe("notifications/roots/list_changed to server")
+async def roots_changed(line: Line) -> None:
+    await line.client.set_roots([OTHER_ROOT])
+    assert await line.host.call("happened", event="roots changed") == "roots changed"
+    assert json.loads(await line.host.call("list_roots")) == [[OTHER_ROOT.uri, OTHER_ROOT.name]]
+    await line.client.set_roots([ROOT])
+
+
+@probe("elicitation/create to client")
+async def elicitation(line: Line) -> None:
+    """By form, with each of the three answers; and by URL, where the revision has it."""
+    accepted = json.loads(await line.host.call("elicit", message="accept"))
+    assert accepted == {"action": "accept", "name": "Ada", "age": 36, "likes": "tea"}
+    assert json.loads(await line.host.call("elicit", message="decline")) == {"action": "decline"}
+    assert json.loads(await line.host.call("elicit", message="cancel")) == {"action": "cancel"}
+    form: Any = line.host.questions[-1]
+    assert [(field.name, field.kind, field.required) for field in form.fields] == [
+        ("name", "text", True),
+        ("age", "integer", True),
+        ("likes", "choice", False),
+    ]
+    if line.revision >= "2025-11-25":
+        assert await line.host.call("elicit_url", message="accept") == "accept"
+        assert await line.host.call("elicit_url", message="decline") == "decline"
+        page: Any = line.host.questions[-1]
+        assert (page.url, page.host, page.elicitation_id) == ("https://example.com/form", "example.com", "form-1")
+
+
+@probe("notifications/elicitation/complete to client")
+async def elicitation_complete(line: Line) -> None:
+    with line.host.listening("notifications/elicitation/complete") as news:
+        await line.host.call("elicit_url", message="accept")
+        await line.host.call("finish_elicitation")
+        assert (await anext(news)).params.elicitation_id == "form-1"
+
+
+# --- capabilities ------------------------------------------------------------------------------
+
+
+def server_capability(path: str) -> Probe:
+    """That the client knows what the server declares; what it promises is for the probes of its methods."""
+
+    async def knows(line: Line) -> None:
+        assert path in declared(dict(line.client.capabilities))
+
+    return knows
+
+
+def client_capability(path: str, tool: str, method: str, **arguments: Any) -> Probe:
+    """That the server knows what the client declares, and that a client which does not declare it does not do it."""
+
+    async def holds(line: Line) -> None:
+        assert path in paths(json.loads(await line.host.call("client_capabilities")))
+        absent = "elicitation.form" if path == "elicitation" else path.removesuffix(".listChanged")
+        other = line.without[absent]
+        assert path not in paths(other.sent("initialize")[0]["params"]["capabilities"])
+        with pytest.raises(PeerError):
+            await other.call(tool, **arguments)
+        for request in other.asked(method):  # it may be asked all the same
+            [answer] = other.answers_to(request["id"], by="client")
+            assert answer["error"]["code"] in {METHOD_NOT_FOUND, INVALID_PARAMS}
+
+    return holds
+
+
+def paths(capabilities: dict[str, Any]) -> set[str]:
+    """Everything that is declared, with all that is above it."""
+    whole = [path.split(".") for path in declared(capabilities)]
+    return {".".join(parts[:length]) for parts in whole for length in range(1, len(parts) + 1)}
+
+
+for _path in (
+    "tools.listChanged",
+    "resources.subscribe",
+    "resources.listChanged",
+    "prompts.listChanged",
+    "logging",
+    "completions",
+):
+    PROBES[f"server {_path}"] = server_capability(_path)
+
+PROBES |= {
+    "client sampling": client_capability("sampling", "sample", "sampling/createMessage", prompt="hello"),
+    "client roots.listChanged": client_capability("roots.listChanged", "list_roots", "roots/list"),
+    "client elicitation": client_capability("elicitation", "elicit", "elicitation/create", message="accept"),
+    "client elicitation.form": client_capability("elicitation.form", "elicit", "elicitation/create", message="accept"),
+    "client elicitation.url": client_capability(
+        "elicitation.url", "elicit_url", "elicitation/create", message="accept"
+    ),
+}
+
+
+async def asks_nothing_that_is_not_offered(host: Host) -> None:
+    """What a server does not declare is refused before anything is sent."""
+    client = host.client
+    for request in (
+        client.list_tools(),
+        client.call_tool("add"),
+        client.list_resources(),
+        client.list_resource_templates(),
+        client.read_resource("test://static"),
+        client.subscribe("test://static"),
+        client.unsubscribe("test://static"),
+        client.list_prompts(),
+        client.get_prompt("greet"),
+        client.complete("prompt", "greet", "who"),
+        client.set_log_level("debug"),
+    ):
+        with pytest.raises((CapabilityNotSupported, MethodNotFound)):
+            await request
+    with pytest.raises(MisuseError):
+        await client.set_roots([])
+    await client.ping()
+    said = [entry["message"]["method"] for wire in host.tap.wires for entry in wire if entry["sender"] == "client"]
+    assert said == ["initialize", "notifications/initialized", "ping"]

@@ -1,0 +1,15 @@
+"""What all tests with peers have in common."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("tests.interop.client_probes", "tests.interop.host")
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this run have in common."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder

@@ -1,0 +1,141 @@
+"""A host application around our client: it answers what servers ask, and remembers it."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+from tests.interop.tapped import Tapped, judge
+
+from trunkline import Client
+from trunkline.client.answers import Answering, RootLike
+from trunkline.client.notices import Reader
+from trunkline.client.questions import Question, UrlQuestion
+from trunkline.protocol.types import (
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitResult,
+    ProgressParams,
+    Root,
+    TextContent,
+)
+from trunkline.transports.channel import Connector
+
+PATIENCE = 20.0  # seconds before waiting for a server is a failure
+ROOT = Root("file:///workspace", "workspace")
+OTHER_ROOT = Root("file:///elsewhere", "elsewhere")
+
+
+class Host:
+    """Our client, in use. What is not offered is named in `without`: sampling, roots, elicitation.form, …"""
+
+    def __init__(
+        self,
+        connector: Connector,
+        revision: str | None = None,
+        *,
+        without: tuple[str, ...] = (),
+        roots: Iterable[RootLike] = (ROOT,),
+    ) -> None:
+        self.tap = Tapped(connector)
+        self.questions: list[Question | UrlQuestion] = []
+        self.answer: Any = {"name": "Ada", "age": 36}  # to forms
+        self.sampling_cancelled = asyncio.Event()
+        answers = {
+            "sampling": ("sampling", self.sample),
+            "roots": ("roots", roots),
+            "elicitation.form": ("elicitation", self.elicit),
+            "elicitation.url": ("open_url", self.open_url),
+        }
+        offered: dict[str, Any] = {key: value for path, (key, value) in answers.items() if path not in without}
+        self.client = Client(self.tap, name="host", version="1.0", revision=revision, **offered)
+
+    async def __aenter__(self) -> Self:
+        await self.client.open()
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        """If nothing went wrong, all that the client has sent is judged."""
+        await self.client.close()
+        if kind is None:
+            self.judge()
+
+    def judge(self) -> None:
+        """Raises AssertionError unless all that the client has sent is valid."""
+        for wire in self.tap.wires:
+            judge(wire)
+
+    # --- what is answered ----------------------------------------------------------------------
+
+    async def sample(self, params: CreateMessageParams, answering: Answering) -> CreateMessageResult:
+        """Echoes the prompt; never answers "hang", and tells how far it has come with "count"."""
+        content = params.messages[-1].content
+        said = content.text if isinstance(content, TextContent) else ""
+        if said == "count":
+            answering.progress(1, 2, "half")
+            answering.progress(2, 2, "whole")
+            await asyncio.sleep(0)
+        if said == "hang":
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.sampling_cancelled.set()
+        return CreateMessageResult("assistant", TextContent(f"echo: {said}"), "parrot", "endTurn")
+
+    def elicit(self, question: Question) -> Any:
+        """Does what the message says, "decline" or "cancel", or gives its answer. It is a plain function, on a thread."""
+        self.questions.append(question)
+        return ElicitResult(question.message) if question.message in {"decline", "cancel"} else self.answer
+
+    async def open_url(self, question: UrlQuestion) -> bool:
+        """Agrees, unless the message says "decline"."""
+        self.questions.append(question)
+        return question.message != "decline"
+
+    # --- what happened -------------------------------------------------------------------------
+
+    async def call(self, name: str, **arguments: Any) -> str:
+        """The text that a tool returns."""
+        return (await self.client.call_tool(name, arguments)).text
+
+    def asked(self, method: str) -> list[dict[str, Any]]:
+        """The requests of one kind that the server has made."""
+        return [message for message in self._passed("server") if message.get("method") == method and "id" in message]
+
+    def sent(self, method: str) -> list[dict[str, Any]]:
+        """The messages of one kind that the client has sent."""
+        return [message for message in self._passed("client") if message.get("method") == method]
+
+    def _passed(self, sender: str) -> list[dict[str, Any]]:
+        return [entry["message"] for wire in self.tap.wires for entry in wire if entry["sender"] == sender]
+
+    def answers_to(self, ident: Any, *, by: str) -> list[dict[str, Any]]:
+        """The answers to a request, of either side."""
+        return [message for message in self._passed(by) if "method" not in message and message.get("id") == ident]
+
+    @contextmanager
+    def listening(self, method: str) -> Iterator[Reader]:
+        """Notifications of one kind, from now on."""
+        reader = self.client.notifications(method)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    async def nothing_heard(self, reader: Reader) -> None:
+        """Fails if there is anything to read. A ping first: whatever was sent before its answer has arrived."""
+        await self.client.ping()
+        reader.close()
+        assert [notice async for notice in reader] == []
+
+
+class Reports(list[ProgressParams]):
+    """Progress, as it is reported, and whether there has been any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = asyncio.Event()
+
+    def __call__(self, progress: ProgressParams) -> None:
+        self.append(progress)
+        self.begun.set()

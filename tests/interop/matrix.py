@@ -1,0 +1,74 @@
+"""What has to work between us and the official SDKs, cell by cell, and how its outcome is kept.
+
+The cells are read off our own method table, so a new row without a probe is a failing test. A cell is a method and the
+side that receives it, or a capability and the side that declares it.
+"""
+
+import fcntl
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trunkline.protocol.methods import METHODS, Side
+from trunkline.protocol.revisions import Revision
+
+Cells = dict[str, dict[str, Any]]
+"""The outcome of every cell: `{"ok": true}`, or `{"ok": false, "why": ...}`."""
+
+Wire = list[dict[str, Any]]
+"""Everything that passed on a line: `{"sender": "client", "message": ...}`."""
+
+
+def cells(revision: Revision) -> Iterator[str]:
+    """What has to work in a revision: its methods, as far as they are offered, and the capabilities."""
+    for row in METHODS:
+        if row.exists(revision) and not (row.needs or "").startswith("tasks"):
+            for side in (Side.SERVER, Side.CLIENT):
+                if row.reaches(side):
+                    yield f"{row.name} to {side.name.lower()}"
+    yield "server tools.listChanged"
+    yield "server resources.subscribe"
+    yield "server resources.listChanged"
+    yield "server prompts.listChanged"
+    yield "server logging"
+    if revision >= Revision.V2025_03_26:
+        yield "server completions"
+    yield "client sampling"
+    yield "client roots.listChanged"
+    if revision is Revision.V2025_06_18:
+        yield "client elicitation"
+    if revision >= Revision.V2025_11_25:  # which splits it in two
+        yield "client elicitation.form"
+        yield "client elicitation.url"
+
+
+class Outcome(NamedTuple):
+    """What a run of the matrix left behind."""
+
+    matrix: Cells
+    wire: Wire
+
+
+def outcome(folder: Path, name: str, run: Callable[[], Outcome]) -> Outcome:
+    """The outcome of a run: made by the first worker that needs it, read by all the others."""
+    kept = folder / f"{name}.json"
+    with kept.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        if not kept.exists():
+            kept.write_text(json.dumps(run()))
+    return Outcome(*json.loads(kept.read_text()))
+
+
+def declared(capabilities: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The capabilities that are on, as paths: `tools.listChanged`, and `logging` where there is nothing below."""
+    for name, value in capabilities.items():
+        if isinstance(value, dict) and value:
+            yield from declared(value, f"{prefix}{name}.")
+        elif value is not False and value is not None:
+            yield f"{prefix}{name}"
+
+
+def shown(value: Any) -> str:
+    """How a value is named in the name of a test."""
+    return value.value if isinstance(value, Revision) else getattr(value, "name", str(value))

@@ -1,0 +1,143 @@
+"""Everything that a server can offer, by the official Python SDK (1.x): a peer for our client.
+
+    python mcp_1_server.py [--bare]
+
+Run by the peer's own Python. With --bare, nothing is offered.
+"""
+
+import sys
+from datetime import timedelta
+from typing import Any
+
+import anyio
+from mcp import types
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.lowlevel.helper_types import ReadResourceContents
+from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import McpError
+from mcp_offer import INSTRUCTIONS, NAME, VERSION, NoSuchThing, Offer
+from pydantic import AnyUrl
+
+
+class First(Offer):
+    """The offer, where the SDK has its own way."""
+
+    async def sample_impatiently(self, session: Any, prompt: str, seconds: float) -> None:
+        """The SDK lets the client work on; it tells nobody the ids of its requests either, but counts them."""
+        ident = session._request_id
+        params = types.CreateMessageRequestParams(messages=[self.said(prompt)], maxTokens=100)
+        request = types.ServerRequest(types.CreateMessageRequest(params=params))
+        try:
+            await session.send_request(request, types.CreateMessageResult, timedelta(seconds=seconds))
+        except McpError:
+            told = types.CancelledNotification(
+                params=types.CancelledNotificationParams(requestId=ident, reason="took too long")
+            )
+            await session.send_notification(types.ServerNotification(told))
+            return
+        raise AssertionError("answered in time")
+
+    async def sample_watching(self, session: Any, prompt: str, hear: Any) -> None:
+        """The SDK puts a token into the request when somebody wants to hear."""
+        params = types.CreateMessageRequestParams(messages=[self.said(prompt)], maxTokens=100)
+        request = types.ServerRequest(types.CreateMessageRequest(params=params))
+        await session.send_request(request, types.CreateMessageResult, progress_callback=hear)
+
+
+offer = First()
+bare, server = Server(NAME, VERSION), Server(NAME, VERSION, INSTRUCTIONS)
+
+
+def refused(error: NoSuchThing) -> McpError:
+    return McpError(types.ErrorData(code=error.code, message=str(error)))
+
+
+def cursor_of(request: Any) -> str | None:
+    """The SDK asks for lists itself, without a request."""
+    return request.params.cursor if request is not None and request.params else None
+
+
+@server.list_tools()
+async def list_tools(request: types.ListToolsRequest) -> types.ListToolsResult:
+    return types.ListToolsResult.model_validate(offer.tools(cursor_of(request)))
+
+
+@server.call_tool()
+async def call_tool(name: str, arguments: dict[str, Any]) -> types.CallToolResult:
+    context = server.request_context
+    token = context.meta.progressToken if context.meta else None
+    return types.CallToolResult.model_validate(await offer.call(context.session, token, name, arguments))
+
+
+@server.list_resources()
+async def list_resources(request: types.ListResourcesRequest) -> types.ListResourcesResult:
+    return types.ListResourcesResult.model_validate(offer.resources(cursor_of(request)))
+
+
+@server.list_resource_templates()
+async def list_templates() -> list[types.ResourceTemplate]:
+    return [types.ResourceTemplate.model_validate(template) for template in offer.templates()]
+
+
+@server.read_resource()
+async def read_resource(uri: AnyUrl) -> list[ReadResourceContents]:
+    try:
+        return [ReadResourceContents(*offer.read(str(uri)))]
+    except NoSuchThing as error:
+        raise refused(error) from None
+
+
+@server.subscribe_resource()
+async def subscribe(uri: AnyUrl) -> None:
+    offer.subscribed.add(str(uri))
+
+
+@server.unsubscribe_resource()
+async def unsubscribe(uri: AnyUrl) -> None:
+    offer.subscribed.discard(str(uri))
+
+
+@server.list_prompts()
+async def list_prompts(request: types.ListPromptsRequest) -> types.ListPromptsResult:
+    return types.ListPromptsResult.model_validate(offer.prompts(cursor_of(request)))
+
+
+@server.get_prompt()
+async def get_prompt(name: str, arguments: dict[str, str] | None) -> types.GetPromptResult:
+    try:
+        return types.GetPromptResult.model_validate(offer.prompt(name, arguments or {}))
+    except NoSuchThing as error:
+        raise refused(error) from None
+
+
+@server.completion()
+async def complete(ref: Any, argument: types.CompletionArgument, context: Any) -> types.Completion:
+    name = ref.name if isinstance(ref, types.PromptReference) else ref.uri
+    filled = (context and context.arguments) or {}
+    return types.Completion.model_validate(offer.complete(name, argument.name, argument.value, filled))
+
+
+@server.set_logging_level()
+async def set_level(level: types.LoggingLevel) -> None:
+    offer.level = level
+
+
+async def roots_changed(_: types.RootsListChangedNotification) -> None:
+    offer.events["roots changed"].set()
+
+
+server.notification_handlers[types.RootsListChangedNotification] = roots_changed
+
+
+async def main() -> None:
+    """Serves stdin and stdout until stdin ends."""
+    serving = bare if "--bare" in sys.argv else server
+    options = serving.create_initialization_options(NotificationOptions(True, True, True))
+    if options.capabilities.resources:
+        options.capabilities.resources.subscribe = True  # the SDK never says so by itself
+    async with stdio_server() as (receive, send):
+        await serving.run(receive, send, options)
+
+
+if __name__ == "__main__":
+    anyio.run(main)

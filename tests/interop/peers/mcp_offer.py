@@ -1,0 +1,308 @@
+"""What a server of the official Python SDK offers our client, whatever the SDK's version: everything.
+
+Lists and results are plain JSON here, which either version reads into its own types. A session is the SDK's: what is
+called on it is there in both versions. Tools return text, JSON where there is more to say.
+"""
+
+import base64
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Final
+
+import anyio
+from mcp import types
+
+NAME, VERSION, INSTRUCTIONS = "official", "1.0", "Try everything."
+FORM_URL, FORM_ID = "https://example.com/form", "form-1"
+LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+PEOPLE: Final = {"Ada": "lace", "Alan": "machine", "Grace": "compiler"}
+SPARE: Final = {"tools": "spare", "resources": "test://spare", "prompts": "spare"}  # hidden and shown again
+PNG: Final = base64.b64encode(b"\x89PNG").decode()
+WEIGHED: Final = {
+    "type": "object",
+    "title": "Weighed",
+    "properties": {"who": {"type": "string"}, "parts": {"type": "array", "items": {"$ref": "#/$defs/Part"}}},
+    "required": ["who", "parts"],
+    "$defs": {
+        "Part": {
+            "type": "object",
+            "properties": {"kilos": {"type": "number"}, "at": {"type": "string", "format": "date-time"}},
+            "required": ["kilos", "at"],
+        }
+    },
+}
+FORM: Final = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "title": "Name"},
+        "age": {"type": "integer", "minimum": 0},
+        "likes": {"type": "string", "enum": ["tea", "coffee"], "default": "tea"},
+    },
+    "required": ["name", "age"],
+}
+CONTENT: Final = [
+    {"type": "text", "text": "words", "annotations": {"audience": ["user"], "priority": 0.5}},
+    {"type": "image", "data": PNG, "mimeType": "image/png"},
+    {"type": "resource", "resource": {"uri": "test://static", "mimeType": "text/plain", "text": "static text"}},
+]
+NEWER_CONTENT: Final = {  # by the revision that brought it
+    "2025-03-26": [{"type": "audio", "data": PNG, "mimeType": "audio/wav"}],
+    "2025-06-18": [{"type": "resource_link", "uri": "test://static", "name": "static"}],
+}
+
+
+class NoSuchThing(Exception):
+    """Something was asked for that is not offered; the code says so to the client."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def text(value: str, *, is_error: bool = False) -> dict[str, Any]:
+    """The result of a tool that returns text."""
+    return {"content": [{"type": "text", "text": value}], "isError": is_error}
+
+
+def page(items: list[dict[str, Any]], key: str, cursor: str | None, size: int) -> dict[str, Any]:
+    """One page of a list."""
+    start = int(cursor or 0)
+    rest = {"nextCursor": str(start + size)} if start + size < len(items) else {}
+    return {key: items[start : start + size], **rest}
+
+
+class Offer:
+    """Everything that is offered, and what has become of it."""
+
+    def __init__(self) -> None:
+        self.hidden: set[str] = set()
+        self.level = "debug"
+        self.subscribed: set[str] = set()
+        self.events: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)  # what has happened, by name
+
+    # --- tools ---------------------------------------------------------------------------------
+
+    def tools(self, cursor: str | None) -> dict[str, Any]:
+        listed = [
+            {"name": name, "description": (function.__doc__ or "").strip(), **_described(name, function)}
+            for name, function in self._functions().items()
+            if name != SPARE["tools"] or "tools" not in self.hidden
+        ]
+        return page(listed, "tools", cursor, 8)
+
+    def _functions(self) -> dict[str, Callable[..., Any]]:
+        return {name.removeprefix("tool_"): getattr(self, name) for name in dir(self) if name.startswith("tool_")}
+
+    async def call(self, session: Any, token: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        function = self._functions().get(name)
+        if function is None:
+            raise NoSuchThing(types.INVALID_PARAMS, f"unknown tool: {name}")
+        result = await function(session, token, **arguments)
+        return text(result) if isinstance(result, str) else result
+
+    async def tool_add(self, _session: Any, _token: Any, a: int, b: int) -> str:
+        """Adds two numbers."""
+        return str(a + b)
+
+    async def tool_pid(self, _session: Any, _token: Any) -> str:
+        """The number of this process."""
+        return str(os.getpid())
+
+    async def tool_fail(self, _session: Any, _token: Any) -> dict[str, Any]:
+        """Fails, and says why."""
+        return text("failed on purpose", is_error=True)
+
+    async def tool_weigh(self, _session: Any, _token: Any, who: str) -> dict[str, Any]:
+        """Returns structured content."""
+        weighed = {"who": who, "parts": [{"kilos": 1.5, "at": "2025-11-25T10:30:00Z"}]}
+        return {**text(json.dumps(weighed)), "structuredContent": weighed}
+
+    async def tool_misweigh(self, _session: Any, _token: Any, who: str) -> dict[str, Any]:
+        """Returns structured content that its own schema does not allow."""
+        return {**text("wrong"), "structuredContent": {"who": who}}
+
+    async def tool_show_all(self, _session: Any, _token: Any, revision: str) -> dict[str, Any]:
+        """Returns one block of each kind of content that a revision has."""
+        newer = [block for since, blocks in NEWER_CONTENT.items() if since <= revision for block in blocks]
+        return {"content": CONTENT + newer}
+
+    async def tool_spare(self, _session: Any, _token: Any) -> str:
+        """Is there to be hidden."""
+        return "spare"
+
+    async def tool_count(self, session: Any, token: Any, steps: int) -> str:
+        """Reports progress at every step."""
+        for step in range(1, steps + 1):
+            await session.send_progress_notification(token, step, steps, f"step {step}")
+        return "done"
+
+    async def tool_hang(self, session: Any, token: Any) -> str:
+        """Reports that it has started, and never ends by itself."""
+        await session.send_progress_notification(token, 1)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.events["hang cancelled"].set()
+        return "never"
+
+    async def tool_happened(self, _session: Any, _token: Any, event: str) -> str:
+        """Returns once the event has happened."""
+        await self.events[event].wait()
+        return event
+
+    async def tool_log(self, session: Any, _token: Any, level: str, said: str) -> str:
+        """Logs a message to the client, if its level is high enough."""
+        if LEVELS.index(level) >= LEVELS.index(self.level):
+            await session.send_log_message(level, {"text": said}, "official")
+        return "logged"
+
+    async def tool_touch(self, session: Any, _token: Any, uri: str) -> str:
+        """Tells the subscriber of a resource that it has changed."""
+        if uri in self.subscribed:
+            await session.send_resource_updated(uri)
+        return "touched"
+
+    async def tool_hide(self, session: Any, _token: Any, kind: str) -> str:
+        """Takes the spare entry of a kind off its list."""
+        self.hidden.add(kind)
+        await self._changed(session, kind)
+        return "hidden"
+
+    async def tool_show(self, session: Any, _token: Any, kind: str) -> str:
+        """Puts the spare entry of a kind back on its list."""
+        self.hidden.discard(kind)
+        await self._changed(session, kind)
+        return "shown"
+
+    async def _changed(self, session: Any, kind: str) -> None:
+        await getattr(session, f"send_{kind.removesuffix('s')}_list_changed")()
+
+    # --- tools that ask the client -------------------------------------------------------------
+
+    async def tool_ping_client(self, session: Any, _token: Any) -> str:
+        """Asks whether the client is there."""
+        await session.send_ping()
+        return "pong"
+
+    async def tool_client_capabilities(self, session: Any, _token: Any) -> str:
+        """What the client declared, as JSON."""
+        declared = session.client_params.capabilities
+        return json.dumps(declared.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+    async def tool_sample(self, session: Any, _token: Any, prompt: str) -> str:
+        """Has the client's model answer."""
+        reply = await session.create_message([self.said(prompt)], max_tokens=100)
+        return json.dumps({"text": reply.content.text, "model": reply.model})
+
+    async def tool_sample_impatiently(self, session: Any, _token: Any, prompt: str) -> str:
+        """Gives up, and cancels its request, when the client's model takes long."""
+        await self.sample_impatiently(session, prompt, 0.05)
+        return "gave up"
+
+    async def sample_impatiently(self, session: Any, prompt: str, seconds: float) -> None:
+        """Each version of the SDK has its own way."""
+        raise NotImplementedError
+
+    async def tool_sample_watching(self, session: Any, _token: Any, prompt: str) -> str:
+        """Has the client's model answer, and hears how far it has come."""
+        heard: list[list[Any]] = []
+
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            heard.append([progress, total, message])
+
+        await self.sample_watching(session, prompt, hear)
+        return json.dumps(heard)
+
+    async def sample_watching(self, session: Any, prompt: str, hear: Any) -> None:
+        """Each version of the SDK has its own way."""
+        raise NotImplementedError
+
+    @staticmethod
+    def said(prompt: str) -> types.SamplingMessage:
+        """What a user says to a model."""
+        return types.SamplingMessage(role="user", content=types.TextContent(type="text", text=prompt))
+
+    async def tool_elicit(self, session: Any, _token: Any, message: str) -> str:
+        """Asks the user to fill in a form."""
+        answer = await session.elicit_form(message, FORM)
+        return json.dumps({"action": answer.action, **(answer.content or {})})
+
+    async def tool_elicit_url(self, session: Any, _token: Any, message: str) -> str:
+        """Sends the user to a page."""
+        return (await session.elicit_url(message, FORM_URL, FORM_ID)).action
+
+    async def tool_finish_elicitation(self, session: Any, _token: Any) -> str:
+        """Says that the user is done with the page."""
+        await session.send_elicit_complete(FORM_ID)
+        return "finished"
+
+    async def tool_list_roots(self, session: Any, _token: Any) -> str:
+        """Where the client lets the server work."""
+        return json.dumps([[str(root.uri), root.name] for root in (await session.list_roots()).roots])
+
+    # --- resources -----------------------------------------------------------------------------
+
+    def resources(self, cursor: str | None) -> dict[str, Any]:
+        listed = [
+            {
+                "uri": "test://static",
+                "name": "static",
+                "mimeType": "text/plain",
+                "description": "Always the same text.",
+            },
+            {"uri": "test://binary", "name": "binary", "mimeType": "application/octet-stream"},
+        ]
+        if "resources" not in self.hidden:
+            listed.append({"uri": SPARE["resources"], "name": "spare"})
+        return page(listed, "resources", cursor, 2)
+
+    def templates(self) -> list[dict[str, Any]]:
+        return [{"uriTemplate": "test://item/{id}", "name": "item"}, {"uriTemplate": "test://by/{who}", "name": "by"}]
+
+    def read(self, uri: str) -> tuple[str | bytes, str]:
+        """What a resource holds, and its type."""
+        match uri.removeprefix("test://").split("/"):
+            case ["static"]:
+                return "static text", "text/plain"
+            case ["binary"]:
+                return bytes([0, 1, 2]), "application/octet-stream"
+            case ["item", key]:
+                return f"item {key}", "text/plain"
+            case _:
+                raise NoSuchThing(-32002, f"no resource {uri}")
+
+    # --- prompts, completion -------------------------------------------------------------------
+
+    def prompts(self, cursor: str | None) -> dict[str, Any]:
+        who = [{"name": "who", "required": True}, {"name": "thing"}]
+        listed: list[dict[str, Any]] = [{"name": "greet", "description": "Greets somebody.", "arguments": who}]
+        if "prompts" not in self.hidden:
+            listed.append({"name": SPARE["prompts"]})
+        return page(listed, "prompts", cursor, 1)
+
+    def prompt(self, name: str, arguments: dict[str, str]) -> dict[str, Any]:
+        if name != "greet":
+            raise NoSuchThing(types.INVALID_PARAMS, f"unknown prompt: {name}")
+        said = {"type": "text", "text": f"Say hello to {arguments['who']}."}
+        shown = {"type": "resource", "resource": {"uri": "test://static", "text": "static text"}}
+        return {"messages": [{"role": "user", "content": said}, {"role": "assistant", "content": shown}]}
+
+    def complete(self, name: str, argument: str, value: str, filled: dict[str, str]) -> dict[str, Any]:
+        """Names of people, and of the thing that belongs to somebody whose name is filled in already."""
+        known = [PEOPLE[filled["who"]]] if argument == "thing" and "who" in filled else list(PEOPLE)
+        values = [one for one in known if one.startswith(value)] if name in {"greet", "test://by/{who}"} else []
+        return {"values": values, "total": len(values), "hasMore": False}
+
+
+def _described(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+    """The schemas of a tool, and what else is said about it."""
+    kinds = {int: "integer", str: "string"}
+    parameters = {key: {"type": kinds[kind]} for key, kind in function.__annotations__.items() if kind in kinds}
+    parameters.pop("return", None)
+    known: dict[str, Any] = {
+        "inputSchema": {"type": "object", "properties": parameters, "required": list(parameters)},
+        "annotations": {"title": name.title(), "readOnlyHint": name in {"add", "happened", "weigh"}},
+    }
+    return known | ({"outputSchema": WEIGHED} if name.endswith("weigh") else {})

@@ -1,0 +1,146 @@
+"""Everything that a server can offer, by the official Python SDK (2.x): a peer for our client.
+
+    python mcp_server.py [--bare]
+
+Run by the peer's own Python. With --bare, nothing is offered.
+"""
+
+import base64
+import sys
+import warnings
+from typing import Any
+
+import anyio
+from mcp import types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
+from mcp_offer import INSTRUCTIONS, NAME, VERSION, NoSuchThing, Offer
+
+Context = ServerRequestContext[Any, Any]
+
+
+class Modern(Offer):
+    """The offer, where the SDK has its own way."""
+
+    async def sample_impatiently(self, session: Any, prompt: str, seconds: float) -> None:
+        """The SDK cancels what it has waited for too long."""
+        params = types.CreateMessageRequestParams(messages=[self.said(prompt)], max_tokens=100)
+        try:
+            await session.send_request(types.CreateMessageRequest(params=params), types.CreateMessageResult, seconds)
+        except MCPError:
+            return
+        raise AssertionError("answered in time")
+
+    async def sample_watching(self, session: Any, prompt: str, hear: Any) -> None:
+        """The SDK puts a token into the request when somebody wants to hear."""
+        params = types.CreateMessageRequestParams(messages=[self.said(prompt)], max_tokens=100)
+        request = types.CreateMessageRequest(params=params)
+        await session.send_request(request, types.CreateMessageResult, progress_callback=hear)
+
+
+offer = Modern()
+
+
+async def list_tools(_: Context, params: types.PaginatedRequestParams) -> types.ListToolsResult:
+    return types.ListToolsResult.model_validate(offer.tools(params.cursor))
+
+
+async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+    token = (context.meta or {}).get("progress_token")
+    try:
+        result = await offer.call(context.session, token, params.name, params.arguments or {})
+    except NoSuchThing as error:
+        raise MCPError(error.code, str(error)) from None
+    return types.CallToolResult.model_validate(result)
+
+
+async def list_resources(_: Context, params: types.PaginatedRequestParams) -> types.ListResourcesResult:
+    return types.ListResourcesResult.model_validate(offer.resources(params.cursor))
+
+
+async def list_templates(_: Context, _params: types.PaginatedRequestParams) -> types.ListResourceTemplatesResult:
+    return types.ListResourceTemplatesResult.model_validate({"resourceTemplates": offer.templates()})
+
+
+async def read_resource(_: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    try:
+        held, mime_type = offer.read(str(params.uri))
+    except NoSuchThing as error:
+        raise MCPError(error.code, str(error)) from None
+    content = {"text": held} if isinstance(held, str) else {"blob": base64.b64encode(held).decode()}
+    return types.ReadResourceResult.model_validate(
+        {"contents": [{"uri": params.uri, "mimeType": mime_type, **content}]}
+    )
+
+
+async def subscribe(_: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+    offer.subscribed.add(str(params.uri))
+    return types.EmptyResult()
+
+
+async def unsubscribe(_: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+    offer.subscribed.discard(str(params.uri))
+    return types.EmptyResult()
+
+
+async def list_prompts(_: Context, params: types.PaginatedRequestParams) -> types.ListPromptsResult:
+    return types.ListPromptsResult.model_validate(offer.prompts(params.cursor))
+
+
+async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    try:
+        return types.GetPromptResult.model_validate(offer.prompt(params.name, params.arguments or {}))
+    except NoSuchThing as error:
+        raise MCPError(error.code, str(error)) from None
+
+
+async def complete(_: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+    name = params.ref.name if isinstance(params.ref, types.PromptReference) else params.ref.uri
+    filled = (params.context and params.context.arguments) or {}
+    values = offer.complete(name, params.argument.name, params.argument.value, filled)
+    return types.CompleteResult.model_validate({"completion": values})
+
+
+async def set_level(_: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
+    offer.level = params.level
+    return types.EmptyResult()
+
+
+async def roots_changed(_: Context, _params: types.NotificationParams) -> None:
+    offer.events["roots changed"].set()
+
+
+def everything() -> Server:
+    """A server with a handler for each method that there is."""
+    return Server(
+        NAME,
+        version=VERSION,
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_list_resource_templates=list_templates,
+        on_read_resource=read_resource,
+        on_subscribe_resource=subscribe,
+        on_unsubscribe_resource=unsubscribe,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+        on_completion=complete,
+        on_set_logging_level=set_level,
+        on_roots_list_changed=roots_changed,
+    )
+
+
+async def main() -> None:
+    """Serves stdin and stdout until stdin ends."""
+    server = Server(NAME, version=VERSION) if "--bare" in sys.argv else everything()
+    changes = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
+    async with stdio_server() as (receive, send):
+        await server.run(receive, send, server.create_initialization_options(changes))
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore", MCPDeprecationWarning)
+    anyio.run(main)

@@ -1,0 +1,83 @@
+"""A line to a server that is listened in on: the seam between our client and its transport, with a record."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tests.interop.matrix import Wire
+from tests.official import check
+
+from trunkline.transports.channel import Accept, Channel, Closed, Connector, Origin, Receiver
+from trunkline.wire import codec
+from trunkline.wire.messages import Incoming
+
+
+class Tapped:
+    """Opens the lines of another connector, and keeps a copy of what passes on them."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self.wires: list[Wire] = []  # one for each line that was opened
+
+    @property
+    def name(self) -> str:
+        return self._connector.name
+
+    async def connect(self, accept: Accept) -> Channel:
+        wire: Wire = []
+        self.wires.append(wire)
+        return await self._connector.connect(lambda channel: _Heard(accept(_Said(channel, wire)), wire))
+
+
+class _Said:
+    """A channel, and what the client says on it."""
+
+    def __init__(self, channel: Channel, wire: Wire) -> None:
+        self._channel = channel
+        self._wire = wire
+
+    def send(self, message: Any, **options: Any) -> None:
+        self._channel.send(message, **options)
+        self._wire.append({"sender": "client", "message": _plain(message)})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+
+class _Heard:
+    """A receiver, and what the server says to it."""
+
+    def __init__(self, receiver: Receiver, wire: Wire) -> None:
+        self._receiver = receiver
+        self._wire = wire
+
+    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+        self._wire += [{"sender": "server", "message": _plain(message)} for message in messages]
+        self._receiver.received(messages, origin)
+
+    def closed(self, closed: Closed) -> None:
+        self._receiver.closed(closed)
+
+
+def _plain(message: Any) -> Any:
+    if isinstance(message, list | tuple):  # a batch
+        return [_plain(one) for one in message]
+    return json.loads(codec.encode(message))
+
+
+def judge(wire: Wire) -> None:
+    """Raises AssertionError unless all that the client said is valid in the revision that was agreed upon.
+
+    Of what the server said, only what that depends on is looked at.
+    """
+    asked: dict[Any, str] = {}
+    [opened, *_] = wire
+    assert opened["message"]["method"] == "initialize"
+    answers = [entry["message"] for entry in wire if entry["sender"] == "server" and entry["message"].get("id") == 1]
+    revision = answers[0]["result"]["protocolVersion"]
+    for entry in wire:
+        message = entry["message"]
+        if entry["sender"] == "client":
+            check(message, revision=revision, sender="client", answers=asked)
+        elif "method" in message and "id" in message:
+            asked[message["id"]] = message["method"]

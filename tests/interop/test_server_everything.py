@@ -1,0 +1,254 @@
+"""Our client against npm's server-everything: every tool that it has, and whatever else it offers."""
+
+import asyncio
+import gzip
+import json
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from tests.interop.host import OTHER_ROOT, ROOT, Host, Reports
+from tests.official import NODE, NPM_FOLDER
+
+from trunkline.errors import PeerError
+from trunkline.protocol.types import EmbeddedResource, ImageContent, ResourceLink, TextContent
+from trunkline.transports.process import Command
+
+SERVER = NPM_FOLDER / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+TEXT, BLOB = "demo://resource/dynamic/text/{resourceId}", "demo://resource/dynamic/blob/{resourceId}"
+MESSAGE, UPDATED = "notifications/message", "notifications/resources/updated"
+URL_NEEDED, METHOD_NOT_FOUND = -32042, -32601
+
+FILLED = {"name": "Ada", "number": 5}  # a default of 3.14 is right, but the official schema of answers has no fractions
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def host() -> AsyncIterator[Host]:
+    """The server and our client."""
+    async with Host(Command([NODE, SERVER])) as host:
+        await host.call("get-roots-list")  # it would ask later otherwise, in the middle of a test
+        yield host
+
+
+USED = {
+    "echo": ({"message": "hello"}, "Echo: hello"),
+    "get-sum": ({"a": 2, "b": 3.5}, "The sum of 2 and 3.5 is 5.5."),
+    "get-env": ({}, '"PATH":'),
+    "get-tiny-image": ({}, "Here's the image"),
+    "get-annotated-message": ({"messageType": "success"}, "Operation completed successfully"),
+    "get-resource-links": ({"count": 2}, "Here are 2 resource links"),
+    "get-resource-reference": ({"resourceType": "Text", "resourceId": 1}, "Returning resource reference"),
+    "get-structured-content": ({"location": "Chicago"}, "Light rain"),
+    "get-roots-list": ({}, "Current MCP Roots"),
+    "gzip-file-as-resource": ({"name": "a.gz", "data": "data:text/plain,hi", "outputType": "resource"}, ""),
+    "trigger-long-running-operation": ({"duration": 0.01, "steps": 1}, "Long running operation completed"),
+    "trigger-sampling-request": ({"prompt": "hello", "maxTokens": 5}, "LLM sampling result"),
+    "trigger-elicitation-request": ({}, "User provided the requested information"),
+    "trigger-url-elicitation": ({"url": "https://example.com/a"}, "User completed the URL elicitation flow"),
+}
+"""Each tool, arguments for it, and what it says then."""
+
+USED_BELOW = {"simulate-research-query", "toggle-simulated-logging", "toggle-subscriber-updates"}
+
+
+async def test_every_tool_that_it_offers_is_used_here(host: Host) -> None:
+    assert {tool.name async for tool in host.client.tools()} == USED.keys() | USED_BELOW
+
+
+@pytest.mark.parametrize("name", USED)
+async def test_a_tool_can_be_called(host: Host, name: str) -> None:
+    arguments, said = USED[name]
+    host.answer = FILLED
+    assert said in (await host.client.call_tool(name, arguments)).text
+
+
+async def test_the_handshake_tells_who_it_is(host: Host) -> None:
+    assert (host.client.server_info.name, host.client.revision) == ("mcp-servers/everything", "2025-11-25")
+    assert "everything" in host.client.instructions.lower()
+
+
+async def test_annotations_and_images_are_understood(host: Host) -> None:
+    result = await host.client.call_tool("get-annotated-message", {"messageType": "error", "includeImage": True})
+    said, shown = result.content
+    assert isinstance(said, TextContent)
+    assert (said.annotations.priority, said.annotations.audience) == (1.0, ["user", "assistant"])
+    assert isinstance(shown, ImageContent)
+    assert (shown.mime_type, b64decode(shown.data)[:4]) == ("image/png", b"\x89PNG")
+
+
+async def test_structured_content_becomes_an_object(host: Host) -> None:
+    data = (await host.client.call_tool("get-structured-content", {"location": "New York"})).data
+    assert (data.temperature, data.conditions, data.humidity) == (33, "Cloudy", 82)
+
+
+async def test_arguments_that_the_tool_does_not_take_are_refused_by_it(host: Host) -> None:
+    with pytest.raises(PeerError, match="location"):
+        await host.client.call_tool("get-structured-content", {"location": "Atlantis"})
+
+
+async def test_links_lead_to_resources(host: Host) -> None:
+    result = await host.client.call_tool("get-resource-links", {"count": 4})
+    links = [block for block in result.content if isinstance(block, ResourceLink)]
+    assert [link.name for link in links] == ["Blob Resource 1", "Text Resource 2", "Blob Resource 3", "Text Resource 4"]
+    [content] = await host.client.read_resource(links[1].uri)
+    assert (content.uri, content.text[:10]) == (links[1].uri, "Resource 2")
+
+
+async def test_a_resource_comes_with_a_result(host: Host) -> None:
+    result = await host.client.call_tool("get-resource-reference", {"resourceType": "Blob", "resourceId": 3})
+    [embedded] = [block.resource for block in result.content if isinstance(block, EmbeddedResource)]
+    assert b64decode(embedded.blob).startswith(b"Resource 3")
+
+
+async def test_a_long_operation_reports_progress(host: Host) -> None:
+    reports = Reports()
+    arguments = {"duration": 0.05, "steps": 5}
+    await host.client.call_tool("trigger-long-running-operation", arguments, on_progress=reports)
+    assert [(report.progress, report.total) for report in reports] == [(step, 5) for step in range(1, 6)]
+
+
+async def test_a_long_operation_can_be_given_up(host: Host) -> None:
+    """Nothing is awaited any more, and the answer that the server gives all the same harms nobody."""
+    reports = Reports()
+    arguments = {"duration": 0.1, "steps": 20}
+    call = asyncio.create_task(host.client.call_tool("trigger-long-running-operation", arguments, on_progress=reports))
+    await reports.begun.wait()
+    call.cancel()
+    await asyncio.wait([call])
+    await host.client.ping()
+    assert host.client.pending() == []
+    [told] = host.sent("notifications/cancelled")
+    assert "requestId" in told["params"]
+
+
+async def test_a_model_is_asked(host: Host) -> None:
+    said = (await host.client.call_tool("trigger-sampling-request", {"prompt": "Hello?"})).text
+    answered = json.loads(said.partition("\n")[2])
+    assert (answered["model"], answered["role"], answered["stopReason"]) == ("parrot", "assistant", "endTurn")
+    assert answered["content"]["text"].endswith("Hello?")
+
+
+async def test_a_form_with_every_kind_of_field_is_filled_in(host: Host) -> None:
+    """What our function leaves out is filled in by the form's defaults, and what is in is what was asked for."""
+    host.answer = filled = {**FILLED, "check": True, "titledMultipleSelectEnum": ["fish-2"], "birthdate": "1815-12-10"}
+    result = await host.client.call_tool("trigger-elicitation-request")
+    answer = json.loads(result.text.partition("Raw result: ")[2])
+    defaults = {"integer": 42, "legacyTitledEnum": "pet-1", "titledSingleSelectEnum": "hero-1"}
+    assert answer["action"] == "accept"
+    assert answer["content"].items() >= (filled | defaults).items()
+    form: Any = host.questions[-1]
+    kinds = {field.name: field.kind for field in form.fields}
+    assert kinds["check"] == "yes_no"
+    assert kinds["titledMultipleSelectEnum"] == kinds["untitledMultipleSelectEnum"] == "choices"
+    assert kinds["titledSingleSelectEnum"] == kinds["untitledSingleSelectEnum"] == "choice"
+    titles = {field.name: [choice.title for choice in field.choices] for field in form.fields}
+    assert titles["legacyTitledEnum"] == ["Cats", "Dogs", "Birds", "Fish", "Reptiles"]
+    assert titles["titledMultipleSelectEnum"] == ["Tuna", "Salmon", "Trout"]
+
+
+async def test_a_form_that_is_declined(host: Host) -> None:
+    host.answer = None
+    assert "User declined" in (await host.client.call_tool("trigger-elicitation-request")).text
+
+
+async def test_a_page_that_has_to_be_visited_first(host: Host) -> None:
+    """The error says which; what becomes of it is up to the application, which then asks again."""
+    arguments = {"url": "https://example.com/b", "errorPath": True}
+    with pytest.raises(PeerError) as caught:
+        await host.client.call_tool("trigger-url-elicitation", arguments)
+    assert caught.value.code == URL_NEEDED
+    assert caught.value.data["elicitations"][0]["url"] == "https://modelcontextprotocol.io"
+    assert "User completed" in (await host.client.call_tool("trigger-url-elicitation", arguments)).text
+
+
+async def test_roots_are_asked_for_and_asked_for_again(host: Host) -> None:
+    await host.client.set_log_level("debug")
+    assert ROOT.uri in (await host.client.call_tool("get-roots-list")).text
+    with host.listening(MESSAGE) as news:
+        await host.client.set_roots([OTHER_ROOT])
+        while not str((await anext(news)).params.data).startswith("Roots updated: 1 root"):
+            pass
+    assert OTHER_ROOT.uri in (await host.client.call_tool("get-roots-list")).text
+    await host.client.set_roots([ROOT])
+
+
+async def test_what_it_zips_becomes_a_resource(host: Host) -> None:
+    """The list changes, and the link in the result leads to what is new on it."""
+    with host.listening("notifications/resources/list_changed") as news:
+        arguments = {"name": "b.gz", "data": "data:text/plain,hello", "outputType": "resourceLink"}
+        [link] = (await host.client.call_tool("gzip-file-as-resource", arguments)).content
+        await anext(news)
+    assert link.uri in [resource.uri async for resource in host.client.resources()]
+    [content] = await host.client.read_resource(link.uri)
+    assert gzip.decompress(b64decode(content.blob)) == b"hello"
+
+
+async def test_resources_and_templates_are_listed_and_read(host: Host) -> None:
+    documents = [one async for one in host.client.resources() if one.uri.startswith("demo://resource/static/document/")]
+    assert "architecture.md" in [document.name for document in documents]
+    [content] = await host.client.read_resource(documents[0].uri)
+    assert content.mime_type == "text/markdown"
+    assert {template.uri_template async for template in host.client.resource_templates()} == {TEXT, BLOB}
+    with pytest.raises(PeerError, match="not found"):
+        await host.client.read_resource("demo://resource/nowhere")
+
+
+async def test_a_subscriber_is_told(host: Host) -> None:
+    uri = TEXT.format(resourceId=1)
+    with host.listening(UPDATED) as news:
+        await host.client.subscribe(uri)
+        await host.client.call_tool("toggle-subscriber-updates")
+        assert (await anext(news)).params.uri == uri
+        await host.client.call_tool("toggle-subscriber-updates")
+        await host.client.unsubscribe(uri)
+
+
+async def test_log_messages_come_from_the_level_that_was_asked_for_on(host: Host) -> None:
+    uri = TEXT.format(resourceId=2)
+    with host.listening(MESSAGE) as news:
+        await host.client.set_log_level("emergency")
+        await host.client.subscribe(uri)  # upon which it says so, at level info
+        await host.client.set_log_level("debug")
+        await host.client.call_tool("toggle-simulated-logging")
+        assert "message" in str((await anext(news)).params.data)
+        await host.client.call_tool("toggle-simulated-logging")
+        await host.client.unsubscribe(uri)
+
+
+async def test_prompts_are_listed_and_filled_in(host: Host) -> None:
+    names = [prompt.name async for prompt in host.client.prompts()]
+    assert names == ["simple-prompt", "args-prompt", "completable-prompt", "resource-prompt"]
+    [message] = (await host.client.get_prompt("args-prompt", {"city": "Paris", "state": "Texas"})).messages
+    assert message.content.text == "What's weather in Paris, Texas?"
+    _, shown = (await host.client.get_prompt("resource-prompt", {"resourceType": "Text", "resourceId": "7"})).messages
+    assert shown.content.resource.uri == TEXT.format(resourceId=7)
+    with pytest.raises(PeerError, match="city"):
+        await host.client.get_prompt("args-prompt", {})
+
+
+async def test_arguments_are_completed(host: Host) -> None:
+    client = host.client
+    assert (await client.complete("prompt", "completable-prompt", "department", "S")).values == ["Sales", "Support"]
+    narrowed = await client.complete("prompt", "completable-prompt", "name", "", context={"department": "Sales"})
+    assert narrowed.values == ["David", "Eve", "Frank"]
+    assert (await client.complete("resource", TEXT, "resourceId", "12")).values == ["12"]
+
+
+async def test_a_tool_that_only_runs_as_a_task_refuses_a_plain_call(host: Host) -> None:
+    with pytest.raises(PeerError, match="task"):
+        await host.client.call_tool("simulate-research-query", {"topic": "python"})
+
+
+@pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18"])
+async def test_it_can_be_used_in_every_older_revision(revision: str) -> None:
+    async with Host(Command([NODE, SERVER]), revision) as host:
+        assert host.client.revision == revision
+        assert ROOT.uri in await host.call("get-roots-list")  # it would ask later otherwise, and wait for an answer
+        assert await host.call("echo", message="hello") == "Echo: hello"
+        assert "echo: Resource" in await host.call("trigger-sampling-request", prompt="hello")
+        assert "simple-prompt" in [prompt.name async for prompt in host.client.prompts()]
+        assert TEXT in [template.uri_template async for template in host.client.resource_templates()]
