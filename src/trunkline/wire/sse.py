@@ -1,0 +1,133 @@
+"""Event streams (HTML, "Server-sent events"): events to bytes, and bytes to events, however they arrive.
+
+A decoder is fed bytes as they come and gives the events that are whole. It remembers what the stream said last of its
+position and of how long to wait before it is opened again. It never holds more than one event of the largest size
+allowed: one that is larger is dropped as it arrives, and a fault stands in its place.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from trunkline.wire.framing import TooLarge
+
+__all__ = ["COMMENT", "Event", "EventDecoder", "encode"]
+
+COMMENT: Final = b":\n\n"
+"""Says nothing, and keeps a line from falling asleep."""
+
+_BOM: Final = b"\xef\xbb\xbf"
+_MOST_DIGITS: Final = 9  # of a wait in milliseconds: more than eleven days
+
+
+class Event(Struct, frozen=True):
+    """One event. Its data is as it was sent, lines joined; a stream that only tells its position has none."""
+
+    data: bytes
+    kind: str = "message"
+    id: str | None = None  # the position of the stream after it
+
+
+def encode(data: bytes, *, kind: str | None = None, id: str | None = None, retry: int | None = None) -> bytes:  # noqa: A002
+    """The bytes of an event. `data` must not have line ends in it, as JSON of ours never has; nor the rest."""
+    head = b"" if kind is None else b"event: %b\n" % kind.encode()
+    if id is not None:
+        head += b"id: %b\n" % id.encode()
+    if retry is not None:
+        head += b"retry: %d\n" % retry
+    return b"%bdata: %b\n\n" % (head, data)
+
+
+class EventDecoder:
+    """Cuts a byte stream into events."""
+
+    def __init__(self, max_event: int) -> None:
+        self.last_id: str | None = None  # the position that the stream has told last
+        self.retry: int | None = None  # milliseconds to wait before it is opened again, if it has said so
+        self._max_event = max_event
+        self._buffer = bytearray()
+        self._scanned = 0  # no line end before this offset, so no byte is searched twice
+        self._begun = False
+        self._returned = False  # the last byte was a carriage return
+        self._data: list[bytes] = []
+        self._size = 0  # of the event so far
+        self._kind = ""
+        self._too_large = False
+
+    def feed(self, data: bytes) -> list[Event | TooLarge]:
+        """Takes what has arrived and gives the events that are whole now, in order."""
+        if self._returned and data:
+            self._returned = False
+            data = data.removeprefix(b"\n")
+        self._buffer += data
+        if not self._begun:
+            if len(self._buffer) < len(_BOM) and _BOM.startswith(self._buffer):
+                return []
+            self._begun = True
+            if self._buffer.startswith(_BOM):
+                del self._buffer[: len(_BOM)]
+        events: list[Event | TooLarge] = []
+        while (line := self._line()) is not None:
+            if line:
+                self._field(line)
+            elif (event := self._dispatch()) is not None:
+                events.append(event)
+        if self._size + len(self._buffer) > self._max_event + MARGIN:
+            self._drop()
+        return events
+
+    def _line(self) -> bytes | None:
+        """The next whole line, without its end. A carriage return at the very end may be half of one: what follows it
+        shows."""
+        buffer = self._buffer
+        newline = buffer.find(b"\n", self._scanned)
+        end = buffer.find(b"\r", self._scanned, len(buffer) if newline < 0 else newline)
+        if end < 0:
+            end = newline
+        elif end + 1 == len(buffer):
+            self._returned = True
+        if end < 0:
+            self._scanned = len(buffer)
+            return None
+        line = bytes(buffer[:end])
+        width = 2 if buffer.startswith(b"\r\n", end) else 1
+        del buffer[: end + width]
+        self._scanned = 0
+        return line
+
+    def _field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._size += len(value) + 1
+            if self._size > self._max_event + 1:
+                self._too_large = True
+                self._data.clear()
+            elif not self._too_large:
+                self._data.append(value)
+        elif name == b"event":
+            self._kind = value.decode("utf-8", "replace")
+        elif name == b"id" and b"\0" not in value:
+            self.last_id = value.decode("utf-8", "replace")
+        elif name == b"retry" and value.isdigit() and len(value) <= _MOST_DIGITS:
+            self.retry = int(value)
+
+    def _drop(self) -> None:
+        """Forgets what is too large to be kept, and remembers that it was there."""
+        self._too_large = True
+        self._data.clear()
+        self._buffer.clear()
+        self._buffer += b"data:"  # the rest of the line goes the same way
+        self._scanned = len(self._buffer)
+
+    def _dispatch(self) -> Event | TooLarge | None:
+        lines, kind, too_large = self._data, self._kind, self._too_large
+        self._data, self._size, self._kind, self._too_large = [], 0, "", False
+        if too_large:
+            return TooLarge(self._max_event)
+        if not lines:
+            return None
+        return Event(b"\n".join(lines), kind or "message", self.last_id)
+
+
+MARGIN: Final = 1024  # for the names of fields, and for positions
