@@ -165,6 +165,39 @@ class ServerProcess:
         return self._errors.read().decode(errors="replace")[-2000:]
 
 
+class ClientProcess:
+    """A client under test, which talks to a server of its own and is told what to do over its stdin."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in __exit__
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=env
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for stream in (self._process.stdout, self._errors):
+            stream.close()
+
+    def ask(self, count: int, window: int) -> Sample:
+        """Has the client make so many calls, and gives what each cost it."""
+        try:
+            self._process.stdin.write(f"{count} {window}\n")
+            self._process.stdin.flush()
+            return Sample(float(self._process.stdout.readline()), 0)
+        except (OSError, ValueError) as error:
+            self._errors.seek(0)
+            raise BenchError(self._errors.read().decode(errors="replace") or "the client hung up") from error
+
+
 def _frame(id_: int, method: str, params: Mapping[str, Any]) -> bytes:
     message = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"

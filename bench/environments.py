@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+NPM_FOLDER = ROOT / ".peers" / "node"
 REQUIREMENTS = {
     "trunkline": [".[speed]"],
     "trunkline-plain": ["."],
@@ -37,6 +38,8 @@ class Environments:
 
     def interpreter(self, name: str) -> Path:
         """The interpreter of the environment called `name`, with its packages installed."""
+        if name == "node":
+            return _node()
         try:
             return self._installed(self._home / name, REQUIREMENTS[name], ROOT)
         except CannotInstall:
@@ -105,3 +108,11 @@ def _output(command: Sequence[str], cwd: Path = ROOT) -> str:
         return subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True).stdout
     except subprocess.CalledProcessError as error:
         raise CannotInstall(error.stderr.strip()[-2000:] or f"{' '.join(command)} failed") from error
+
+
+def _node() -> Path:
+    """The project's own node, which `make test` brings, with the official SDK beside it."""
+    node = ROOT / ".venv" / "bin" / "node"
+    if not node.exists() or not (NPM_FOLDER / "node_modules").exists():
+        raise CannotInstall("there is no node yet: `make test` brings it")
+    return node

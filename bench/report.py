@@ -21,6 +21,10 @@ class Figures:
         """The cheapest sample: what the work costs when nothing else gets in its way."""
         return min(s.cpu_us / (s.answer_bytes if per == "byte" else 1) for s in self.samples[target])
 
+    def pairs(self, ours: str, theirs: str) -> Iterator[tuple[float, float]]:
+        """The samples of two targets that were taken one after the other."""
+        return ((a.cpu_us, b.cpu_us) for a, b in zip(self.samples[ours], self.samples[theirs], strict=False))
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -44,6 +48,8 @@ def judge(row: Row, figures: Figures) -> list[Verdict]:
 def _ratio(bar: Bar, figures: Figures) -> float | None:
     if bar.ours not in figures.samples or bar.peer not in figures.samples:
         return None
+    if bar.paired:
+        return median(bar.ratio(ours, theirs) for ours, theirs in figures.pairs(bar.ours, bar.peer))
     return bar.ratio(figures.best(bar.ours, bar.per), figures.best(bar.peer, bar.per))
 
 

@@ -7,7 +7,8 @@ likely to hold one of theirs as one of ours; the dearest ones take longer, since
 best batch of all rounds counts.
 
 `make bench BASE=<commit>` measures this tree beside one of its commits instead, and fails if a row has become more than
-a tenth dearer. A row that seems so is measured again before it is believed.
+a tenth dearer. The two are asked in turn, so what the machine does to one batch it does to its neighbour too: what
+counts is the median of the ratios of neighbours. Nothing is measured again, whatever comes out.
 """
 
 import argparse
@@ -19,20 +20,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.driver import BenchError, Sample, ServerProcess
-from bench.environments import ROOT, CannotInstall, Environments
+from bench.driver import BenchError, ClientProcess, Sample, ServerProcess
+from bench.environments import NPM_FOLDER, ROOT, CannotInstall, Environments
 from bench.report import Figures, judge, lines, write_json
 from bench.workloads import BASE, ROWS, TARGETS, Row, against_base
 
 BATCH_US = 25_000  # CPU time that a batch aims at: some 2,000 calls of ours, some 30 of `mcp`
-ATTEMPTS = 3  # at showing that a row has not become dearer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the table. The exit status is 1 when a gate fails, when what a gate needs could not be measured, or when one
     of our own servers could not be."""
     options = _options(arguments)
-    rows = [row for row in (_selected(row, options) for row in ROWS if options.rows in row.name) if row.targets]
+    wanted = [row for row in ROWS if options.rows in row.name and not (options.base and row.client)]
+    rows = [row for row in (_selected(row, options) for row in wanted) if row.targets]
     environments = Environments(options.python)
     commands, missing = commands_of(environments, {name for row in rows for name in row.targets}, options.base)
     pin()
@@ -107,8 +108,16 @@ def commands_of(
         except CannotInstall as error:
             missing[name] = str(error)
         else:
-            commands[name] = [str(interpreter), str(script), "stdio"]
+            commands[name] = _command(name, str(interpreter), str(script))
     return commands, missing
+
+
+def _command(name: str, interpreter: str, script: str) -> list[str]:
+    line = TARGETS[name].line if name in TARGETS else None
+    if line is None:
+        return [interpreter, script, "stdio"]
+    folder = [str(NPM_FOLDER)] if TARGETS[name].environment == "node" else []
+    return [interpreter, script, *folder, line, sys.executable, str(ROOT / "bench" / "clients" / "raw_server.py")]
 
 
 def _print_in_process(interpreter: str) -> None:
@@ -122,18 +131,10 @@ def pin() -> None:
 
 
 def measure(row: Row, commands: Mapping[str, Sequence[str]], options: argparse.Namespace) -> Figures:
-    """All rounds of one row; more of them as long as it seems to have become dearer than its base."""
+    """All rounds of one row. A target that answers wrongly is not started again, and keeps none of its samples."""
     figures = Figures()
-    for _ in range(ATTEMPTS if BASE in row.targets else 1):
-        _add_rounds(figures, row, commands, options)
-        if not any(verdict.word == "FAIL" for verdict in judge(row, figures)):
-            break
-    return figures
-
-
-def _add_rounds(figures: Figures, row: Row, commands: Mapping[str, Sequence[str]], options: argparse.Namespace) -> None:
-    """A target that answers wrongly is not started again, and keeps none of its samples."""
-    for _ in range(options.repeats):
+    many = BASE in row.targets and row.question is None  # a spawn is one sample, and pairs need some
+    for _ in range(options.repeats * (options.batches if many else 1)):
         measurable = [name for name in row.targets if name in commands and name not in figures.missing]
         under_way = {name: _samples(row, name, commands[name], options.batches) for name in measurable}
         while under_way:
@@ -148,10 +149,18 @@ def _add_rounds(figures: Figures, row: Row, commands: Mapping[str, Sequence[str]
                     figures.missing[name] = str(error)
                 else:
                     figures.samples.setdefault(name, []).append(sample)
+    return figures
 
 
 def _samples(row: Row, name: str, command: Sequence[str], batches: int) -> Iterator[Sample]:
     """One process: spawned and warmed up when the first sample is asked for, then a batch of requests for each."""
+    if row.client:
+        with ClientProcess(command) as client:
+            client.ask(row.warm_up, row.window)
+            count = max(int(BATCH_US / client.ask(row.window * 8, row.window).cpu_us), 8 * row.window)
+            for _ in range(batches):
+                yield client.ask(count // row.window * row.window, row.window)
+        return
     own = TARGETS[name].tools if name in TARGETS else None
     tools = row.tools if own is None else own
     with ServerProcess(command, os.environ | {"BENCH_TOOLS": str(tools)}) as server:

@@ -1,29 +1,13 @@
 """The benchmark's server on Trunkline, with its defaults: `server.py stdio`."""
 
-import os
 import sys
 
+from peers.handlers import add, echo, echo_sync, extra, extra_names, greet, item, static
 from trunkline import Server
 
 server = Server("bench")
-
-
-@server.tool
-async def echo(text: str) -> str:
-    """Answer with the text."""
-    return text
-
-
-@server.tool
-def echo_sync(text: str) -> str:
-    """Answer with the text, from a plain function."""
-    return text
-
-
-@server.tool
-async def add(a: int, b: int) -> int:
-    """Add two numbers."""
-    return a + b
+for tool in (echo, echo_sync, add):
+    server.add_tool(tool)
 
 
 @server.tool
@@ -33,30 +17,10 @@ async def touch(text: str) -> str:
     return "ok"
 
 
-@server.resource("bench://static")
-async def static() -> str:
-    """A fixed text."""
-    return "static body"
-
-
-@server.resource("bench://item/{id}")
-async def item(id: str) -> str:  # noqa: A002  the template's own name for it
-    """A text made for its address."""
-    return f"item {id}"
-
-
-@server.prompt
-async def greet(who: str) -> str:
-    """Greet somebody."""
-    return f"Hello, {who}!"
-
-
-async def extra(text: str, times: int = 1) -> str:
-    """Repeat the text, as one of very many tools."""
-    return text * times
-
-
-for number in range(4, int(os.environ.get("BENCH_TOOLS", "0"))):
-    server.add_tool(extra, name=f"extra_{number}")
+for name in extra_names(own=4):
+    server.add_tool(extra, name=name)
+server.resource("bench://static")(static)
+server.resource("bench://item/{id}")(item)
+server.prompt(greet)
 
 server.run(sys.argv[1])

@@ -13,6 +13,7 @@ class Target:
     script: str
     environment: str
     tools: int | None = None  # instead of the row's number
+    line: str | None = None  # of a client: how it reaches its server
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Bar:
     ours: str = "trunkline"
     per: Literal["request", "byte"] = "request"
     gate: bool = True
+    paired: bool = False  # compares samples that were taken in turn, not the best of each
 
     def ratio(self, ours: float, theirs: float) -> float:
         """The figure that is compared with `times`."""
@@ -53,10 +55,11 @@ class Row:
     window: int = 1
     warm_up: int = 250  # requests, twice, before anything is measured
     tools: int = 0  # at least so many; a server has its own few anyway
+    client: bool = False  # what is measured is a client
 
 
 BASE = "base"  # our own package at an earlier commit, with the benchmark's server of that commit
-MOST_DEARER = 1.1  # a tenth: what the best of several rounds may still differ by on a shared machine
+MOST_DEARER = 1.1  # a tenth: the median of 50 pairs of one and the same tree stays within some hundredths
 TARGETS = {
     "trunkline": Target("server.py", "trunkline"),
     "trunkline, few tools": Target("server.py", "trunkline", tools=0),
@@ -68,7 +71,17 @@ TARGETS = {
     "fastmcp": Target("peers/fastmcp_server.py", "fastmcp"),
     "chuk": Target("peers/chuk_server.py", "chuk"),
     "zeromcp": Target("peers/zeromcp_server.py", "zeromcp"),
+    "trunkline client": Target("clients/trunkline_client.py", "trunkline", line="stdio"),
+    "trunkline client, TCP": Target("clients/trunkline_client.py", "trunkline", line="tcp"),
+    "trunkline client, in memory": Target("clients/trunkline_client.py", "trunkline", line="memory"),
+    "mcp client": Target("clients/mcp_client.py", "mcp", line="stdio"),
+    "mcp client, in memory": Target("clients/mcp_client.py", "mcp", line="memory"),
+    "typescript client": Target("clients/typescript_client.mjs", "node", line="stdio"),
 }
+CLIENT_BARS = (
+    Bar("cheaper", 5, "mcp client", ours="trunkline client"),
+    Bar("at most", 1, "typescript client", ours="trunkline client"),
+)
 
 
 def _call(tool: str, filler: str = "") -> Question:
@@ -170,9 +183,33 @@ ROWS = (
         ("trunkline", "bare", "turbomcp", "chuk", "zeromcp", "mcp", "fastmcp"),
         (Bar("cheaper", 5, "mcp"), Bar("at most", 1.5, "bare")),
     ),
+    Row(
+        "client, one at a time",
+        ECHO,
+        ("trunkline client", "trunkline client, TCP", "mcp client", "typescript client"),
+        CLIENT_BARS,
+        warm_up=2000,  # node needs that
+        client=True,
+    ),
+    Row(
+        "client, 32 in flight",
+        ECHO,
+        ("trunkline client", "trunkline client, TCP", "mcp client", "typescript client"),
+        CLIENT_BARS,
+        window=32,
+        warm_up=3200,
+        client=True,
+    ),
+    Row(
+        "client and server in one process",
+        ECHO,
+        ("trunkline client, in memory", "mcp client, in memory"),
+        (Bar("cheaper", 10, "mcp client, in memory", ours="trunkline client, in memory"),),
+        client=True,
+    ),
 )
 
 
 def against_base(row: Row) -> Row:
     """The same row, measured only on this tree and on an earlier commit, which it may not be much dearer than."""
-    return replace(row, targets=("trunkline", BASE), bars=(Bar("at most", MOST_DEARER, BASE),))
+    return replace(row, targets=("trunkline", BASE), bars=(Bar("at most", MOST_DEARER, BASE, paired=True),))

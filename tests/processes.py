@@ -8,14 +8,18 @@ Whatever comes out of its standard output has to be a message: anything else fai
 process has ended and all of it has been read. Every wait has a deadline.
 """
 
+import asyncio
+import contextlib
 import json
 import os
 import select
 import subprocess
 import sys
 import tempfile
+import textwrap
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -203,12 +207,65 @@ class StdioPeer:
         self.process.send_signal(number)
 
 
+def command(script: str) -> list[str]:
+    """The command that runs a script."""
+    return [sys.executable, "-c", textwrap.dedent(script)]
+
+
+def light(effects: Path) -> list[str]:
+    """The command of a server that starts in no time and writes what it does to a file."""
+    return [sys.executable, "-I", "-S", str(Path(__file__).parent / "spec" / "light_server.py"), str(effects)]
+
+
 def eventually(truth: Callable[[], Any], timeout: float = PATIENCE) -> Any:
     """Looks again and again until something is true; gives what it was."""
     deadline = time.monotonic() + timeout
     while not (found := truth()):
         assert time.monotonic() < deadline, f"not true within {timeout} s"
         time.sleep(0.005)
+    return found
+
+
+@contextlib.contextmanager
+def nothing_left() -> Iterator[None]:
+    """Fails if a task, thread, descriptor or child process is there afterwards that was not there before."""
+    before = _there()
+    yield
+    if tasks := _tasks() - before["tasks"]:
+        raise AssertionError(f"tasks are left: {tasks}")
+    eventually(lambda: not any(_there()[kind] - known for kind, known in before.items()), 5.0)
+
+
+def _there() -> dict[str, set[Any]]:
+    return {
+        "tasks": _tasks(),
+        "threads": set(threading.enumerate()),
+        "descriptors": _descriptors(),
+        "children": children(),
+    }
+
+
+def _tasks() -> set[Any]:
+    try:
+        return asyncio.all_tasks()
+    except RuntimeError:  # no loop is running here
+        return set()
+
+
+def _descriptors() -> set[tuple[str, str]]:
+    found: set[tuple[str, str]] = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
+    return found
+
+
+def children(pid: int | str = "self") -> set[int]:
+    """The child processes of a process, by default of this one."""
+    found: set[int] = set()
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found |= set(map(int, Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split()))
     return found
 
 

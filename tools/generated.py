@@ -4,22 +4,27 @@ A part stands between `<!-- generated: NAME -->` and `<!-- end -->`; everything 
 """
 
 import argparse
+import ast
 import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import Field, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+
+from msgspec.structs import FieldInfo, fields
 
 import trunkline
 from trunkline import Context, Server, config, errors, facts, testing
 from trunkline.config import Settings
 from trunkline.protocol.codes import CODES
+from trunkline.protocol.kinds import KINDS, Kind, Told
 from trunkline.protocol.lifecycle import FOUNDING, LIFECYCLE, Phase
 from trunkline.protocol.methods import METHODS, Method, Side, Wait
 from trunkline.protocol.revisions import HANDSHAKE, Revision
+from trunkline.registry import options as registry_options
+from trunkline.server import options as server_options
 from trunkline.server.announcer import CHANGES as CHANGED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,6 +71,40 @@ def _spelt(name: str, member: object) -> str:
     return f"{name}({', '.join([*shown[:4], more] if more else shown)})"
 
 
+OPTIONS = {
+    "ToolOptions": "`tool`, `add_tool`",
+    "ResourceOptions": "`resource`, `add_resource`",
+    "PromptOptions": "`prompt`, `add_prompt`",
+    "CompletionOptions": "`completion`, `add_completion`, besides `argument`",
+    "FileOptions": "`add_file`",
+    "DirectoryOptions": "`add_directory`",
+}  # which type says what they take
+
+
+def options() -> str:
+    """What everything that registers something can be told."""
+    pages = [
+        f"### {takers}\n\n" + table(["option", "type", "meaning"], _options(server_options, name))
+        for name, takers in OPTIONS.items()
+    ]
+    return "\n".join(pages)
+
+
+def _options(module: ModuleType, name: str) -> Iterable[tuple[str, str, str]]:
+    """The fields of a class as they are written, those of its bases first."""
+    source = inspect.getsource(module)
+    written = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == name)
+    for base in written.bases:
+        if isinstance(base, ast.Attribute):
+            yield from _options(registry_options, base.attr)
+        elif isinstance(base, ast.Name) and base.id != "TypedDict":
+            yield from _options(module, base.id)
+    for field in written.body:
+        if isinstance(field, ast.AnnAssign):
+            comment = source.splitlines()[field.lineno - 1].partition("# ")[2]
+            yield f"`{ast.unparse(field.target)}`", f"`{ast.unparse(field.annotation)}`", comment
+
+
 def fact_table() -> str:
     """What observers are told."""
     kinds = [getattr(facts, name) for name in facts.__all__ if name not in {"Fact", "Observer", "Observers"}]
@@ -105,11 +144,11 @@ def settings() -> str:
     return "\n".join(pages)
 
 
-def _setting(field: Field[Any], comment: str) -> tuple[str, str, str, str]:
+def _setting(field: FieldInfo, comment: str) -> tuple[str, str, str, str]:
     return f"`{field.name}`", _readable(field), f"`{config._PREFIX}{field.name.upper()}`", comment
 
 
-def _readable(field: Field[Any]) -> str:
+def _readable(field: FieldInfo) -> str:
     value = field.default
     if value is None:
         return "off"
@@ -201,6 +240,24 @@ def error_codes() -> str:
     return table(["kind", *(revision.value for revision in Revision)], rows)
 
 
+def kinds() -> str:
+    """The kinds of the founding documents that something leads to."""
+    rows = [(f"`{kind.name}`", kind.founding, kind.told.value, _said_as(kind)) for kind in KINDS if not kind.reserved]
+    return table(["kind", "founding number", "told as", "code"], rows)
+
+
+def _said_as(kind: Kind) -> object:
+    if kind.told is Told.ERROR:
+        return "by revision, see above" if kind.name in CODES else kind.code
+    return NONE
+
+
+def reserved_kinds() -> str:
+    """Those that nothing leads to."""
+    rows = [(f"`{kind.name}`", kind.founding, kind.reserved) for kind in KINDS if kind.reserved]
+    return table(["kind", "founding number", "why"], rows)
+
+
 # --- design/lifecycle.md ------------------------------------------------------------------------
 
 
@@ -238,6 +295,7 @@ def revisions() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "api-names": api_names,
     "api-server": lambda: members(Server),
+    "api-options": options,
     "api-context": lambda: members(Context),
     "api-facts": fact_table,
     "api-testing": testing_names,
@@ -247,6 +305,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "changes": changes,
     "error-tree": error_tree,
     "error-codes": error_codes,
+    "kinds": kinds,
+    "reserved-kinds": reserved_kinds,
     "lifecycle": lifecycle,
     "staying": staying,
     "founding": founding,

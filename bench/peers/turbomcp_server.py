@@ -1,31 +1,12 @@
 """The benchmark's server on turbomcp: tools only, plain functions only, run in the reading loop without validation."""
 
-import os
-
+from handlers import Plain, echo_sync, extra_names
 from turbomcp import TurboMCP, serve_stdio
 
 registry = TurboMCP("bench")
-
-
-@registry.tool()
-def echo(text: str) -> str:
-    """Answer with the text."""
-    return text
-
-
-@registry.tool()
-def add(a: int, b: int) -> int:
-    """Add two numbers."""
-    return a + b
-
-
-def extra(text: str, times: int = 1) -> str:
-    """Repeat the text, as one of very many tools."""
-    return text * times
-
-
-registry.register(echo, name="echo_sync")
-for number in range(3, int(os.environ.get("BENCH_TOOLS", "0"))):
-    registry.register(extra, name=f"extra_{number}")
+for tool in (Plain.echo, echo_sync, Plain.add):
+    registry.register(tool, name=tool.__name__)
+for name in extra_names(own=3):
+    registry.register(Plain.extra, name=name)
 
 serve_stdio(registry)

@@ -1,45 +1,52 @@
 """Trunkline: the line between AI applications and their tools. An SDK and runtime for the Model Context Protocol."""
 
-from trunkline.config import Settings
-from trunkline.errors import (
-    PeerError,
-    ProtocolError,
-    Refusal,
-    ResourceNotFound,
-    ToolError,
-    TrunklineError,
-    UrlElicitationRequired,
-)
-from trunkline.protocol.types import (
-    Annotations,
-    AudioContent,
-    CallToolResult,
-    EmbeddedResource,
-    GetPromptResult,
-    Icon,
-    ImageContent,
-    PromptMessage,
-    ResourceContents,
-    ResourceLink,
-    SamplingMessage,
-    TextContent,
-    ToolAnnotations,
-)
-from trunkline.registry.completions import matching
-from trunkline.registry.dependencies import Depends
-from trunkline.registry.generators import Progress
-from trunkline.registry.media import Audio, File, Image
-from trunkline.server.choices import EnumNames, Titles
-from trunkline.server.context import Context
-from trunkline.server.middleware import Call
-from trunkline.server.server import Server
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from trunkline.client.blocking import BlockingClient
+    from trunkline.client.client import Client
+    from trunkline.config import Settings
+    from trunkline.errors import (
+        PeerError,
+        ProtocolError,
+        Refusal,
+        ResourceNotFound,
+        ToolError,
+        TrunklineError,
+        UrlElicitationRequired,
+    )
+    from trunkline.protocol.types import (
+        Annotations,
+        AudioContent,
+        CallToolResult,
+        EmbeddedResource,
+        GetPromptResult,
+        Icon,
+        ImageContent,
+        PromptMessage,
+        ResourceContents,
+        ResourceLink,
+        SamplingMessage,
+        TextContent,
+        ToolAnnotations,
+    )
+    from trunkline.registry.completions import matching
+    from trunkline.registry.dependencies import Depends
+    from trunkline.registry.generators import Progress
+    from trunkline.registry.media import Audio, File, Image
+    from trunkline.server.choices import EnumNames, Titles
+    from trunkline.server.context import Context
+    from trunkline.server.middleware import Call
+    from trunkline.server.server import Server
 
 __all__ = [
     "Annotations",
     "Audio",
     "AudioContent",
+    "BlockingClient",
     "Call",
     "CallToolResult",
+    "Client",
     "Context",
     "Depends",
     "EmbeddedResource",
@@ -68,3 +75,59 @@ __all__ = [
     "UrlElicitationRequired",
     "matching",
 ]
+
+_HOMES: Final = {
+    "client.blocking": ("BlockingClient",),
+    "client.client": ("Client",),
+    "config": ("Settings",),
+    "errors": (
+        "PeerError",
+        "ProtocolError",
+        "Refusal",
+        "ResourceNotFound",
+        "ToolError",
+        "TrunklineError",
+        "UrlElicitationRequired",
+    ),
+    "protocol.types": (
+        "Annotations",
+        "AudioContent",
+        "CallToolResult",
+        "EmbeddedResource",
+        "GetPromptResult",
+        "Icon",
+        "ImageContent",
+        "PromptMessage",
+        "ResourceContents",
+        "ResourceLink",
+        "SamplingMessage",
+        "TextContent",
+        "ToolAnnotations",
+    ),
+    "registry.completions": ("matching",),
+    "registry.dependencies": ("Depends",),
+    "registry.generators": ("Progress",),
+    "registry.media": (
+        "Audio",
+        "File",
+        "Image",
+    ),
+    "server.choices": (
+        "EnumNames",
+        "Titles",
+    ),
+    "server.context": ("Context",),
+    "server.middleware": ("Call",),
+    "server.server": ("Server",),
+}
+_HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is used when it is used: a small server starts sooner, and need not know of clients."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return value

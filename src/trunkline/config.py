@@ -5,14 +5,15 @@ A setting is a field. `Settings.load` takes it from keyword arguments, from envi
 """
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from os import PathLike
 from typing import Any, Final, Literal, get_args
+
+from msgspec import Struct
 
 from trunkline.errors import ConfigError
 
-__all__ = ["OnDuplicate", "Settings"]
+__all__ = ["OnDuplicate", "Settings", "inherited_environment"]
 
 OnDuplicate = Literal["error", "replace", "warn"]
 
@@ -21,10 +22,20 @@ MIB: Final = 1024 * KIB
 _SMALLEST_MESSAGE: Final = 1 * KIB
 _LARGEST_MESSAGE: Final = 100 * MIB
 _PREFIX: Final = "TRUNKLINE_"
+_MAY_BE_ZERO: Final = frozenset({"backoff_jitter", "max_retries", "restart_intensity"})
+_YES_NO: Final = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """Everything that can be set. Times are seconds, sizes are bytes, None means off."""
 
     # How large a message may be, by transport; the boundary itself is still accepted.
@@ -42,6 +53,38 @@ class Settings:
     initialize_timeout: float | None = 30.0
     drain_timeout: float | None = 5.0  # for what is in flight when a server ends; less than hosts wait before a kill
 
+    # Lines over a network.
+    connect_timeout: float | None = 10.0  # to get through to a server
+    keepalive_interval: float | None = 30.0  # of silence, until the peer is sent a ping
+    keepalive_timeout: float = 10.0  # of silence after that, until it is taken for dead
+    max_connections: int = 1000  # of one listener; more are turned away
+
+    # How servers on HTTP keep sessions and streams.
+    session_ttl: float | None = 3600.0  # a session that is not used for so long is ended
+    session_sweep: float = 60.0  # between two looks for such sessions
+    max_sessions: int = 10_000  # of one endpoint; more are turned away
+    max_sessions_per_principal: int | None = 1000
+    replay_events: int = 1000  # of one stream, kept for a peer who lost the line
+    replay_bytes: int = 4 * MIB
+    replay_streams: int = 64  # of one session
+    stream_retry: float = 1.0  # what a peer who lost the line is told to wait
+    stream_keepalive: float = 15.0  # of silence on a stream, until it is sent a comment
+    body_timeout: float | None = 30.0  # for the body of a request to arrive
+
+    # How a client keeps its line.
+    auto_reconnect: bool = True
+    max_retries: int | None = None  # attempts in a row to reach a server again; None: as often as it takes
+    backoff_first: float = 1.0  # before the second attempt, twice as long before each further one; the first is at once
+    backoff_longest: float = 30.0
+    backoff_jitter: float = 0.1  # the share of a wait that chance may add, so that clients do not come back as one
+    restart_intensity: int = 5  # so many losses in a period are made good; one more, and the client gives up
+    restart_period: float = 60.0
+    max_heard: int = 1024  # notifications that wait for one reader; the oldest go first
+
+    # Servers that a client starts as processes.
+    stop_timeout: float = 2.0  # to end once its input is closed, and again after SIGTERM, before it is killed
+    stderr_kept: int = 64 * KIB  # of what it wrote last to standard error
+
     # How much one connection may occupy.
     max_calls: int = 256  # running at once; more wait their turn
     max_waiting: int = 1024  # waiting their turn; at this many, reading stops
@@ -51,6 +94,7 @@ class Settings:
     # What a server offers.
     page_size: int = 1000  # some hosts read the first page only
     max_page_size: int = 1000
+    cursor_lifetime: float | None = None  # for how long the next page may be asked for
     list_changed_interval: float = 0.1  # at most one notification per kind in this time
     file_poll_interval: float = 0.5  # between two looks at the files that somebody is subscribed to
     max_tool_description: int = 10_000  # characters
@@ -62,8 +106,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuses what cannot work, saying what can."""
-        for field in fields(self):
-            self._check(field.name, getattr(self, field.name))
+        for name in self.__struct_fields__:
+            self._check(name, getattr(self, name))
         if self.page_size > self.max_page_size:
             raise ConfigError(f"page_size {self.page_size} is above max_page_size {self.max_page_size}")
         if self.unsent_high > self.unsent_limit:
@@ -75,37 +119,63 @@ class Settings:
         if name == "on_duplicate":
             if value not in get_args(OnDuplicate):
                 raise ConfigError(f"on_duplicate must be one of {', '.join(get_args(OnDuplicate))}, not {value!r}")
-        elif value is not None and value <= 0:
+        elif name in _MAY_BE_ZERO and value == 0:
+            return
+        elif not isinstance(value, bool) and value is not None and value <= 0:
             raise ConfigError(f"{name} must be above 0, not {value!r}")
 
     @classmethod
     def load(
-        cls, path: str | Path | None = None, *, environ: Mapping[str, str] | None = None, **overrides: Any
+        cls, path: str | PathLike[str] | None = None, *, environ: Mapping[str, str] | None = None, **overrides: Any
     ) -> "Settings":
         """Settings from a file, the environment and keyword arguments; the last named wins."""
         found = dict(_from_file(path)) if path is not None else {}
         found.update(_from_environment(os.environ if environ is None else environ))
         found.update(overrides)
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(found.keys() - known):
-            raise ConfigError(f"unknown setting {unknown[0]!r}; the settings are {', '.join(sorted(known))}")
+        known = sorted(cls.__struct_fields__)
+        if unknown := sorted(found.keys() - set(known)):
+            raise ConfigError(f"unknown setting {unknown[0]!r}; the settings are {', '.join(known)}")
         return cls(**found)
 
 
-def _from_file(path: str | Path) -> dict[str, Any]:
+_INHERITED: Final = frozenset(
+    {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
+    if os.name == "posix"
+    else {
+        *("APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT", "PROCESSOR_ARCHITECTURE"),
+        *("PROGRAMFILES", "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE", "WINDIR"),
+    }
+)
+
+
+def inherited_environment(also: Iterable[str] = ()) -> dict[str, str]:
+    """What a process that we start may know of our environment: where things are and which language is spoken, what
+    `also` names, and nothing else, since there may be secrets in it."""
+    named = frozenset(also)
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in named
+        or ((name in _INHERITED or name.startswith("LC_")) and not value.startswith("()"))  # a shell's function
+    }
+
+
+def _from_file(path: str | PathLike[str]) -> dict[str, Any]:
     import tomllib  # costs more to import than all of this module
 
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            return tomllib.load(file)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read settings from {path}: {error}") from error
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    names = {f"{_PREFIX}{field.name.upper()}": field for field in fields(Settings)}
+    defaults = zip(Settings.__struct_fields__, Settings.__struct_defaults__, strict=True)
+    names = {f"{_PREFIX}{name.upper()}": (name, default) for name, default in defaults}
     return {
-        field.name: _parsed(variable, environ[variable], field.default)
-        for variable, field in names.items()
+        name: _parsed(variable, environ[variable], default)
+        for variable, (name, default) in names.items()
         if variable in environ
     }
 
@@ -114,6 +184,10 @@ def _parsed(variable: str, text: str, default: Any) -> Any:
     """A variable's text in the type of the setting's default."""
     if isinstance(default, str):
         return text
+    if isinstance(default, bool):
+        if text.lower() not in _YES_NO:
+            raise ConfigError(f"{variable} must be one of {', '.join(_YES_NO)}, not {text!r}")
+        return _YES_NO[text.lower()]
     if text.lower() in {"", "none", "off"}:
         return None
     try:

@@ -12,70 +12,49 @@
     │   ├── InvalidParams            -32602
     │   │   ├── ToolNotFound, PromptNotFound, CompletionNotFound
     │   │   ├── InvalidArguments         values that break the schema of a tool or prompt
-    │   │   ├── InvalidCursor, InvalidPageSize, PageSizeTooLarge
+    │   │   ├── InvalidCursor, CursorExpired, InvalidPageSize, PageSizeTooLarge
     │   │   └── InvalidUri, ResourceAccessDenied
     │   ├── ResourceNotFound         -32002 up to 2025-11-25, -32602 after it
     │   ├── UrlElicitationRequired   -32042, in 2025-11-25 only
     │   ├── InternalError            -32603: our own fault, said without details
     │   │   └── RequestTimeout
+    │   │       └── ConnectionTimeout    and no ping is answered either
+    │   │           └── TimeoutReconnecting
     │   └── Refusal                  1001 and up: understood, and declined
     ├── ToolError                a tool failed and wants the model to read why
     ├── PeerError                the peer told us: its code, message and data
+    │   ├── ToolFailed               a tool that was called says that it failed
+    │   └── BadAnswer                an answer that breaks its method's type, or its tool's schema
     ├── MisuseError              our caller got it wrong
     │   ├── RegistrationError, DuplicateEntry, NotRegistered
     │   ├── TemplateError
     │   └── ConfigError
     ├── TransportError           the line broke
-    │   └── ConnectionClosed
+    │   ├── HandshakeFailed          no conversation came about, and why
+    │   └── ConnectionClosed         the line is closed; what is known of the peer's end
+    │       └── OutcomeUnknown           and nobody can tell whether what was asked has been done
     ├── StoreError               what we keep could not be kept or read
     └── SupervisionError         what we run could not be kept running
+        ├── Degraded                 it died too often in a short time
+        └── RetriesExhausted         it could not be reached again
 
 `code` is the default wire code; the tables in `trunkline.protocol` say where a revision wants another.
 `kind` is a stable name, the same in every revision; it travels as `data.kind`.
 """
 
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 __all__ = [
-    "CapabilityNotSupported",
-    "CompletionNotFound",
-    "ConfigError",
-    "ConnectionClosed",
-    "DuplicateEntry",
-    "InternalError",
-    "InvalidArguments",
-    "InvalidCursor",
-    "InvalidPageSize",
-    "InvalidParams",
-    "InvalidRequest",
-    "InvalidUri",
-    "MessageTooLarge",
-    "MethodNotFound",
-    "MisuseError",
-    "NotRegistered",
-    "PageSizeTooLarge",
-    "ParseError",
-    "PeerError",
-    "PromptNotFound",
-    "ProtocolError",
-    "Refusal",
-    "RegistrationError",
-    "RequestIdConflict",
-    "RequestTimeout",
-    "ResourceAccessDenied",
-    "ResourceNotFound",
-    "StoreError",
-    "SupervisionError",
-    "TemplateError",
-    "ToolError",
-    "ToolNotFound",
-    "TransportError",
-    "TrunklineError",
-    "UrlElicitationRequired",
-    "WrongPhase",
-]
+    "BadAnswer", "CapabilityNotSupported", "CompletionNotFound", "ConfigError", "ConnectionClosed",
+    "ConnectionTimeout", "CursorExpired", "Degraded", "DuplicateEntry", "HandshakeFailed", "InternalError",
+    "InvalidArguments", "InvalidCursor", "InvalidPageSize", "InvalidParams", "InvalidRequest", "InvalidUri",
+    "MessageTooLarge", "MethodNotFound", "MisuseError", "NotRegistered", "OutcomeUnknown", "PageSizeTooLarge",
+    "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal", "RegistrationError", "RequestIdConflict",
+    "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound", "RetriesExhausted", "StoreError",
+    "SupervisionError", "TemplateError", "TimeoutReconnecting", "ToolError", "ToolFailed", "ToolNotFound",
+    "TransportError", "TrunklineError", "UrlElicitationRequired", "WrongPhase",
+]  # fmt: skip
 
 
 class TrunklineError(Exception):
@@ -120,7 +99,7 @@ class InvalidRequest(ProtocolError):
 class WrongPhase(InvalidRequest):
     """A message that is not allowed at this point of the conversation."""
 
-    kind = "not_initialized"
+    kind = "server_not_initialized"
 
     def __init__(self, what: str, phase: str, *, kind: str | None = None) -> None:
         super().__init__(f"{what} is not allowed while the session is {phase}", data={"phase": phase})
@@ -226,6 +205,15 @@ class InvalidCursor(InvalidParams):
         super().__init__("the cursor is not one that this server gave; start again without a cursor")
 
 
+class CursorExpired(InvalidParams):
+    """A cursor that this server gave too long ago."""
+
+    kind = "cursor_expired"
+
+    def __init__(self, lifetime: float) -> None:
+        super().__init__(f"the cursor was good for {lifetime:g} s; start again without a cursor")
+
+
 class InvalidPageSize(InvalidParams):
     """A `limit` that is not a positive whole number."""
 
@@ -287,6 +275,8 @@ class UrlElicitationRequired(ProtocolError):
     @classmethod
     def of(cls, *steps: tuple[str, str], message: str | None = None) -> "UrlElicitationRequired":
         """The error for pairs of a message to the user and a URL; each gets an id, under `data["elicitations"]`."""
+        import secrets  # seldom needed, and dear to import
+
         given = [
             {"mode": "url", "message": said, "url": url, "elicitationId": secrets.token_urlsafe(16)}
             for said, url in steps
@@ -307,9 +297,24 @@ class RequestTimeout(InternalError):
     kind = "request_timeout"
 
     def __init__(self, method: str, elapsed: float) -> None:
-        super().__init__(f"{method} was not done after {elapsed:g} s", data={"method": method, "elapsed": elapsed})
+        details: dict[str, Any] = {"method": method, "elapsed": elapsed}
+        if method == "sampling/createMessage":
+            details["kind"] = "sampling_timeout"
+        super().__init__(f"{method} was not done after {elapsed:g} s", data=details)
         self.method = method
         self.elapsed = elapsed
+
+
+class ConnectionTimeout(RequestTimeout):
+    """A request that was not answered in time, of a peer that does not answer a ping either: the line is given up."""
+
+    kind = "connection_timeout"
+
+
+class TimeoutReconnecting(ConnectionTimeout):
+    """The same, where the line is being made again."""
+
+    kind = "timeout_reconnecting"
 
 
 class Refusal(ProtocolError):
@@ -355,19 +360,39 @@ class PeerError(TrunklineError):
         self.data = data
 
 
+class ToolFailed(PeerError):
+    """A tool that was called says that it failed; its result holds all it said."""
+
+    def __init__(self, name: str, text: str, result: Any) -> None:
+        super().__init__(0, f"tool {name!r} failed: {text}" if text else f"tool {name!r} failed")
+        self.args = (self.message,)  # there is no code to show
+        self.tool = name
+        self.result = result
+
+
+class BadAnswer(PeerError):
+    """The peer answered with something that its method's type, or its tool's schema, does not allow."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(InternalError.code, f"the answer to {what} is not what it should be: {why}")
+
+
 # --- our caller got it wrong -------------------------------------------------------------------
 
 
 class MisuseError(TrunklineError):
-    """A mistake in the program that uses Trunkline."""
+    """A mistake in the program that uses Trunkline. Its `kind` is a stable name."""
+
+    def __init__(self, message: str, *, kind: str = "misuse") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class RegistrationError(MisuseError, ValueError):
     """A tool, resource, prompt or completion that cannot be offered, and why."""
 
     def __init__(self, message: str, *, kind: str = "registration_error") -> None:
-        super().__init__(message)
-        self.kind = kind
+        super().__init__(message, kind=kind)
 
 
 class DuplicateEntry(RegistrationError):
@@ -385,7 +410,7 @@ class NotRegistered(MisuseError, KeyError):
     """A change to an entry that is not there."""
 
     def __init__(self, what: str, key: str) -> None:
-        super().__init__(f"{what} {key!r} is not registered")
+        super().__init__(f"{what} {key!r} is not registered", kind=f"{what}_not_found")
 
     def __str__(self) -> str:  # KeyError would show the repr of the sentence
         return str(self.args[0])
@@ -406,11 +431,27 @@ class ConfigError(MisuseError, ValueError):
 
 
 class TransportError(TrunklineError):
-    """The line to the peer failed."""
+    """The line to the peer failed; on the way to a conversation, `step` says at which step."""
+
+    step: str | None = None
+
+
+class HandshakeFailed(TransportError):
+    """The line was there, but no conversation came about."""
 
 
 class ConnectionClosed(TransportError):
-    """The line to the peer is closed."""
+    """The line to the peer is closed. Of a peer that was a process of ours it is known how that ended."""
+
+    def __init__(self, message: str, *, status: int | None = None, last_words: str = "") -> None:
+        super().__init__(f"{message}\nIts last words:\n{last_words}" if last_words else message)
+        self.message = message
+        self.status = status  # what the process ended with; of a signal, its number below zero
+        self.last_words = last_words  # the end of what the process wrote to standard error
+
+
+class OutcomeUnknown(ConnectionClosed):
+    """The line closed before the answer came: what was asked may have been done, or not. It was not asked again."""
 
 
 # --- what we keep and run ----------------------------------------------------------------------
@@ -422,6 +463,14 @@ class StoreError(TrunklineError):
 
 class SupervisionError(TrunklineError):
     """What should run could not be kept running."""
+
+
+class Degraded(SupervisionError):
+    """A peer that died too often in too short a time; nobody tries to reach it any more."""
+
+
+class RetriesExhausted(SupervisionError):
+    """A peer that could not be reached again, however often that was tried."""
 
 
 def _readable(size: int) -> str:

@@ -19,8 +19,11 @@ __all__ = [
     "HandlerFailed",
     "Observer",
     "Observers",
+    "OpeningStep",
     "PhaseChanged",
+    "PromptStep",
     "Received",
+    "ReconnectStep",
     "SubscriptionStep",
 ]
 
@@ -85,11 +88,33 @@ class Dropped(Fact, frozen=True, kw_only=True):
     kind: str
 
 
+class PromptStep(Fact, frozen=True, kw_only=True):
+    """A step on the way to the messages of a prompt."""
+
+    step: str  # ProcessArguments, RenderTemplate, GenerateMessages
+    request: int | str
+    name: str
+
+
 class SubscriptionStep(Fact, frozen=True, kw_only=True):
     """A step on the way to a confirmed subscription."""
 
     step: str  # RegisterSubscription, SetupWatcher, ConfirmSubscription
     uri: str
+
+
+class OpeningStep(Fact, frozen=True, kw_only=True):
+    """A step of a client on the way to a conversation."""
+
+    step: str  # LoadConfig, InitTransport, EstablishConnection, SendInitialize, WaitForInitialized
+
+
+class ReconnectStep(Fact, frozen=True, kw_only=True):
+    """A step of a client on the way back to a server that it has lost."""
+
+    step: str  # Backoff, Attempt, Success, Failure, IncrementRetryCount, CheckMaxRetries
+    attempt: int
+    detail: str = ""  # why it failed, or how long it waits
 
 
 class Closed(Fact, frozen=True, kw_only=True):
@@ -113,6 +138,7 @@ class Observers:
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers = tuple(observers)
         self._all = any(not getattr(observer, "failures_only", False) for observer in self._observers)
+        self.hear_failures = bool(self._observers)
         self.failures = 0  # of observers, counted and otherwise ignored
 
     def __bool__(self) -> bool:

@@ -1,153 +1,76 @@
 """What every channel promises, whatever it runs over. A new transport is one more line in `LINES`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, Protocol
+import os
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.contract.lines import LINES, OVER_BYTES, Line, Open, turns, until
 
 from trunkline import Settings
-from trunkline.transports.channel import Channel, ChannelInfo, Closed, Origin
-from trunkline.transports.memory import memory_pair
-from trunkline.transports.stream import StreamChannel
-from trunkline.wire.messages import Encoded, Incoming, Malformed, Notification, Request, Response
+from trunkline.wire.messages import Encoded, Malformed, Notification, Request, Response
 
-
-class Recorder:
-    """A receiver that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.messages: list[Incoming] = []
-        self.origins: list[Origin] = []
-        self.ends: list[Closed] = []
-
-    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
-        assert messages
-        self.messages += messages
-        self.origins.append(origin)
-
-    def closed(self, closed: Closed) -> None:
-        self.ends.append(closed)
-
-
-class Line(Protocol):
-    """Two ends of a line, and who is told at each."""
-
-    ours: Channel
-    theirs: Channel
-    at_ours: Recorder
-    at_theirs: Recorder
-
-
-class MemoryLine:
-    """Within the process."""
-
-    def __init__(self) -> None:
-        ours, theirs = memory_pair("somebody")
-        self.at_ours, self.at_theirs = Recorder(), Recorder()
-        ours.open(self.at_ours)
-        theirs.open(self.at_theirs)
-        self.ours, self.theirs = ours, theirs
-
-
-class Pipe:
-    """A byte stream from one `StreamChannel` into another, which can be stopped."""
-
-    def __init__(self) -> None:
-        self.unsent = 0
-        self._queue: list[bytes] = []
-        self._flowing = True
-        self._ended = False
-        self.into: StreamChannel | None = None
-
-    def write(self, data: bytes) -> None:
-        self._queue.append(bytes(data))
-        self._flow()
-
-    def _flow(self) -> None:
-        while self._queue and self._flowing and self.into is not None:
-            self.into.feed(self._queue.pop(0))
-        if self._ended and not self._queue and self.into is not None:
-            self.into.lost(Closed("end of stream"))
-
-    def pause(self) -> None:
-        self._flowing = False
-
-    def resume(self) -> None:
-        self._flowing = True
-        asyncio.get_running_loop().call_soon(self._flow)
-
-    def close(self) -> None:
-        self._flowing = False
-
-    async def finish(self) -> None:
-        self._ended = True
-        asyncio.get_running_loop().call_soon(self._flow)
-
-
-class StreamLine:
-    """Over bytes."""
-
-    def __init__(self) -> None:
-        there, back = Pipe(), Pipe()
-        options: dict[str, Any] = {"max_frame": 1 << 20, "settings": Settings()}
-        ours = StreamChannel(ChannelInfo("stream", "them"), **options)
-        theirs = StreamChannel(ChannelInfo("stream", "us"), **options, origin=Origin(principal="somebody"))
-        self.at_ours, self.at_theirs = Recorder(), Recorder()
-        there.into, back.into = theirs, ours
-        ours.open(self.at_ours, back, there)
-        theirs.open(self.at_theirs, there, back)
-        self.ours, self.theirs = ours, theirs
-
-
-LINES: dict[str, Callable[[], Line]] = {"memory": MemoryLine, "stream": StreamLine}
+MIB = 1 << 20
 
 
 @pytest.fixture(params=LINES)
 async def line(request: pytest.FixtureRequest) -> AsyncIterator[Line]:
-    made = LINES[request.param]()
-    yield made
-    await made.ours.close()
-    await made.theirs.close()
+    """Both ends of a line; when it has closed, nothing is left of whatever it needed."""
+    before = held()
+    async with LINES[request.param](Settings()) as made:
+        yield made
+        await made.ours.close()
+        await made.theirs.close()
+    await until(lambda: held() == before)
 
 
-async def turns(number: int = 10) -> None:
-    for _ in range(number):
-        await asyncio.sleep(0)
+def held() -> tuple[Any, ...]:
+    """What this process holds: descriptors, tasks, threads and children."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split()
+    return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks()), threading.active_count(), children
+
+
+# --- what passes -----------------------------------------------------------------------------------------
 
 
 async def test_w01_w08_a_channel_says_what_kind_of_line_it_is(line: Line) -> None:
-    assert line.ours.info.transport in LINES
+    assert line.ours.info.transport in {"memory", "stream", "stdio", "tcp", "unix"}
     assert line.ours.info.peer
+    assert line.theirs.info.peer
 
 
 async def test_w01_w12_messages_arrive_whole_and_in_order_in_both_directions(line: Line) -> None:
     for number in range(100):
-        line.ours.send(Request(number, "ask"))
+        line.ours.send(Request(number, "ask", {"x": "x" * number * 300}))
         line.theirs.send(Response(number, {"n": number}))
-    await turns()
-    assert [message.id for message in line.at_theirs.messages] == list(range(100))  # type: ignore[union-attr]
-    assert [message.id for message in line.at_ours.messages] == list(range(100))  # type: ignore[union-attr]
+    await until(lambda: len(line.at_theirs.messages) == len(line.at_ours.messages) == 100)
+    assert line.at_theirs.ids == line.at_ours.ids == list(range(100))
+    assert [len(bytes(message.params)) for message in line.at_theirs.messages] == [  # type: ignore[union-attr]
+        len('{"x":""}') + number * 300 for number in range(100)
+    ]
 
 
 async def test_a_message_never_arrives_inside_of_send(line: Line) -> None:
     line.ours.send(Notification("n"))
     assert line.at_theirs.messages == []
-    await turns()
-    assert len(line.at_theirs.messages) == 1
+    await until(lambda: line.at_theirs.messages)
+    assert line.at_theirs.methods == ["n"]
 
 
 async def test_a_message_encoded_once_arrives_like_any_other_and_in_its_place(line: Line) -> None:
     line.ours.send(Notification("first"))
     line.ours.send(Encoded(b'{"jsonrpc":"2.0","method":"second"}'))
     line.ours.send(Notification("third"))
-    await turns()
-    assert [message.method for message in line.at_theirs.messages] == ["first", "second", "third"]  # type: ignore[union-attr]
+    await until(lambda: len(line.at_theirs.messages) == 3)
+    assert line.at_theirs.methods == ["first", "second", "third"]
 
 
 async def test_a_batch_arrives_as_one(line: Line) -> None:
     line.ours.send([Response(1, {}), Response(2, {})])
-    await turns()
+    await until(lambda: line.at_theirs.messages)
     (batch,) = line.at_theirs.messages
     assert [message.id for message in batch.messages] == [1, 2]  # type: ignore[union-attr]
 
@@ -155,14 +78,13 @@ async def test_a_batch_arrives_as_one(line: Line) -> None:
 async def test_what_a_message_is_about_makes_no_difference_on_a_line_of_its_own(line: Line) -> None:
     line.ours.send(Notification("n"), about="whatever")
     line.ours.send(Notification("n"), about=7)
-    await turns()
-    assert len(line.at_theirs.messages) == 2
+    await until(lambda: len(line.at_theirs.messages) == 2)
 
 
 async def test_the_origin_tells_who_sent_the_bytes(line: Line) -> None:
     line.ours.send(Notification("n"))
-    await turns()
-    assert [origin.principal for origin in line.at_theirs.origins] == ["somebody"]
+    await until(lambda: line.at_theirs.messages)
+    assert [origin.principal for origin in line.at_theirs.origins] == [line.principal]
 
 
 async def test_what_has_no_json_is_refused_and_nothing_of_it_is_sent(line: Line) -> None:
@@ -170,71 +92,44 @@ async def test_what_has_no_json_is_refused_and_nothing_of_it_is_sent(line: Line)
     with pytest.raises(TypeError):
         line.ours.send(Response(1, {"fine": 1, "not": object()}))
     line.ours.send(Notification("after"))
-    await turns()
-    assert [message.method for message in line.at_theirs.messages] == ["before", "after"]  # type: ignore[union-attr]
+    await until(lambda: len(line.at_theirs.messages) == 2)
+    assert line.at_theirs.methods == ["before", "after"]
 
 
 async def test_what_cannot_be_read_is_handed_up_as_such(line: Line) -> None:
+    line.ours.send(Notification("n"))
     line.ours.send(Encoded(b"nonsense"))
     line.ours.send(Notification("n"))
-    await turns()
-    assert [type(message) for message in line.at_theirs.messages] == [Malformed, Notification]
+    await until(lambda: len(line.at_theirs.messages) == 3)
+    assert [type(message) for message in line.at_theirs.messages] == [Notification, Malformed, Notification]
+
+
+async def test_w15_letters_of_several_bytes_arrive_intact_however_they_are_cut(line: Line) -> None:
+    text = "é€😀" * 100_000  # more than any one read brings
+    line.ours.send(Notification("n", {"text": text}))
+    await until(lambda: line.at_theirs.messages)
+    (message,) = line.at_theirs.messages
+    assert bytes(message.params) == b'{"text":"%b"}' % text.encode()  # type: ignore[union-attr]
+
+
+# --- flow ------------------------------------------------------------------------------------------------
 
 
 async def test_w01_pause_holds_messages_back_and_resume_lets_them_come_in_order(line: Line) -> None:
     line.theirs.pause()
     for number in range(3):
         line.ours.send(Request(number, "ask"))
-        await turns()
+        await line.settle()
     assert line.at_theirs.messages == []
     line.theirs.resume()
-    await turns()
-    assert [message.id for message in line.at_theirs.messages] == [0, 1, 2]  # type: ignore[union-attr]
+    await until(lambda: len(line.at_theirs.messages) == 3)
+    assert line.at_theirs.ids == [0, 1, 2]
 
 
 async def test_pausing_one_direction_does_not_stop_the_other(line: Line) -> None:
     line.ours.pause()
     line.ours.send(Notification("n"))
-    await turns()
-    assert len(line.at_theirs.messages) == 1
-
-
-@pytest.mark.parametrize("closer", ["ours", "theirs"])
-async def test_w01_both_ends_are_told_of_the_end_once_whoever_began_it(line: Line, closer: str) -> None:
-    await getattr(line, closer).close()
-    await getattr(line, closer).close()
-    await turns()
-    assert len(line.at_ours.ends) == len(line.at_theirs.ends) == 1
-    await line.ours.close()
-    await line.theirs.close()
-    assert len(line.at_ours.ends) == len(line.at_theirs.ends) == 1
-
-
-async def test_what_was_sent_before_the_end_still_arrives(line: Line) -> None:
-    line.ours.send(Notification("last words"))
-    await line.ours.close()
-    await turns()
-    assert [message.method for message in line.at_theirs.messages] == ["last words"]  # type: ignore[union-attr]
-    assert len(line.at_theirs.ends) == 1
-
-
-async def test_w01_sending_after_the_end_does_nothing(line: Line) -> None:
-    await line.ours.close()
-    await turns()
-    line.ours.send(Notification("n"))
-    line.theirs.send(Notification("n"))
-    await turns()
-    assert line.at_theirs.messages == line.at_ours.messages == []
-
-
-async def test_nothing_arrives_after_the_end(line: Line) -> None:
-    line.theirs.pause()
-    line.ours.send(Notification("n"))
-    await line.theirs.close()
-    before = list(line.at_theirs.messages)
-    line.theirs.resume()
-    await turns()
-    assert line.at_theirs.messages == before
+    await until(lambda: line.at_theirs.messages)
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -244,3 +139,123 @@ async def test_drain_returns_at_once_when_the_peer_reads_or_is_gone(line: Line, 
     draining: Coroutine[Any, Any, None] = line.ours.drain()
     async with asyncio.timeout(5):
         await draining
+
+
+@pytest.mark.parametrize("open_", OVER_BYTES.values(), ids=OVER_BYTES)
+async def test_w01_n14_who_sends_to_a_slow_reader_can_wait_for_it_and_nothing_is_lost(open_: Open) -> None:
+    async with open_(Settings(unsent_high=64 * 1024)) as line:
+        line.theirs.pause()
+        for number in range(24):
+            line.ours.send(Request(number, "ask", {"x": "x" * MIB}))
+            await turns(1)
+        await line.settle()
+        draining = asyncio.ensure_future(line.ours.drain())
+        await line.settle()
+        assert not draining.done()
+        line.theirs.resume()
+        async with asyncio.timeout(20):
+            await draining
+        await until(lambda: len(line.at_theirs.messages) == 24)
+        assert line.at_theirs.ids == list(range(24))
+        await line.ours.close()
+        await line.theirs.close()
+
+
+@pytest.mark.parametrize("open_", OVER_BYTES.values(), ids=OVER_BYTES)
+async def test_both_ends_may_send_much_at_once_and_neither_waits_for_the_other_for_ever(open_: Open) -> None:
+    async with open_(Settings(unsent_high=64 * 1024)) as line:
+        for number in range(24):
+            line.ours.send(Request(number, "ask", {"x": "x" * MIB}))
+            line.theirs.send(Request(number, "ask", {"x": "x" * MIB}))
+        await until(lambda: len(line.at_theirs.messages) == len(line.at_ours.messages) == 24)
+        await line.ours.close()
+        await line.theirs.close()
+
+
+@pytest.mark.parametrize("open_", OVER_BYTES.values(), ids=OVER_BYTES)
+async def test_n14_who_never_reads_is_cut_off(open_: Open) -> None:
+    async with open_(Settings(unsent_high=MIB, unsent_limit=2 * MIB)) as line:
+        line.theirs.pause()
+        for number in range(40):  # more than the system keeps for anybody
+            line.ours.send(Request(number, "ask", {"x": "x" * MIB}))
+            await line.settle() if not line.at_ours.ends else None
+        (closed,) = line.at_ours.ends
+        assert "bytes unread" in closed.reason
+        await line.ours.close()
+        line.theirs.resume()
+        await until(lambda: line.at_theirs.ends)
+        await line.theirs.close()
+
+
+@pytest.mark.parametrize("open_", OVER_BYTES.values(), ids=OVER_BYTES)
+async def test_w16_a_message_of_the_limit_passes_and_one_byte_more_is_refused_in_its_place(open_: Open) -> None:
+    async with open_(Settings(unsent_limit=64 * MIB)) as line:
+        frame = b'{"jsonrpc":"2.0","method":"n","params":{"x":"%b"}}'
+        room = 16 * MIB - len(frame) + 2
+        line.ours.send(Encoded(frame % (b"x" * room)))
+        line.ours.send(Encoded(frame % (b"x" * (room + 1))))
+        line.ours.send(Notification("next"))
+        await until(lambda: len(line.at_theirs.messages) == 3)
+        whole, refused, following = line.at_theirs.messages
+        assert isinstance(whole, Notification)
+        assert isinstance(refused, Malformed)
+        assert (refused.code, refused.limit) == (-32600, 16 * MIB)
+        assert following == Notification("next")
+        await line.ours.close()
+        await line.theirs.close()
+
+
+# --- the end ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("closer", ["ours", "theirs"])
+async def test_w01_both_ends_are_told_of_the_end_once_whoever_began_it(line: Line, closer: str) -> None:
+    await getattr(line, closer).close()
+    await getattr(line, closer).close()
+    await until(lambda: line.at_ours.ends and line.at_theirs.ends)
+    await line.ours.close()
+    await line.theirs.close()
+    assert len(line.at_ours.ends) == len(line.at_theirs.ends) == 1
+
+
+async def test_both_ends_may_close_at_once_and_from_any_task(line: Line) -> None:
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        for channel in (line.ours, line.theirs, line.theirs, line.ours):
+            tasks.create_task(channel.close())
+    assert len(line.at_ours.ends) == len(line.at_theirs.ends) == 1
+
+
+async def test_who_gives_up_waiting_for_the_end_does_not_stop_it(line: Line) -> None:
+    closing = asyncio.ensure_future(line.ours.close())
+    await turns(1)
+    closing.cancel()
+    await until(lambda: line.at_ours.ends and line.at_theirs.ends)
+
+
+async def test_what_was_sent_before_the_end_still_arrives(line: Line) -> None:
+    line.ours.send(Notification("many", {"x": "x" * 3 * MIB}))
+    line.ours.send(Notification("last words"))
+    line.theirs.send(Notification("unheard"))
+    await line.ours.close()
+    await until(lambda: line.at_theirs.ends)
+    assert line.at_theirs.methods == ["many", "last words"]
+
+
+async def test_w01_sending_after_the_end_does_nothing(line: Line) -> None:
+    await line.ours.close()
+    await until(lambda: line.at_theirs.ends)
+    line.ours.send(Notification("n"))
+    line.theirs.send(Notification("n"))
+    await turns()
+    assert line.at_theirs.messages == line.at_ours.messages == []
+
+
+async def test_nothing_arrives_after_the_end(line: Line) -> None:
+    line.theirs.pause()
+    line.ours.send(Notification("n"))
+    await line.settle()
+    await line.theirs.close()
+    before = list(line.at_theirs.messages)
+    line.theirs.resume()
+    await turns()
+    assert line.at_theirs.messages == before

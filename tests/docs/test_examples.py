@@ -26,7 +26,7 @@ def test_the_tour_shows_its_main_points_without_a_terminal() -> None:
         "ordered 3 packets of basil",
         "tool 'water' failed: there is no bed of roses",
         "lost 1 time, and still subscribed to greenhouse://log",
-        "OutcomeUnknown: tools/call was not answered",
+        "OutcomeUnknown: tools/call of 'water' was not answered",
         "the server process was killed by SIGKILL",
         "the next one says: 06:00 lights on",
         "Closed",

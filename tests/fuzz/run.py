@@ -260,6 +260,8 @@ class Wire:
 
     def close(self) -> None: ...
 
+    async def gone(self) -> None: ...
+
 
 async def fuzz_server(case: Case) -> None:
     """A whole server lives through it, is not at fault itself, and answers the next ping."""

@@ -144,7 +144,7 @@ async def test_l24_a_declaration_that_is_malformed_is_refused(declared: object) 
     }
     async with RawPeer(Server("t")) as peer:
         assert (await peer.error("initialize", params))["code"] == -32602
-        assert (await peer.error("tools/list"))["data"]["kind"] == "not_initialized"
+        assert (await peer.error("tools/list"))["data"]["kind"] == "server_not_initialized"
 
 
 # --- every method checks its capability ----------------------------------------------------------

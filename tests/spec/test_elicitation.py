@@ -264,6 +264,27 @@ async def test_h02_eli_08_a_user_can_be_sent_to_a_url_and_the_client_told_when_t
     assert outcome == [Answer("accept"), Answer("decline")]
 
 
+async def test_eli_08_a_user_is_sent_nowhere_by_what_is_no_url() -> None:
+    server, raised = Server("t", observers=[]), []
+
+    @server.tool
+    async def send(ctx: Context) -> None:
+        for url in ("example.com/sign-in", "", "https://a b"):
+            try:
+                await ctx.elicit_url("Please sign in", url)
+            except MisuseError as error:
+                raised.append(str(error).partition(":")[0])
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"elicitation": {"url": {}}})
+        await peer.result("tools/call", {"name": "send"})
+    assert raised == [
+        "a user cannot be sent to 'example.com/sign-in'",
+        "a user cannot be sent to ''",
+        "a user cannot be sent to 'https",
+    ]
+
+
 async def test_eli_01_a_url_is_sent_to_a_client_that_declares_it_only() -> None:
     server, lacks = Server("t"), []
 

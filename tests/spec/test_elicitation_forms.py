@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from trunkline import Context, EnumNames, Server, Titles, UrlElicitationRequired
 from trunkline.errors import MisuseError, PeerError
+from trunkline.server.ask import ClientLacks
 from trunkline.testing import RawPeer
 
 FORMS = {"elicitation": {}}
@@ -151,6 +152,25 @@ async def test_eli_04_titles_are_names_in_2025_06_18_and_a_choice_of_several_is_
     shown, answer = await ask(Older, {"one": "b"}, "2025-06-18")
     assert shown["properties"] == {"one": {"type": "string", "enum": ["a", "b"], "enumNames": ["A", "b"]}}
     assert answer.data == Older("b", [])
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+async def test_eli_04_who_cannot_choose_several_values_is_not_asked_for_them(by_hand: bool) -> None:
+    @dataclass
+    class Needed:
+        one: Literal["a", "b"]
+        many: list[Literal["a", "b"]]
+
+    items = {"type": "string", "enum": ["a", "b"]}
+    schema = {"type": "object", "properties": {"many": {"type": "array", "items": items}}, "required": ["many"]}
+    wanted = schema if by_hand else Needed
+    shown, error = await ask(wanted, {}, "2025-06-18")
+    assert shown is None
+    assert isinstance(error, ClientLacks)
+    assert error.message == (
+        "the client does not support a choice of several values, which field 'many' is; 2025-06-18 has none"
+    )
+    assert (await ask(wanted, {"one": "a", "many": ["b"]}))[0]["required"][-1] == "many"
 
 
 async def test_eli_15_an_answer_is_checked_against_a_schema_written_by_hand() -> None:

@@ -71,8 +71,9 @@ async def test_r09_res_08_nothing_outside_of_the_folder_is_read_or_watched(folde
         assert "secret" not in str(peer.transcript.said_by("server")).replace("secret.txt", "")
 
 
-@pytest.mark.parametrize("path", ["nothing", "sub", "a.txt/b", "x" * 300])
+@pytest.mark.parametrize("path", ["nothing", "sub", "a.txt/b", "x" * 300, "circle"])
 async def test_res_06_what_is_no_file_is_not_found(folder: Path, path: str) -> None:
+    (folder / "circle").symlink_to("circle")
     async with RawPeer(served(folder)) as peer:
         await peer.initialize()
         assert (await peer.error("resources/read", {"uri": f"files:///{path}"}))["code"] == -32002
@@ -97,6 +98,17 @@ async def test_r01_the_files_of_a_folder_are_listed_as_they_are_now(folder: Path
             await peer.result("resources/read", {"uri": resource["uri"]})
         (folder / "sub" / "b c.json").unlink()
         assert len((await peer.result("resources/list"))["resources"]) == len(first) - 1
+
+
+async def test_r01_folders_are_listed_in_the_order_of_their_names_and_links_to_them_not(tmp_path: Path) -> None:
+    for name in ("b/2", "a/1", "c/3", "a/x/9", "z"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    async with RawPeer(served(tmp_path)) as peer:
+        await peer.initialize()
+        names = [r["name"] for r in (await peer.result("resources/list"))["resources"]]
+    assert names == ["z", "a/1", "a/x/9", "b/2", "c/3"]
 
 
 async def test_a_folder_may_stay_out_of_lists(folder: Path) -> None:
@@ -124,6 +136,14 @@ async def test_r10_one_file_has_a_uri_of_its_own(folder: Path) -> None:
         assert (await peer.error("resources/read", {"uri": "notes://later"}))["code"] == -32002
         (folder / "later.md").write_text("# Later")
         assert (await peer.result("resources/read", {"uri": "notes://later"}))["contents"][0]["text"] == "# Later"
+
+
+async def test_r16_a_file_that_cannot_be_read_is_our_own_fault() -> None:
+    server = Server("t", observers=[])
+    server.add_file("proc://memory", "/proc/self/mem")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await peer.error("resources/read", {"uri": "proc://memory"}))["code"] == -32603
 
 
 def test_what_cannot_be_offered_is_refused(folder: Path) -> None:
@@ -163,20 +183,25 @@ class Looks:
         self.server.add_directory("files:///{+path}", folder)
         self.server.add_file("notes://today", folder / "a.txt")
 
+    @property
+    def watching(self) -> bool:
+        """Whether another look will come."""
+        return self.server._files._poll._timer is not None
+
     async def look(self, peer: RawPeer) -> list[str]:
-        """What subscribers are told by one look."""
+        """What a client is told by one look: the URIs that were updated, or which list has changed."""
         self.clock.advance(2.0)
         deadline = time.monotonic() + 10
-        while self.server._files._looking and time.monotonic() < deadline:
+        while self.server._files._poll._looking is not None and time.monotonic() < deadline:
             await asyncio.sleep(0)
-        return [message["params"]["uri"] for message in await peer.quiet()]
+        return [message["params"].get("uri", message["method"]) for message in await peer.quiet()]
 
 
 async def test_r18_only_what_somebody_is_subscribed_to_is_looked_at(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
-        assert looks.server._files._timer is None
+        assert not looks.watching
         for uri in ("files:///a.txt", "notes://today", "files:///new.txt", "other://thing"):
             await peer.result("resources/subscribe", {"uri": uri})
         assert await looks.look(peer) == []
@@ -192,7 +217,35 @@ async def test_r18_only_what_somebody_is_subscribed_to_is_looked_at(folder: Path
         assert await looks.look(peer) == ["notes://today"]
         for uri in ("notes://today", "files:///new.txt"):
             await peer.result("resources/unsubscribe", {"uri": uri})
-        assert looks.server._files._timer is None
+        assert not looks.watching
+
+
+async def test_r18_a_file_that_is_put_in_place_of_another_is_a_change(folder: Path) -> None:
+    looks = Looks(folder)
+    os.utime(folder / "a.txt", ns=(1, 1))
+    async with RawPeer(looks.server) as peer:
+        await peer.initialize()
+        await peer.result("resources/subscribe", {"uri": "notes://today"})
+        other = folder.parent / "other.txt"
+        other.write_text("other\n")
+        os.utime(other, ns=(1, 1))
+        other.replace(folder / "a.txt")  # as long and as old as the first one
+        assert await looks.look(peer) == ["notes://today"]
+
+
+async def test_r18_a_subscription_outlives_the_file_that_it_was_for(folder: Path) -> None:
+    looks = Looks(folder)
+    async with RawPeer(looks.server) as peer:
+        await peer.initialize()
+        await peer.result("resources/subscribe", {"uri": "notes://today"})
+        looks.server.remove_resource("notes://today")
+        await peer.quiet()
+        assert await looks.look(peer) == []
+        looks.server.add_file("notes://today", folder / "a.txt")
+        looks.clock.advance(0.1)
+        await peer.quiet()
+        os.utime(folder / "a.txt", ns=(1, 1))
+        assert "notes://today" in await looks.look(peer)
 
 
 async def test_r18_a_link_that_is_turned_outside_is_told_as_gone_and_not_followed(folder: Path) -> None:
@@ -212,12 +265,149 @@ async def test_r18_watching_ends_with_the_last_subscriber_and_with_the_server(fo
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
         await peer.result("resources/subscribe", {"uri": "notes://today"})
-        assert looks.server._files._timer is not None
+        assert looks.watching
     await looks.server.aclose()
-    assert looks.server._files._timer is None
+    assert not looks.watching
     async with RawPeer(looks.server) as peer:  # a closed server can serve again
         await peer.initialize()
         await peer.result("resources/subscribe", {"uri": "notes://today"})
         os.utime(folder / "a.txt", ns=(3, 3))
         assert await looks.look(peer) == ["notes://today"]
     await looks.server.aclose()
+
+
+# --- folders -------------------------------------------------------------------------------------------
+
+LIST_CHANGED = "notifications/resources/list_changed"
+
+
+def age(*folders: Path) -> None:
+    """Makes folders look as if nothing had happened in them for long."""
+    for folder in folders:
+        os.utime(folder, ns=(1, 1))
+
+
+async def listed(peer: RawPeer) -> list[str]:
+    return [resource["name"] for resource in (await peer.result("resources/list"))["resources"]]
+
+
+async def test_r19_files_that_appear_in_a_folder_or_vanish_from_it_are_told_to_those_who_are_connected(
+    folder: Path,
+) -> None:
+    looks = Looks(folder)
+    async with RawPeer(looks.server) as peer, RawPeer(looks.server) as other:
+        await peer.initialize()
+        await other.initialize()
+        await other.quiet()
+        assert not looks.watching
+        assert "sub/new.txt" not in await listed(peer)
+        assert await looks.look(peer) == []
+        (folder / "sub" / "new.txt").write_text("")
+        assert await looks.look(peer) == [LIST_CHANGED]
+        assert [message["method"] for message in await other.quiet()] == [LIST_CHANGED]
+        assert "sub/new.txt" in await listed(peer)
+        assert await looks.look(peer) == []
+        (folder / "sub" / "new.txt").unlink()
+        assert await looks.look(peer) == [LIST_CHANGED]
+        (folder / "sub" / "deeper").mkdir()
+        assert await looks.look(peer) == []  # an empty folder shows nothing
+        (folder / "sub" / "deeper" / "x").write_text("")
+        assert await looks.look(peer) == [LIST_CHANGED]
+        (folder / "a.txt").write_text("other words")
+        assert await looks.look(peer) == []
+    assert not looks.watching
+    await looks.server.aclose()
+
+
+async def test_r19_a_folder_in_which_nothing_has_happened_for_long_is_not_read_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Looks(folder)
+    age(folder, folder / "sub")
+    read: list[str] = []
+    scandir = os.scandir
+    async with RawPeer(looks.server) as peer:
+        await peer.initialize()
+        await listed(peer)
+        monkeypatch.setattr(os, "scandir", lambda path: read.append(str(path)) or scandir(path))
+        assert await looks.look(peer) == []
+        assert read == []
+        (folder / "sub" / "new.txt").write_text("")
+        assert await looks.look(peer) == [LIST_CHANGED]
+        assert read == [str(folder), str(folder / "sub")]
+        read.clear()
+        assert await looks.look(peer) == []
+        assert read != []  # something has happened a moment ago, and more may have
+
+
+async def test_r19_a_change_that_a_list_already_shows_is_told_to_whoever_has_not_seen_it(folder: Path) -> None:
+    looks = Looks(folder)
+    async with RawPeer(looks.server) as peer, RawPeer(looks.server) as other:
+        for each in (peer, other):
+            await each.initialize()
+            await listed(each)
+        (folder / "new.txt").write_text("")
+        assert "new.txt" in await listed(other)
+        assert [message["method"] for message in await peer.quiet()] == [LIST_CHANGED]
+        assert await looks.look(peer) == []
+
+
+async def test_r19_nobody_looks_where_changes_of_lists_are_not_told(folder: Path) -> None:
+    server = Server("t", observers=[], list_changed=False)
+    server.add_directory("files:///{+path}", folder)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await listed(peer)
+        assert server._files._poll._timer is None
+
+
+async def test_r19_a_folder_that_is_offered_no_more_is_looked_at_no_more(folder: Path) -> None:
+    looks = Looks(folder)
+    async with RawPeer(looks.server) as peer:
+        await peer.initialize()
+        await listed(peer)
+        looks.server.remove_resource("files:///{+path}")
+        await peer.quiet()
+        (folder / "new.txt").write_text("")
+        assert await looks.look(peer) == []
+        assert not looks.watching
+
+
+async def test_r19_a_folder_that_is_replaced_by_another_is_looked_at_no_more(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "second").mkdir()
+    clock = ManualClock()
+    server = Server("t", observers=[], clock=clock, settings=Settings(file_poll_interval=2.0, on_duplicate="replace"))
+    looks = Looks(folder)
+    looks.server, looks.clock = server, clock
+    server.add_directory("files:///{+path}", folder)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await listed(peer)
+        server.add_directory("files:///{+path}", tmp_path / "second")
+        await peer.quiet()
+        await listed(peer)
+        (folder / "new.txt").write_text("")
+        assert await looks.look(peer) == []
+        (tmp_path / "second" / "new.txt").write_text("")
+        assert await looks.look(peer) == [LIST_CHANGED]
+
+
+async def test_r19_a_list_of_a_folder_that_has_vanished_is_empty(folder: Path) -> None:
+    looks = Looks(folder)
+    async with RawPeer(looks.server) as peer:
+        await peer.initialize()
+        await listed(peer)
+        folder.rename(folder.parent / "elsewhere")
+        assert await looks.look(peer) == [LIST_CHANGED]
+        assert await listed(peer) == ["a.txt"]  # the file that has a URI of its own
+
+
+async def test_a_file_that_no_uri_can_name_is_left_out_of_lists(folder: Path) -> None:
+    os.close(os.open(os.fsencode(folder) + b"/b\xff.txt", os.O_CREAT))
+    (folder / ("x" * 250)).write_text("")
+    (folder / "circle").symlink_to("circle")
+    async with RawPeer(served(folder, settings=Settings(max_uri=100))) as peer:
+        await peer.initialize()
+        names = await listed(peer)
+    assert "a.txt" in names
+    assert len(names) == 8

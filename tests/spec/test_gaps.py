@@ -55,7 +55,7 @@ async def test_z13_gap_03_state_machine(server: Server) -> None:
         session = peer.connection.session
         assert session.phase is Phase.CONNECTING
         early = await peer.error("tools/list")
-        assert (early["code"], early["data"]["kind"]) == (-32600, "not_initialized")
+        assert (early["code"], early["data"]["kind"]) == (-32600, "server_not_initialized")
         await peer.initialize(confirm=False)
         assert session.phase is Phase.INITIALIZING
         peer.notify("notifications/initialized")

@@ -166,7 +166,7 @@ async def test_l02_f02_f15_f16_before_initialize_every_other_request_is_refused(
         error = await peer.error(method, {"of": "no use"})
         assert error["code"] == -32600
         assert error["message"] == f"{method} is not allowed while the session is connecting"
-        assert error["data"] == {"kind": "not_initialized", "phase": "connecting"}
+        assert error["data"] == {"kind": "server_not_initialized", "phase": "connecting"}
 
 
 async def test_f02_notifications_before_initialize_change_nothing() -> None:
@@ -283,7 +283,7 @@ async def test_f19_operations_of_every_family_come_back_to_rest() -> None:
 
 async def test_f15_the_phase_is_checked_before_the_capability_and_the_arguments() -> None:
     async with RawPeer(Server("t")) as peer:
-        assert (await peer.error("prompts/get", {"name": 5}))["data"]["kind"] == "not_initialized"
+        assert (await peer.error("prompts/get", {"name": 5}))["data"]["kind"] == "server_not_initialized"
 
 
 async def test_f15_the_capability_is_checked_before_the_arguments() -> None:

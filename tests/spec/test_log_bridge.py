@@ -193,6 +193,87 @@ async def test_g04_nothing_is_sent_outside_of_calls_after_them_or_of_trunkline_i
     own.removeHandler(handler)
 
 
+async def test_g04_trunkline_itself_is_never_heard() -> None:
+    server = Server("t", observers=[])
+    own = logging.getLogger("trunkline")
+    handler = server.forward_logs("bridged")
+    own.addHandler(handler)
+
+    @server.tool
+    async def quick() -> str:
+        own.error("about ourselves")
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "quick"})
+        assert messages_to(peer) == []
+    own.removeHandler(handler)
+
+
+async def test_g04_what_is_logged_while_a_record_is_being_sent_is_not_sent() -> None:
+    server = Server("t", observers=[])
+    server.forward_logs("bridged")
+
+    class Chatty:
+        def __str__(self) -> str:
+            LOGGER.info("somebody looks at me")
+            return "chatty"
+
+    @server.tool
+    async def talk() -> str:
+        LOGGER.info("hello", extra={"who": Chatty()})
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "talk"})
+        assert [told["data"]["message"] for told in messages_to(peer)] == ["hello"]
+
+
+async def test_g04_whatever_is_said_finds_some_words() -> None:
+    server = Server("t", observers=[])
+    server.forward_logs("bridged").setFormatter(logging.Formatter("%(message)s%(file)s"))
+    circle: list[Any] = []
+    circle.append(circle)
+
+    @server.tool
+    async def talk() -> str:
+        LOGGER.info("a file named ", extra={"circle": circle, "huge": 2**70, "file": "b\udcff.txt"})
+        LOGGER.info("nothing was raised", exc_info=(None, None, None), extra={"file": ""})
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "talk"})
+        first, second = (told["data"] for told in messages_to(peer))
+    assert first == {
+        "message": "a file named b\\udcff.txt",
+        "circle": "[[...]]",
+        "huge": 2**70,
+        "file": "b\\udcff.txt",
+    }
+    assert second == {"message": "nothing was raised", "file": ""}
+
+
+async def test_g04_a_formatter_makes_the_message_and_no_traceback() -> None:
+    server = Server("t", observers=[])
+    server.forward_logs("bridged").setFormatter(logging.Formatter("<%(levelname)s> %(message)s"))
+
+    @server.tool
+    async def talk() -> str:
+        try:
+            raise ValueError("secret")
+        except ValueError:
+            LOGGER.warning("careful", exc_info=True, stack_info=True)
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "talk"})
+        assert messages_to(peer)[0]["data"] == {"message": "<WARNING> careful", "error": "ValueError"}
+
+
 async def test_g04_what_an_observer_logs_of_one_client_never_reaches_another() -> None:
     class Talkative:
         def on(self, fact: Any) -> None:

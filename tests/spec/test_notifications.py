@@ -391,3 +391,20 @@ async def test_x13_the_interval_is_a_setting() -> None:
         assert methods(peer.waiting()) == [TOOLS]
         clock.advance(0.1)
         assert methods(peer.waiting()) == [TOOLS]
+
+
+@pytest.mark.parametrize("kind", ["tools", "resources", "prompts"])
+async def test_n02_n03_a_server_may_say_itself_that_a_list_has_changed(kind: Any) -> None:
+    clock = ManualClock()
+    server = make_server(clock=clock)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.quiet()
+        await asyncio.to_thread(server.notify_list_changed, kind)
+        assert methods(await peer.quiet()) == [f"notifications/{kind}/list_changed"]
+        server.notify_list_changed(kind)
+        server.notify_list_changed(kind)
+        assert methods(await peer.quiet()) == []  # not so soon
+        clock.advance(1)
+        assert methods(await peer.quiet()) == [f"notifications/{kind}/list_changed"]
+    server.notify_list_changed(kind)  # to nobody

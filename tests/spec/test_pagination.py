@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trunkline import Server, Settings
-from trunkline.testing import RawPeer
+from trunkline.testing import ManualClock, RawPeer
 
 REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 LISTS = {
@@ -31,8 +31,8 @@ def add(server: Server, method: str, number: int) -> str:
     return key
 
 
-def filled(method: str, count: int, **settings: Any) -> tuple[Server, list[str]]:
-    server = Server("t", settings=Settings(**settings), resources=True)
+def filled(method: str, count: int, clock: ManualClock | None = None, **settings: Any) -> tuple[Server, list[str]]:
+    server = Server("t", settings=Settings(**settings), resources=True, clock=clock)
     return server, [add(server, method, number) for number in range(count)]
 
 
@@ -168,3 +168,44 @@ async def test_y02_a_cursor_of_another_list_or_another_server_is_refused() -> No
         _, cursor = await page(peer, "tools/list")
         assert (await peer.error("prompts/list", {"cursor": cursor}))["data"]["kind"] == "invalid_cursor"
         assert (await stranger.error("tools/list", {"cursor": cursor}))["data"]["kind"] == "invalid_cursor"
+
+
+@every_list
+async def test_y03_a_cursor_expires_where_that_was_set(method: str) -> None:
+    clock = ManualClock()
+    server, keys = filled(method, 4, clock, page_size=2, cursor_lifetime=60)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        _, early = await page(peer, method)
+        clock.advance(50)
+        _, late = await page(peer, method)  # though the first page is the same, it has a cursor of its own
+        clock.advance(10)
+        assert await page(peer, method, cursor=early) == (keys[2:], None)
+        clock.advance(1)
+        error = await peer.error(method, {"cursor": early})
+        assert (error["code"], error["data"]["kind"]) == (-32602, "cursor_expired")
+        assert await page(peer, method, cursor=late) == (keys[2:], None)
+
+
+async def test_y03_a_cursor_into_what_templates_list_expires_too() -> None:
+    clock = ManualClock()
+    server = Server("t", settings=Settings(page_size=1, cursor_lifetime=60), clock=clock)
+    server.add_resource("doc://{page}", lambda page: page, list=lambda: ["doc://1", "doc://2"])
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        first, cursor = await page(peer, "resources/list")
+        assert await page(peer, "resources/list", cursor=cursor) == (["doc://2"], None)
+        clock.advance(61)
+        assert (await peer.error("resources/list", {"cursor": cursor}))["data"]["kind"] == "cursor_expired"
+    assert first == ["doc://1"]
+
+
+@every_list
+async def test_y03_cursors_do_not_expire_by_default(method: str) -> None:
+    clock = ManualClock()
+    server, keys = filled(method, 2, clock, page_size=1)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        _, cursor = await page(peer, method)
+        clock.advance(1e6)
+        assert await page(peer, method, cursor=cursor) == (keys[1:], None)

@@ -8,6 +8,7 @@ import pytest
 from tests.processes import eventually
 
 from trunkline import Context, Server, Settings
+from trunkline.errors import MisuseError
 from trunkline.facts import Dropped
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 
@@ -82,6 +83,26 @@ async def test_n12_prg_02_progress_that_does_not_grow_is_dropped_and_counted() -
         await peer.result("tools/call", call_params("work", "t"))
         assert [message["params"]["progress"] for message in peer.waiting()] == [1, 3, 4]
     assert worker.dropped() == ["progress_value_invalid"] * 2
+
+
+@pytest.mark.parametrize("value", ["half", None, float("nan"), float("inf"), 1j])
+async def test_prg_02_progress_and_total_are_numbers(value: Any) -> None:
+    server, refused = Server("t", observers=[]), []
+
+    @server.tool
+    async def work(ctx: Context) -> None:
+        for told in ((value, None), (1, value)):
+            try:
+                ctx.progress(*told)
+            except MisuseError as error:
+                refused.append(str(error))
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "work", "_meta": {"progressToken": 1}})
+        told = [message for message in peer.transcript.said_by("server") if "method" in message]
+    assert refused == [f"progress is told in numbers, not {value!r}"] * (1 if value is None else 2)
+    assert [message["params"]["progress"] for message in told] == ([1] if value is None else [])
 
 
 async def test_prg_01_without_a_token_nothing_is_sent() -> None:
@@ -235,7 +256,11 @@ async def test_x07_without_progress_a_call_is_given_up_after_a_minute() -> None:
         clock.advance(0.1)
         result = (await peer.answer_to(call))["result"]
     assert result["isError"] is True
-    assert result["_meta"]["trunkline/error"] == {"kind": "request_timeout", "method": "tools/call", "elapsed": 60.0}
+    assert result["_meta"]["trunkline/error"] == {
+        "kind": "tool_execution_timeout",
+        "method": "tools/call",
+        "elapsed": 60.0,
+    }
 
 
 async def test_x07_however_much_progress_there_is_the_longest_time_holds() -> None:

@@ -2,13 +2,14 @@
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from tests.processes import StdioPeer
 
 from trunkline import (
     AudioContent,
+    Depends,
     EmbeddedResource,
     GetPromptResult,
     Icon,
@@ -21,7 +22,7 @@ from trunkline import (
     TextContent,
 )
 from trunkline.errors import DuplicateEntry
-from trunkline.facts import HandlerFailed
+from trunkline.facts import CallStarted, HandlerFailed, PromptStep
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 
 REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
@@ -338,3 +339,57 @@ def test_m13_the_code_review_example_uses_the_default_style_if_none_is_given() -
             first, second = peer.result("prompts/get", params)["messages"]
             assert first == user(f"Review erlang code using {style} style.")
             assert second["role"] == "assistant"
+
+
+# --- its steps ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["async", "plain", "inline", "needing", "text"])
+async def test_m09_arguments_are_processed_then_the_template_is_rendered_then_messages_are_generated(
+    source: str,
+) -> None:
+    observer = RecordingObserver()
+    server = Server("t", observers=[observer])
+
+    def steps() -> list[str]:
+        return [fact.step for fact in observer.of(PromptStep)]
+
+    def plain(language: str) -> list[str]:
+        assert steps() == ["ProcessArguments", "RenderTemplate"]
+        return [f"Review {language}"]
+
+    async def asynchronous(language: str) -> list[str]:
+        return plain(language)
+
+    async def needing(language: str, more: Annotated[str, Depends(lambda: "!")]) -> list[str]:
+        return plain(language)
+
+    match source:
+        case "async":
+            server.add_prompt(asynchronous, name="review")
+        case "plain":
+            server.add_prompt(plain, name="review")
+        case "inline":
+            server.add_prompt(plain, name="review", thread=False)
+        case "needing":
+            server.add_prompt(needing, name="review")
+        case "text":
+            server.add_prompt("Review {language}", name="review")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        got = await peer.request("prompts/get", {"name": "review", "arguments": {"language": "Erlang"}}, id="m09")
+    assert got["result"]["messages"][0]["content"]["text"] == "Review Erlang"
+    assert steps() == ["ProcessArguments", "RenderTemplate", "GenerateMessages"]
+    assert {(fact.request, fact.name) for fact in observer.of(PromptStep)} == {("m09", "review")}
+    told = [type(fact) for fact in observer.facts]
+    assert told.index(PromptStep) > told.index(CallStarted)
+
+
+async def test_m09_a_prompt_whose_arguments_are_refused_is_not_rendered() -> None:
+    observer = RecordingObserver()
+    server = Server("t", observers=[observer])
+    server.add_prompt("Review {language}", name="review")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.error("prompts/get", {"name": "review"})
+    assert [fact.step for fact in observer.of(PromptStep)] == ["ProcessArguments"]

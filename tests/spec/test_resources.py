@@ -341,7 +341,7 @@ async def test_r16_a_failing_handler_is_an_internal_error_that_hides_its_reason(
     (failed,) = observer.of(HandlerFailed)
     assert error["code"] == -32603
     assert error["data"] == {"kind": kind, "reference": failed.reference}
-    assert error["message"] == f"resources/read failed; the server's log has the details under {failed.reference}"
+    assert error["message"] == f"resources/read failed; the log has the details under {failed.reference}"
     assert str(failed.error) in {"password: hunter2", "the contents of a resource are either text or a blob"}
 
 
@@ -408,7 +408,7 @@ async def test_r14_without_the_flag_nobody_can_subscribe() -> None:
     assert watched == []
 
 
-async def test_r23_a11_a16_ad006_a_peer_that_goes_takes_its_subscriptions_along() -> None:
+async def test_r23_a11_ad006_a_peer_that_goes_takes_its_subscriptions_along() -> None:
     server, ended = documents(), []
     server.on_last_unsubscribed(ended.append)
     async with RawPeer(server) as staying:
@@ -425,6 +425,23 @@ async def test_r23_a11_a16_ad006_a_peer_that_goes_takes_its_subscriptions_along(
         server.notify_updated("doc://readme")
         server.notify_updated("doc://bare")
         assert await staying.quiet() == [updated("doc://bare")]
+
+
+async def test_r23_a_watcher_that_fails_when_its_peer_has_gone_is_told_to_the_operator() -> None:
+    observer = RecordingObserver()
+    server = Server("t", observers=[observer])
+    server.add_resource("doc://readme", "# Hi")
+
+    @server.on_last_unsubscribed
+    async def unwatch(uri: str) -> None:
+        raise OSError("still there")
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("resources/subscribe", {"uri": "doc://readme"})
+    await server.aclose()
+    (failed,) = observer.of(HandlerFailed)
+    assert (failed.method, str(failed.error)) == ("resources/unsubscribe", "still there")
 
 
 async def test_r11_a_subscription_is_confirmed_when_watching_has_begun_and_not_if_that_fails() -> None:

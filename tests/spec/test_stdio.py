@@ -405,7 +405,7 @@ server.run()
         for tool in ("on_thread", "on_loop", "on_task"):
             result = peer.result("tools/call", {"name": tool})
             assert result["isError"] is True
-            assert "server's log" in result["content"][0]["text"]
+            assert "the log has the details" in result["content"][0]["text"]
         assert peer.result("ping") == {}
         peer.close_input()
         assert peer.exit_code() == 0

@@ -1,10 +1,10 @@
 """Templates that list their resources, completion from a list, and prompts with types."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
-from trunkline import Context, Server, Settings, matching
+from trunkline import Context, Depends, Server, Settings, matching
 from trunkline.errors import RegistrationError
 from trunkline.protocol.types import Resource
 from trunkline.testing import RawPeer
@@ -44,12 +44,30 @@ def gives_awaitable() -> Any:
     return waits()
 
 
-@pytest.mark.parametrize("lister", [plain, waits, asks, gives_awaitable])
+async def needs(found: Annotated[list[Any], Depends(plain)]) -> list[Any]:
+    return found
+
+
+def needs_plainly(found: Annotated[list[Any], Depends(waits)]) -> list[Any]:
+    return found
+
+
+@pytest.mark.parametrize("lister", [plain, waits, asks, gives_awaitable, needs, needs_plainly])
 async def test_r01_r10_a_template_may_list_its_resources(lister: Any) -> None:
     assert (await listed(with_list(lister)))["resources"] == [
         {"uri": "x://static", "name": "x://static"},
         {"uri": "x://1", "name": "x://1", "mimeType": "text/x-item"},
         {"uri": "x://2", "name": "two", "mimeType": "text/html"},
+    ]
+
+
+async def test_r01_what_two_templates_list_is_shown_once_and_as_the_first_says() -> None:
+    server = with_list(lambda: ["x://1"])
+    server.add_resource("x://{a}/{b}", lambda a, b: a, list=lambda: [Resource(uri="x://1", name="other"), "x://2/3"])
+    found = (await listed(server))["resources"]
+    assert [(resource["uri"], resource["name"]) for resource in found[1:]] == [
+        ("x://1", "x://1"),
+        ("x://2/3", "x://2/3"),
     ]
 
 

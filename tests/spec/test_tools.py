@@ -659,7 +659,7 @@ async def test_t06_t21_x11_any_other_failure_is_a_sentence_with_a_reference_that
         (frame,) = [frame for _, frame in peer.transcript.frames if b'"isError"' in frame]
     (failed,) = observer.of(HandlerFailed)
     assert result["isError"] is True
-    assert text_of(result) == f"the tool failed; the server's log has the details under {failed.reference}"
+    assert text_of(result) == f"the tool failed; the log has the details under {failed.reference}"
     assert "structuredContent" not in result
     assert b"hunter2" not in frame
     assert b"Weather" not in frame
@@ -726,7 +726,7 @@ async def test_t18_a_tool_that_takes_too_long_is_a_failed_result() -> None:
         await peer.quiet()
     assert result["isError"] is True
     assert text_of(result) == "tools/call was not done after 2 s"
-    assert result["_meta"]["trunkline/error"]["kind"] == "request_timeout"
+    assert result["_meta"]["trunkline/error"]["kind"] == "tool_execution_timeout"
     assert ended == [True]
 
 

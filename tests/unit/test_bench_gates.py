@@ -88,6 +88,26 @@ def test_a_row_that_its_base_did_not_have_is_not_held_against_it() -> None:
     assert bench_run.fails(against_base(ROW), figures(trunkline=1.2, base=1))
 
 
+def test_z06_one_lucky_batch_does_not_hide_that_a_row_has_become_dearer() -> None:
+    found = figures()
+    found.samples = {
+        "trunkline": [Sample(cost, 100) for cost in (1.2, 0.5, 2.4, 1.2, 1.3)],
+        BASE: [Sample(cost, 100) for cost in (1.0, 1.0, 2.0, 1.0, 1.0)],
+    }
+
+    assert bench_run.fails(against_base(ROW), found)
+
+
+def test_z06_a_noisy_machine_does_not_make_a_row_dearer() -> None:
+    found = figures()
+    found.samples = {
+        "trunkline": [Sample(cost, 100) for cost in (1.0, 3.0, 2.0, 9.0, 1.0)],
+        BASE: [Sample(cost, 100) for cost in (1.0, 3.0, 2.0, 1.0, 0.9)],
+    }
+
+    assert not bench_run.fails(against_base(ROW), found)
+
+
 def test_every_bar_stands_between_targets_of_its_row() -> None:
     for row in ROWS:
         assert set(row.targets) <= TARGETS.keys()

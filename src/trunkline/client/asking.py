@@ -45,7 +45,10 @@ async def ask(
     started = clock.now()
     left = timeout
     while True:
-        connection = line.connection or await line.usable(name, left or _allowed(name, line.settings))
+        connection = line.connection
+        if connection is None:
+            connection = await line.usable(name, _left(name, timeout, line.settings, clock.now() - started))
+            left = _left(name, timeout, line.settings, clock.now() - started)
         try:
             asked = connection.ask(name, params, timeout=left, on_progress=on_progress)
             try:
@@ -60,15 +63,16 @@ async def ask(
                 what = f"{name} of {params.name!r}" if isinstance(params, CallToolParams) else name
                 told = f"{what} was not answered, and may or may not have been done: {lost.message}"
                 raise OutcomeUnknown(told, status=lost.status, last_words=lost.last_words) from None
-            allowed = timeout or _allowed(name, line.settings)
-            left = None if allowed is None else started + allowed - clock.now()
+            left = _left(name, timeout, line.settings, clock.now() - started)
             if not line.recovers or (left is not None and left <= 0):
                 raise
 
 
-def _allowed(name: str, settings: Settings) -> float | None:
+def _left(name: str, timeout: float | None, settings: Settings, passed: float) -> float | None:
+    """What is left of the time that a question has: its own, or that of its method."""
     row = find(name)
-    return None if row is None else row.wait.seconds(settings)
+    allowed = timeout or (None if row is None else row.wait.seconds(settings))
+    return None if allowed is None else allowed - passed
 
 
 async def _judged(line: Line, connection: Connection, late: RequestTimeout) -> RequestTimeout:

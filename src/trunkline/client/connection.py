@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from trunkline.conversation import connection
-from trunkline.conversation.heartbeat import KEEPALIVE_FAILED
+from trunkline.conversation.connection import KEEPALIVE_FAILED
 from trunkline.errors import ConnectionClosed, HandshakeFailed, PeerError, ProtocolError, RequestTimeout
 from trunkline.protocol.capabilities import without_newer
 from trunkline.protocol.lifecycle import Phase, Signal
@@ -31,6 +31,7 @@ class Connection(connection.Connection):
     ) -> None:
         self._meaning = meaning
         self._probing: asyncio.Task[bool] | None = None  # a ping whose answer decides
+        self._sent: Callable[[], None] | None = None  # is told when initialize is out
         self.instructions: str | None = None
         super().__init__(shared, session, channel)
         self.gone: asyncio.Future[Closed] = self.loop.create_future()
@@ -48,7 +49,8 @@ class Connection(connection.Connection):
             capabilities=without_newer(session.offered, wanted),
             client_info=session.info,
         )
-        self.loop.call_soon(self._introduced, sent)  # the next turn of the loop comes when the request is out
+        self._sent = sent
+        self.loop.call_soon(self._introduced)  # the next turn of the loop comes when the request is out
         try:
             result = _read_result(await self.request("initialize", params))
         except RequestTimeout as error:
@@ -64,11 +66,12 @@ class Connection(connection.Connection):
             self.phase_changed(before)
             raise HandshakeFailed(str(error)) from None
         self.instructions = result.instructions
-        self.channel.send(notice)
         self.phase_changed(before)
+        self.channel.send(notice)
 
-    def _introduced(self, sent: Callable[[], None]) -> None:
-        if self.session.phase is Phase.INITIALIZING:
+    def _introduced(self) -> None:
+        sent, self._sent = self._sent, None
+        if sent is not None and self.session.phase is Phase.INITIALIZING:
             self.phase_changed(Phase.CONNECTING)
             sent()
 
@@ -111,6 +114,7 @@ class Connection(connection.Connection):
     def closed(self, closed: Closed) -> None:
         """The channel is gone, or was given up before."""
         if not self.gone.done():
+            self._introduced()  # the line may have broken with that very request
             super().closed(closed)
             self.gone.set_result(closed)
 

@@ -10,10 +10,10 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import count
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from trunkline.clock import Clock
 from trunkline.conversation import drive
@@ -21,14 +21,12 @@ from trunkline.conversation.alarm import Alarm
 from trunkline.conversation.batches import Batches, Gathering
 from trunkline.conversation.dispatch import Dispatcher, Failure, failure_of
 from trunkline.conversation.requests import Requests
+from trunkline.conversation.telling import Telling
 from trunkline.conversation.threads import Threads
 from trunkline.errors import InvalidRequest, ProtocolError, RequestTimeout, TrunklineError
 from trunkline.facts import (
-    CallEnded,
     CallStarted,
     Connected,
-    Dropped,
-    HandlerFailed,
     Observers,
     PhaseChanged,
     Received,
@@ -45,7 +43,7 @@ from trunkline.protocol.events import (
     ProgressHeard,
     Refused,
 )
-from trunkline.protocol.inflight import Awaited, Running, Tracked
+from trunkline.protocol.inflight import Awaited, Running
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.methods import Wait
 from trunkline.protocol.revisions import Revision
@@ -63,9 +61,12 @@ from trunkline.wire.messages import (
     Response,
 )
 
-__all__ = ["Connection", "Shared"]
+if TYPE_CHECKING:
+    from trunkline.conversation.heartbeat import Heartbeat
 
-_numbers: Final = count(1)
+__all__ = ["KEEPALIVE_FAILED", "Connection", "Shared"]
+
+KEEPALIVE_FAILED: Final = "keepalive_failed"
 
 
 class Shared(Struct, frozen=True):
@@ -77,11 +78,11 @@ class Shared(Struct, frozen=True):
     observers: Observers
 
 
-class Connection:
+class Connection(Telling):
     """One peer on the line, from the first message to the last."""
 
     def __init__(self, shared: Shared, session: Session, channel: Channel) -> None:
-        self.number = next(_numbers)
+        super().__init__(shared.clock, shared.observers)
         self.session = session
         self.settings = session.settings
         self.channel = channel
@@ -89,12 +90,9 @@ class Connection:
         self.close_reason: str | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._clock = shared.clock
-        self._observers = shared.observers
         self._dispatcher = shared.dispatcher
         self._dispatch = shared.dispatcher.dispatch
         self._start = self._start_call
-        self._watched = bool(shared.observers)
         self._max_calls = self.settings.max_calls  # and one more for each call that waits for the peer
         self._active = 0  # calls that have been started and not ended
         self._waiting: deque[tuple[Running, Any]] = deque()  # calls whose turn has not come
@@ -106,6 +104,8 @@ class Connection:
         self._alarm = Alarm(session.timetable, shared.clock, self._expire)
         self._requests = Requests(session, channel, shared.clock, self._alarm, self._rest)
         self._idle: asyncio.Future[None] | None = None
+        self._heartbeat = self._make_heartbeat()
+        self._burial: asyncio.Task[None] | None = None  # of a peer that is dead
         self.tell(Connected, transport=channel.info.transport, peer=channel.info.peer)
         self.step(Signal.CONNECT)
 
@@ -114,7 +114,9 @@ class Connection:
     def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
         """Takes what one read brought."""
         now = self._clock.now()
-        if self._watched:
+        if self._heartbeat is not None:
+            self._heartbeat.heard = now
+        if self.watched:
             self.tell(Received, count=len(messages))
         receive = self.session.receive
         for message in messages:
@@ -186,7 +188,7 @@ class Connection:
             self.channel.pause()
 
     def _start_call(self, call: Running, params: Any) -> None:
-        if self._watched:
+        if self.watched:
             self.tell(CallStarted, request=call.id, method=call.method.name)
         self._active += 1
         try:
@@ -218,9 +220,9 @@ class Connection:
             except Exception as unsendable:  # noqa: BLE001 - a value without JSON, for one
                 self._unsendable(call, unsendable)
             else:
-                if answer is not None and self._watched:
+                if answer is not None and self.watched:
                     failed = isinstance(value, CallToolResult) and value.is_error
-                    self._tell_end(call, "failed" if failed else "ok")
+                    self.tell_end(call, "failed" if failed else "ok")
         elif not call.done:
             self._fail(call, error)
         elif not isinstance(error, asyncio.CancelledError | TrunklineError):  # what was raised on purpose is no failure
@@ -238,7 +240,7 @@ class Connection:
         )
         self._send_answer(answer, call.id)
         code = answer.error.code if isinstance(answer, ErrorResponse) else None
-        self._tell_end(call, "failed" if code is None else "error", code)
+        self.tell_end(call, "failed" if code is None else "error", code)
 
     def _fail(self, call: Running, error: BaseException) -> None:
         self.conclude(call, failure_of(error, call, self.session.spoken), error)
@@ -253,10 +255,10 @@ class Connection:
             answer = self.session.reply(call, failure.answer)
         if answer is not None:
             self._send_answer(answer, call.id)
-        if self._watched:
+        if self.watched:
             code = answer.error.code if isinstance(answer, ErrorResponse) else None
             outcome = "failed" if code is None else "error"
-            self._tell_end(call, "timeout" if isinstance(error, RequestTimeout) else outcome, code)
+            self.tell_end(call, "timeout" if isinstance(error, RequestTimeout) else outcome, code)
 
     def _next(self) -> None:
         """Gives those who wait their turn. One that is done at once ends in here again, where the loop goes on."""
@@ -277,7 +279,7 @@ class Connection:
     def _cancelled(self, call: Running) -> None:
         self._stop(call)
         self._batches.take(call.id, None)
-        self._tell_end(call, "cancelled")
+        self.tell_end(call, "cancelled")
         self._next()
 
     def _stop(self, call: Running) -> None:
@@ -303,6 +305,25 @@ class Connection:
         self._stop(call)
         self._next()
 
+    def _make_heartbeat(self) -> "Heartbeat | None":
+        interval = self.settings.keepalive_interval
+        if interval is None or not self.channel.info.may_vanish:
+            return None
+        from trunkline.conversation.heartbeat import Heartbeat
+
+        return Heartbeat(interval, self.settings.keepalive_timeout, self._clock, self._ping, self._bury)
+
+    def _ping(self) -> bool:
+        if self._paused or self.session.phase is not Phase.READY:
+            return False
+        self._requests.ping(self.settings.keepalive_timeout)
+        return True
+
+    def _bury(self) -> None:
+        """The peer is dead, and nothing is waited for."""
+        self.close_reason = KEEPALIVE_FAILED
+        self._burial = self._loop.create_task(self.finish(0))
+
     # --- asking the peer -----------------------------------------------------------------------
 
     async def request(
@@ -324,6 +345,22 @@ class Connection:
         return await self._requests.send(
             name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress
         )
+
+    def ask(
+        self,
+        name: str,
+        params: Any,
+        *,
+        timeout: float | None = None,
+        on_progress: Callable[[ProgressParams], None] | None = None,
+    ) -> Awaited:
+        """Asks the peer, now; the answer comes to the `waiter` of what it gives back. Whoever stops waiting for it says
+        so to `forget`."""
+        return self._requests.ask(name, params, timeout=timeout, on_progress=on_progress)
+
+    def forget(self, asked: Awaited) -> None:
+        """Nobody waits for an answer any more: the peer is told."""
+        self._requests.stop_waiting(asked, "no longer needed")
 
     # --- telling the peer ----------------------------------------------------------------------
 
@@ -394,7 +431,7 @@ class Connection:
 
     def deafen(self, reason: str) -> None:
         """Nothing more will be heard from the peer, though it may still listen: what was asked of it fails now."""
-        self._requests.closed(self.session.stop_waiting(), reason)
+        self._requests.closed(self.session.stop_waiting(), Closed(reason))
 
     async def finish(self, timeout: float | None) -> None:
         """Ends in good order: nothing new is taken, what runs may finish within the time, then the line is closed."""
@@ -410,51 +447,31 @@ class Connection:
 
     def closed(self, closed: Closed) -> None:
         """The channel is gone: everything that this connection owns ends."""
+        if self.close_reason is not None:  # we know better
+            closed = replace(closed, reason=self.close_reason)
         self.close_reason = closed.reason
         before = self.session.phase
-        running, awaited = self.session.close()
-        self._requests.closed(awaited, closed.reason)
+        running, awaited = self.session.close(self.ending(closed))
+        self._requests.closed(awaited, closed)
         self._waiting.clear()
         self._batches.clear()
         for call in running:
-            self._tell_end(call, "closed")
+            self.tell_end(call, "closed")
             self._stop(call)
         for working in list(self._notices):
             working.cancel()
         self._alarm.stop()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
         self.departed()
         self.phase_changed(before)
         self.tell(ClosedFact, reason=closed.reason)
 
+    def ending(self, closed: Closed) -> Signal:  # noqa: ARG002 - for whoever can tell one end from another
+        """What the end of the channel means to the conversation."""
+        return Signal.CLOSE
+
     def departed(self) -> None:
         """The peer has gone, and its calls with it: what else is kept for it can go."""
-
-    # --- facts ---------------------------------------------------------------------------------
-
-    def tell(self, fact: Callable[..., Any], **members: Any) -> None:
-        """Reports a fact of this connection, if anybody listens."""
-        if self._watched:
-            self._observers.on(fact(connection=self.number, at=self._clock.now(), **members))
-
-    def _tell_end(self, call: Running, outcome: str, code: int | None = None) -> None:
-        seconds = self._clock.now() - call.started
-        self.tell(CallEnded, request=call.id, method=call.method.name, outcome=outcome, code=code, seconds=seconds)
-
-    def report_failure(self, call: Tracked, reference: str, error: BaseException) -> None:
-        """Tells of an error that the peer must not see; `reference` is what it sees instead, "-" if nothing."""
-        self._observers.on(
-            HandlerFailed(
-                connection=self.number,
-                at=self._clock.now(),
-                request=call.id,
-                method=call.method.name,
-                reference=reference,
-                error=error,
-            )
-        )
-
-    def dropped(self, why: str, kind: str) -> None:
-        """Tells of something that went nowhere."""
-        self.tell(Dropped, why=why, kind=kind)

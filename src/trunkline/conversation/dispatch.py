@@ -5,9 +5,10 @@ that was meant for the peer goes as it is; anything else becomes a sentence with
 operator finds all of it.
 """
 
-import secrets
+import os
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec import UNSET, Struct, to_builtins
 
@@ -20,6 +21,7 @@ from trunkline.errors import (
     PeerError,
     ProtocolError,
     Refusal,
+    RequestTimeout,
     ToolError,
 )
 from trunkline.protocol.inflight import Running
@@ -118,25 +120,33 @@ def failure_of(error: BaseException, call: Running, revision: Revision) -> Failu
         details = {"code": error.refusal_code, **{k: v for k, v in error.data.items() if k != "kind"}}
         return Failure(_failed(error.message, {**error.data, REFUSAL: details}))
     if isinstance(error, InternalError):
-        return Failure(_failed(error.message, error.data))
+        late = isinstance(error, RequestTimeout) and error.method == call.method.name  # not something it asked for
+        return Failure(_failed(error.message, {**error.data, "kind": "tool_execution_timeout"} if late else error.data))
     if isinstance(error, ProtocolError):
         return Failure(error)  # raised on purpose
     return Failure(_failed(str(error)))
 
 
 def _hidden(error: BaseException, call: Running, *, as_result: bool) -> Failure:
-    reference = secrets.token_hex(6)
+    reference = os.urandom(6).hex()
     what = "the tool" if as_result else call.method.name
-    told = f"{what} failed; the server's log has the details under {reference}"
-    kind = error.data["kind"] if isinstance(error, BadResult) else _FAILED.get(call.method.name, InternalError.kind)
+    told = f"{what} failed; the log has the details under {reference}"
+    kind = _FAILED.get(call.method.name, InternalError.kind)
+    if isinstance(error, BadResult):
+        kind = error.data["kind"]
+    elif as_result and isinstance(error, CancelledError):  # by itself: the caller still waits
+        kind = "tool_execution_cancelled"
     details = {"kind": kind, "reference": reference}
     return Failure(_failed(told, details) if as_result else InternalError(told, data=details), reference)
 
 
-def _failed(text: str, details: Mapping[str, Any] | None = None) -> CallToolResult:
+def _failed(text: str, details: Any = None) -> CallToolResult:
     """A tool's failure, for a model to read; what a program may want to know lies in `_meta`, under our own prefix."""
-    meta = None
-    if details:
-        refusal = {REFUSAL: details[REFUSAL]} if REFUSAL in details else {}
-        meta = {"trunkline/error": {k: v for k, v in details.items() if k != REFUSAL}, **refusal}
+    meta: dict[str, Any] | None = None
+    if isinstance(details, Mapping):
+        told = dict(cast("Mapping[str, Any]", details))
+        refusal = {REFUSAL: told.pop(REFUSAL)} if REFUSAL in told else {}
+        meta = {"trunkline/error": told, **refusal}
+    elif details is not None:  # whatever a handler gave
+        meta = {"trunkline/error": details}
     return CallToolResult([TextContent(text)], is_error=True, meta=meta)

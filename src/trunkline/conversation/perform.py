@@ -155,9 +155,11 @@ class _OnThreadManager:
 async def _on_thread(function: Callable[[], Any], threads: Threads) -> Any:
     """What a plain function gives on a thread. If it has not begun when the call is cancelled, it never does."""
     ended: asyncio.Future[Any] = threads.loop.create_future()
-    unwanted = False
+    begun = unwanted = False
 
     def run() -> Any:
+        nonlocal begun
+        begun = True  # before the look: either this thread learns that it is not wanted, or who cancels that it began
         if unwanted:
             raise asyncio.CancelledError
         return function()
@@ -172,7 +174,7 @@ async def _on_thread(function: Callable[[], Any], threads: Threads) -> Any:
     except asyncio.CancelledError:
         unwanted = True
         task = asyncio.current_task()
-        if task is None or task.cancelling() <= 1:
+        if begun and (task is None or task.cancelling() <= 1):
             await ended  # a second cancellation ends this wait
         raise
     if isinstance(error, SystemExit):

@@ -8,15 +8,15 @@ from msgspec import UNSET
 
 from trunkline.clock import Clock
 from trunkline.conversation.alarm import Alarm
-from trunkline.errors import ConnectionClosed, PeerError, RequestTimeout
+from trunkline.errors import ConnectionClosed, MisuseError, PeerError, RequestTimeout
 from trunkline.protocol.events import Answered, ProgressHeard
 from trunkline.protocol.inflight import Awaited, Running
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import ProgressParams
-from trunkline.transports.channel import Channel
+from trunkline.transports.channel import Channel, Closed
 
-__all__ = ["Requests"]
+__all__ = ["Requests", "loss"]
 
 
 class Requests:
@@ -49,16 +49,11 @@ class Requests:
             about.hold(self._clock.now())
             self._resting(1)
         try:
-            waiter: asyncio.Future[Any] = self._loop.create_future()
-            awaited, message = self._session.call(
-                name, params, self._clock.now(), timeout=timeout, needs=needs, on_progress=on_progress, waiter=waiter
-            )
-            self._channel.send(message, about=None if about is None else about.id)
-            self._alarm.set()
+            asked = self.ask(name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress)
             try:
-                return await waiter
+                return await asked.waiter
             except asyncio.CancelledError:
-                self._stop_waiting(awaited, "no longer needed")
+                self.stop_waiting(asked, "no longer needed")
                 raise
         finally:
             if about is not None:
@@ -66,6 +61,37 @@ class Requests:
                 about.release(self._clock.now())
                 if not about.done:
                     self._alarm.watch(about)
+
+    def ping(self, timeout: float) -> None:
+        """Asks the peer for a sign of life; who looks for one hears of it by itself."""
+        waiter: asyncio.Future[Any] = self._loop.create_future()
+        waiter.add_done_callback(lambda done: done.exception())  # none of them matters
+        _, message = self._session.call("ping", UNSET, self._clock.now(), timeout=timeout, waiter=waiter)
+        self._channel.send(message)
+        self._alarm.set()
+
+    def ask(
+        self,
+        name: str,
+        params: Any,
+        *,
+        about: Running | None = None,
+        timeout: float | None = None,
+        needs: str | None = None,
+        on_progress: Callable[[ProgressParams], None] | None = None,
+    ) -> Awaited:
+        """Asks; the answer comes to the `waiter` of what it gives back. Raises if it may not be asked now."""
+        waiter: asyncio.Future[Any] = self._loop.create_future()
+        asked, message = self._session.call(
+            name, params, self._clock.now(), timeout=timeout, needs=needs, on_progress=on_progress, waiter=waiter
+        )
+        try:
+            self._channel.send(message, about=None if about is None else about.id)
+        except TypeError as error:
+            self._session.cancel(asked)  # of which the peer has never heard
+            raise MisuseError(f"params of {name}: {error}") from error
+        self._alarm.set()
+        return asked
 
     async def _until_open(self, name: str) -> None:
         """Requests of ours wait for `initialized` (lifecycle, "Initialization"); ping need not."""
@@ -101,21 +127,26 @@ class Requests:
 
     def expired(self, awaited: Awaited, now: float) -> None:
         """The peer has not answered in time: it is told not to, and whoever waits is told why."""
-        self._stop_waiting(awaited, "timed out")
+        self.stop_waiting(awaited, "timed out")
         _fail(awaited.waiter, RequestTimeout(awaited.method.name, round(now - awaited.started, 3)))
 
-    def _stop_waiting(self, awaited: Awaited, why: str) -> None:
+    def stop_waiting(self, awaited: Awaited, why: str) -> None:
+        """Gives up a request of ours, and tells the peer."""
         notice = self._session.cancel(awaited, why)
         if notice is not None:
             self._channel.send(notice)
 
-    def closed(self, awaited: Iterable[Awaited], reason: str) -> None:
+    def closed(self, awaited: Iterable[Awaited], closed: Closed) -> None:
         """The peer is gone: nobody will answer."""
-        gone = ConnectionClosed(f"the connection closed: {reason}")
-        for request in awaited:
-            _fail(request.waiter, gone)
-        if self._opened is not None:
-            _fail(self._opened, gone)
+        for waiter in (*(request.waiter for request in awaited), *filter(None, [self._opened])):
+            _fail(waiter, loss(closed))
+
+
+def loss(closed: Closed) -> ConnectionClosed:
+    """What whoever waits is told of a line that has closed."""
+    return ConnectionClosed(
+        f"the connection closed: {closed.reason}", status=closed.status, last_words=closed.last_words
+    )
 
 
 def _fail(waiter: "asyncio.Future[Any]", error: Exception) -> None:

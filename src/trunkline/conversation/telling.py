@@ -20,11 +20,11 @@ class Telling:
         self.number = next(_numbers)
         self._clock = clock
         self._observers = observers
-        self._watched = bool(observers)
+        self.watched = bool(observers)  # somebody hears of everything
 
     def tell(self, fact: Callable[..., Any], **members: Any) -> None:
         """Reports a fact, if anybody listens."""
-        if self._watched:
+        if self.watched:
             self._observers.on(fact(connection=self.number, at=self._clock.now(), **members))
 
     def tell_end(self, call: Running, outcome: str, code: int | None = None) -> None:

@@ -85,7 +85,7 @@ class Threads:
         return await ended
 
     def close(self) -> None:
-        """Lets threads end when they have nothing to do; drops what has not been started."""
+        """Lets threads end when they have nothing to do; drops what has not been started. What runs is told of."""
         with self._state:
             self._closed = True
             self._jobs.clear()
@@ -144,8 +144,7 @@ class Threads:
 
     def _told(self) -> bool:
         """Whether the loop knows that there is something to collect. Called with the state locked."""
-        told = self._collecting or self._closed
-        self._collecting = True
+        told, self._collecting = self._collecting, True
         return told
 
     def _tell_loop(self) -> None:

@@ -116,7 +116,7 @@ LIFECYCLE: Final[Mapping[Phase, Mapping[Signal, Phase]]] = {
         S.FAIL: P.FAILED,
         S.CLOSE: P.CLOSED,
     },
-    P.FAILED: {S.CONNECT: P.CONNECTING, S.CLOSE: P.CLOSED},
+    P.FAILED: {S.CONNECT: P.CONNECTING, S.FAIL: P.FAILED, S.CLOSE: P.CLOSED},  # the line goes after the handshake did
     P.CLOSED: {S.CLOSE: P.CLOSED},
 }
 

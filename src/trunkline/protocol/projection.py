@@ -11,7 +11,6 @@ Whole methods, and modes that the peer must have declared, are refused before an
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar, cast, get_args
-from uuid import NAMESPACE_OID, uuid5
 
 from msgspec import Struct
 from msgspec.structs import fields, replace
@@ -95,6 +94,8 @@ WINDOWS: Final[Mapping[type[Struct], Mapping[str, Window]]] = {
 
 
 def _audio_as_resource(audio: t.AudioContent, _: Revision) -> t.EmbeddedResource:
+    from uuid import NAMESPACE_OID, uuid5
+
     uri = uuid5(NAMESPACE_OID, audio.data).urn  # the same sound has the same name
     return t.EmbeddedResource(t.ResourceContents(uri, audio.mime_type, blob=audio.data), audio.annotations)
 

@@ -7,7 +7,6 @@ Both sides use it: `side` says which one we are.
 """
 
 from collections.abc import Iterable, Mapping
-from itertools import count
 from typing import Any, Final, assert_never
 
 from msgspec import UNSET, Raw
@@ -79,14 +78,16 @@ class Session:
         instructions: str | None = None,
         revisions: Iterable[Revision] = HANDSHAKE,
         settings: Settings | None = None,
+        phase: Phase = Phase.NEW,
     ) -> None:
         self.side = side
         self.info = info
         self.instructions = instructions
         self.revisions = tuple(revisions)
         self.settings = settings or Settings()
-        self.phase = Phase.NEW
-        self.failure: str | None = None  # why the phase is FAILED
+        self.phase = phase  # of a conversation that takes the place of one that was lost, RECONNECTING
+        self._again = phase is Phase.RECONNECTING
+        self.failure: str | None = None  # why the handshake came to nothing
         self.revision: Revision | None = None  # agreed upon in the handshake
         self.peer: Implementation | None = None
         self.negotiated: Negotiated | None = None
@@ -94,9 +95,10 @@ class Session:
         self.timetable = Timetable()
         self._running: dict[RequestId, Running] = {}
         self._awaited: dict[RequestId, Awaited] = {}
-        self._ids = count(1)
+        self.last_id = 0  # of our requests
         self._plain = True  # the types are those of the revision spoken: nothing to project
         self._open: dict[str, Method] = {}  # what the peer may send now
+        self._sendable: dict[str, tuple[Method, float | None]] = {}  # what we may, and how long an answer may take
 
     # --- facts ---------------------------------------------------------------------------------
 
@@ -132,18 +134,30 @@ class Session:
         self.phase = lifecycle.step(self.phase, signal)
         self._plain = self.spoken is NEWEST
         self._open = {row.name: row for row in known(self.spoken, self.side) if self._may_come(row)}
+        self._sendable = {
+            row.name: (row, row.wait.seconds(self.settings))
+            for row in known(self.spoken, self.side.other)
+            if self._may_go(row)
+        }
 
     def fail_handshake(self, why: str) -> None:
-        """Gives the handshake up."""
+        """Gives the handshake up. A conversation that takes the place of a lost one has not failed by that: whoever
+        keeps the line may try once more."""
         self.failure = why
-        self.step(Signal.FAIL)
+        if not self._again:
+            self.step(Signal.FAIL)
 
     def _may_come(self, row: Method) -> bool:
         if not self.allows(row.received):
             return False
-        if row.needs is None:
-            return True
+        if row.needs is None or (self.side is Side.CLIENT and not row.request):
+            return True  # a client hears what servers tell it, declared or not: it does no harm
         return self.has(self.side if row.request else self.side.other, row.needs)
+
+    def _may_go(self, row: Method) -> bool:
+        if not self.allows(row.sent):
+            return False
+        return row.needs is None or self.has(self.side.other if row.request else self.side, row.needs)
 
     def initialize(self, params: InitializeParams) -> InitializeResult:
         """Takes a client's `initialize`: settles revision and capabilities, and gives the answer."""
@@ -328,24 +342,23 @@ class Session:
 
         `timeout` replaces the time that the method has by default; `needs` asks for more than its capability.
         """
-        row = self._sendable(name, needs)
-        ident = next(self._ids)
-        allowed = row.wait.seconds(self.settings) if timeout is None else timeout
+        row, allowed = self._row(name, needs)
+        ident = self.last_id = self.last_id + 1
         if on_progress is not None:  # our tokens are our request ids
             params = replace(params, meta={**(params.meta or {}), PROGRESS_TOKEN: ident})
-        message = Request(ident, name, project(params, self.spoken))
+        message = Request(ident, name, params if self._plain else project(params, self.spoken))
         awaited = Awaited(ident, row, now, waiter=waiter, on_progress=on_progress)
-        awaited.limit(now, allowed, self.settings.longest_call)
+        awaited.limit(now, allowed if timeout is None else timeout, self.settings.longest_call)
         self._awaited[ident] = awaited
         self.timetable.watch(awaited)
-        if row.sent is Signal.SEND_INITIALIZE:
+        if name == "initialize":
             self.step(Signal.SEND_INITIALIZE)
         return awaited, message
 
     def notify(self, name: str, params: Any = UNSET) -> Notification:
         """A notification of ours. Raises if it may not be sent."""
-        self._sendable(name, None)
-        return Notification(name, params if params is UNSET else project(params, self.spoken))
+        self._row(name, None)
+        return Notification(name, params if self._plain or params is UNSET else project(params, self.spoken))
 
     def cancel(self, request: Awaited, reason: str | None = None) -> Notification | None:
         """Gives a request of ours up and says so; None if there is nothing to say any more."""
@@ -366,23 +379,24 @@ class Session:
 
     def may_send(self, name: str) -> bool:
         """Whether a notification or request of ours would be legal now."""
-        try:
-            self._sendable(name, None)
-        except ProtocolError:
-            return False
-        return True
+        return name in self._sendable
 
-    def _sendable(self, name: str, needs: str | None) -> Method:
+    def _row(self, name: str, needs: str | None) -> tuple[Method, float | None]:
+        """The row of a method that we may send now, and its time; raises why we may not."""
+        found = self._sendable.get(name)
+        if found is None:
+            raise self._why_not_send(name)
+        if needs is not None and not self.has(self.side.other, needs):
+            raise CapabilityNotSupported(name, needs)
+        return found
+
+    def _why_not_send(self, name: str) -> ProtocolError:
         row = find(name)
         if row is None or not row.exists(self.spoken) or not row.reaches(self.side.other):
-            raise MethodNotFound(name)
+            return MethodNotFound(name)
         if not self.allows(row.sent):
-            raise WrongPhase(name, self.phase.name.lower())
-        owner = self.side.other if row.request else self.side
-        for capability in (row.needs, needs):
-            if capability is not None and not self.has(owner, capability):
-                raise CapabilityNotSupported(name, capability)
-        return row
+            return WrongPhase(name, self.phase.name.lower())
+        return CapabilityNotSupported(name, row.needs or "")
 
     # --- endings -------------------------------------------------------------------------------
 
@@ -390,14 +404,15 @@ class Session:
         """The requests, of either side, whose time is up. They stay under way until they are ended."""
         return self.timetable.due(now)
 
-    def close(self) -> tuple[list[Running], list[Awaited]]:
-        """Ends the conversation; gives what was still under way, now done."""
+    def close(self, signal: Signal = Signal.CLOSE) -> tuple[list[Running], list[Awaited]]:
+        """Ends the conversation; gives what was still under way, now done. `signal` says how: closed in good order, or
+        lost, or failed."""
         running = list(self._running.values())
         for request in running:
             request.done = True
         self._running.clear()
         awaited = self.stop_waiting()
-        self.step(Signal.CLOSE)
+        self.step(signal)
         return running, awaited
 
     def stop_waiting(self) -> list[Awaited]:

@@ -2,50 +2,66 @@
 
 A position is sealed with a keyed hash, which also hides it: the tag is a hash of position and list, and what is
 added to the position is a hash of the tag. So a cursor tells nothing, cannot be altered, and fits one list only.
+Where cursors expire, the moment at which one was given is sealed along.
 """
 
-import base64
-import binascii
-import hashlib
-import hmac
-import secrets
+import os
 from typing import Final
 
-from trunkline.errors import InvalidCursor
+from trunkline.errors import CursorExpired, InvalidCursor
 
 __all__ = ["Cursors"]
 
-_SIZE: Final = 8  # bytes of position and of tag: 2**64 guesses for one forged cursor
+_SIZE: Final = 8  # bytes of position, tag and moment: 2**64 guesses for one forged cursor
+_PER_SECOND: Final = 1000  # moments
 
 
 class Cursors:
-    """Gives cursors and reads them back. Those who share a key read each other's."""
+    """Gives cursors and reads them back, for `lifetime` seconds if they expire. Those who share a key read each
+    other's."""
 
-    def __init__(self, key: bytes | None = None) -> None:
-        self._key = key or secrets.token_bytes(32)
+    def __init__(self, key: bytes | None = None, lifetime: float | None = None) -> None:
+        self._key = key or os.urandom(32)
+        self.lifetime = lifetime
 
-    def seal(self, kind: str, position: int) -> str:
+    def seal(self, kind: str, position: int, now: float = 0.0) -> str:
         """A cursor for a position in the list of that kind."""
         plain = position.to_bytes(_SIZE, "big")
-        tag = self._hash(kind.encode(), plain)
-        return base64.urlsafe_b64encode(tag + _xor(plain, self._hash(b"hide", tag))).decode().rstrip("=")
+        if self.lifetime is not None:
+            plain += int(now * _PER_SECOND).to_bytes(_SIZE, "big")
+        return self._sealed(kind, plain)
 
-    def open(self, kind: str, cursor: str) -> int:
-        """The position in a cursor; raises `InvalidCursor` for anything that `seal` did not give for that kind."""
+    def _sealed(self, kind: str, plain: bytes) -> str:
+        tag = self._hash(kind.encode(), plain, _SIZE)
+        import base64  # most servers have one page
+
+        return base64.urlsafe_b64encode(tag + _xor(plain, self._hash(b"hide", tag, len(plain)))).decode().rstrip("=")
+
+    def open(self, kind: str, cursor: str, now: float = 0.0) -> int:
+        """The position in a cursor. Raises `InvalidCursor` for anything that `seal` did not give for that kind, and
+        `CursorExpired` for what it gave too long ago."""
+        import base64
+        import binascii
+        import hmac
+
         try:
             sealed = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raise InvalidCursor from None
-        if len(sealed) != 2 * _SIZE:
+        if len(sealed) != (2 if self.lifetime is None else 3) * _SIZE:
             raise InvalidCursor
         tag, hidden = sealed[:_SIZE], sealed[_SIZE:]
-        position = int.from_bytes(_xor(hidden, self._hash(b"hide", tag)), "big")
-        if not hmac.compare_digest(cursor, self.seal(kind, position)):  # the text itself: base64 has several spellings
+        plain = _xor(hidden, self._hash(b"hide", tag, len(hidden)))
+        if not hmac.compare_digest(cursor, self._sealed(kind, plain)):  # the text itself: base64 has several spellings
             raise InvalidCursor
-        return position
+        if self.lifetime is not None and now - int.from_bytes(plain[_SIZE:], "big") / _PER_SECOND > self.lifetime:
+            raise CursorExpired(self.lifetime)
+        return int.from_bytes(plain[:_SIZE], "big")
 
-    def _hash(self, purpose: bytes, data: bytes) -> bytes:
-        return hashlib.blake2b(data, digest_size=_SIZE, key=self._key, person=purpose[:16].ljust(16, b"\0")).digest()
+    def _hash(self, purpose: bytes, data: bytes, size: int) -> bytes:
+        import hashlib
+
+        return hashlib.blake2b(data, digest_size=size, key=self._key, person=purpose[:16].ljust(16, b"\0")).digest()
 
 
 def _xor(left: bytes, right: bytes) -> bytes:

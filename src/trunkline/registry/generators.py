@@ -1,18 +1,22 @@
-"""Tools that are generators: what they yield is content, piece by piece, or tells of progress."""
+"""Tools that are generators: what they yield is content, piece by piece, or tells of progress.
+
+What a generator depends on is there until it has yielded its last piece.
+"""
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import aclosing, closing
+from typing import Any, Final
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from trunkline.errors import RegistrationError
 from trunkline.registry.handlers import Handler, Start
 from trunkline.registry.signatures import called
 
 __all__ = ["Pieces", "Progress", "gathering"]
+
+_CONTEXT: Final = "(context)"  # under which a plan gives the context; no parameter has such a name
 
 
 class Progress(Struct, frozen=True):
@@ -29,32 +33,44 @@ class Pieces(list[Any]):
 
 def gathering(handler: Handler) -> Handler:
     """The handler itself; or, of a generator, one that runs it to its end and gives its pieces."""
-    bind = handler.bind
+    function = called(handler.function)
+    if inspect.isasyncgenfunction(function):
+        return _gathered(handler, Start.ASYNC, _gather)
+    if inspect.isgeneratorfunction(function):
+        return _gathered(handler, handler.start, _gather_plain)
+    return handler
 
-    async def gather(arguments: Any, context: Any) -> Pieces:
-        pieces = Pieces()
-        yielded: AsyncGenerator[Any, None] = bind(arguments, context if wanted else None)
-        async with aclosing(yielded):  # at once, if the call is cancelled
-            async for item in yielded:
-                if _is_content(item, context):
-                    pieces.append(item)
-        return pieces
 
-    def gather_plain(arguments: Any, context: Any) -> Pieces:
-        yielded: Iterator[Any] = bind(arguments, context if wanted else None)
-        return Pieces(item for item in yielded if _is_content(item, context))
+def _gathered(handler: Handler, start: Start, gather: Callable[[Any, Any], Any]) -> Handler:
+    plan = handler.plan
+    if plan is not None:
+        plan = replace(plan, contexts=(*plan.contexts, _CONTEXT))
+        if start is Start.ASYNC:  # there is no thread for anything to run on beside it
+            plan = replace(plan, first=(*plan.first, *plan.beside), beside=())
 
-    wanted = handler.wants_context
-    run: Callable[[Any, Any], Any]
-    if inspect.isasyncgenfunction(called(handler.function)):
-        start, run = Start.ASYNC, gather
-    elif inspect.isgeneratorfunction(called(handler.function)):
-        start, run = handler.start, gather_plain
-    else:
-        return handler
-    if handler.plan is not None:
-        raise RegistrationError(f"{handler.name}: a generator cannot have dependencies; return its content instead")
-    return replace(handler, start=start, bind=run, wants_context=True, returns=UNSET)
+    def bind(arguments: Any, given: Any) -> Any:
+        return gather(handler.bind(arguments, given), given if plan is None else given[_CONTEXT])
+
+    return replace(handler, start=start, bind=bind, plan=plan, wants_context=True, returns=UNSET)
+
+
+async def _gather(yielded: AsyncGenerator[Any, None], context: Any) -> Pieces:
+    pieces = Pieces()
+    async with aclosing(yielded):  # at once, if the call is cancelled
+        async for item in yielded:
+            if _is_content(item, context):
+                pieces.append(item)
+    return pieces
+
+
+def _gather_plain(yielded: Generator[Any, None, None], context: Any) -> Pieces:
+    pieces = Pieces()
+    with closing(yielded):
+        for item in yielded:
+            context.raise_if_cancelled()  # a thread cannot be stopped, but it can be let go between two pieces
+            if _is_content(item, context):
+                pieces.append(item)
+    return pieces
 
 
 def _is_content(item: Any, context: Any) -> bool:

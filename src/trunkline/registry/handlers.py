@@ -6,34 +6,29 @@ with a sentence that says why.
 """
 
 import inspect
-import types
-import typing
 from collections.abc import Callable, Mapping
-from copy import copy
 from enum import Enum, auto
 from functools import partial
-from typing import Annotated, Any, Final, cast, get_args, get_origin
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 
 from trunkline.errors import RegistrationError
-from trunkline.registry import docstrings, schema
+from trunkline.registry import docstrings
 from trunkline.registry import types as kinds
 from trunkline.registry.dependencies import Dependency, Plan, dependency_of, plan
+from trunkline.registry.parameters import Parameter, arguments_type, input_schema, parameter_of
 from trunkline.registry.signatures import asks_for, called, hints_of, innermost, name_of, signature_of
 from trunkline.wire import codec
 
-__all__ = ["Handler", "Needing", "OnThread", "Parameter", "Run", "Start", "exited", "read", "runner"]
+__all__ = ["Handler", "Needing", "OnThread", "Parameter", "Run", "Start", "exited", "from_texts", "read", "runner"]
 
 Run = Callable[[Any, Any, Any], Any]
 """(decoded arguments, context, subject) -> the answer, a coroutine that gives it, `OnThread` or `Needing`.
 The subject is what the answer is about where that is not known beforehand, such as the URI that a template was read
 with."""
-
-_MUTABLE: Final = (list, dict, set, bytearray)
-_builtins: Final = codec.decoder(object)
 
 
 class Start(Enum):
@@ -42,20 +37,6 @@ class Start(Enum):
     ASYNC = auto()  # an async function: driven where it stands
     INLINE = auto()  # a plain function that promises not to block
     THREAD = auto()  # a plain function that may block: on a thread
-
-
-class Parameter(Struct, frozen=True):
-    """A parameter that a peer can give a value for."""
-
-    name: str
-    annotation: Any
-    default: Any = UNSET
-    description: str | None = None
-
-    @property
-    def required(self) -> bool:
-        """Whether a call without it is refused."""
-        return self.default is UNSET
 
 
 class Handler(Struct, frozen=True):
@@ -77,23 +58,7 @@ class Handler(Struct, frozen=True):
 
     def input_schema(self) -> dict[str, Any]:
         """The JSON Schema of its arguments."""
-        made = schema.of_type(self.arguments)
-        made.pop("title", None)
-        properties = made.setdefault("properties", {})
-        for parameter in self.parameters:
-            described = properties[parameter.name]
-            if parameter.description is not None:
-                described.setdefault("description", parameter.description)
-            default: Any = parameter.default
-            if not parameter.required and "default" not in described and kinds.has_json(default):
-                described["default"] = _builtins(kinds.to_json(default))
-        if self.open:
-            made.pop("additionalProperties", None)
-        if not properties:
-            del made["properties"]
-        if not made.get("required"):
-            made.pop("required", None)
-        return made
+        return input_schema(self.parameters, closed=not self.open)
 
 
 def read(function: Callable[..., Any], context: type, *, thread: bool | None = None) -> Handler:
@@ -127,10 +92,10 @@ def read(function: Callable[..., Any], context: type, *, thread: bool | None = N
                 elif asks_for(annotation, context):
                     contexts.append(parameter.name)
                 else:
-                    parameters.append(_parameter(parameter, annotation, said))
+                    parameters.append(parameter_of(parameter, annotation, said, name))
     if len(contexts) > 1:
         raise RegistrationError(f"{name}: {' and '.join(contexts)} both ask for the context; one is enough")
-    arguments = _arguments_type(name, parameters, open_ended=takes_more)
+    arguments = arguments_type(name, parameters, open_ended=takes_more)
     start = _start(function, thread=thread)
     needed = plan(name, marked, contexts, context, on_thread=start is Start.THREAD)
     ours = [*contexts, *marked]  # not for peers to give
@@ -154,54 +119,6 @@ def read(function: Callable[..., Any], context: type, *, thread: bool | None = N
         description=said.description,
         plan=needed,
     )
-
-
-def _parameter(parameter: inspect.Parameter, annotation: Any, said: docstrings.Docstring) -> Parameter:
-    default = UNSET if parameter.default is inspect.Parameter.empty else parameter.default
-    description = _description(annotation) or said.arguments.get(parameter.name)
-    return Parameter(parameter.name, annotation, default, description)
-
-
-def _description(annotation: Any) -> str | None:
-    """The bare string that `Annotated` may hold, on its own or as an option."""
-    notes = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
-    for note in notes:
-        if isinstance(note, str):
-            return note
-    options = get_args(annotation) if get_origin(annotation) in {typing.Union, types.UnionType} else ()
-    return next(filter(None, map(_description, options)), None)
-
-
-def _arguments_type(name: str, parameters: list[Parameter], *, open_ended: bool) -> type[Struct]:
-    try:
-        fields: list[Any] = [
-            (p.name, kinds.adapt(p.annotation), *(() if p.required else (_field_default(p.default),)))
-            for p in parameters
-        ]
-        for parameter in parameters:
-            schema.check_type(parameter.annotation)
-        made = msgspec.defstruct(f"{name}_arguments", fields, forbid_unknown_fields=not open_ended, kw_only=True)
-        codec.decoder(made)  # fails here and now for a type that cannot be decoded
-    except (TypeError, RuntimeError, NameError) as error:
-        why = f"{name}: its arguments cannot be described: {error}"
-        raise RegistrationError(why, kind="tool_schema_invalid") from None
-    return made
-
-
-def _field_default(default: Any) -> Any:
-    if isinstance(default, _MUTABLE):
-        return msgspec.field(default_factory=partial(copy, cast("Any", default)))
-    if not _is_told(default):
-        return msgspec.field(default_factory=lambda: default)  # which msgspec does not tell
-    return msgspec.field(default=default)
-
-
-def _is_told(default: Any) -> bool:
-    try:
-        codec.to_json(default)
-    except TypeError:
-        return False
-    return True
 
 
 def _start(function: Callable[..., Any], *, thread: bool | None) -> Start:
@@ -269,6 +186,21 @@ def runner(handler: Handler, finish: Callable[[Any, Any], Any]) -> Run:
     return {Start.ASYNC: run, Start.INLINE: run_inline, Start.THREAD: run_on_thread}[handler.start]
 
 
+def from_texts(handler: Handler) -> Callable[[Mapping[str, str]], Any]:
+    """`convert` for values that are strings, all of them. It has nothing to do for a handler that takes just that."""
+    arguments, convert = handler.arguments, handler.convert
+    if handler.open or any(parameter.annotation is not str for parameter in handler.parameters):
+        return convert
+
+    def decode(values: Mapping[str, str]) -> Any:
+        try:
+            return arguments(**values)
+        except TypeError:  # one is missing or unknown: `convert` says which
+            return convert(values)
+
+    return decode
+
+
 def exited(error: SystemExit) -> RuntimeError:
     """One handler's `sys.exit()` is no reason to end everybody's server."""
     return RuntimeError(f"a handler called sys.exit({error.code!r})")
@@ -315,7 +247,7 @@ def _general_binder(
 def _json_decoder(arguments: type[Struct], ours: list[str], *, takes_more: bool, hooked: bool) -> Callable[[Any], Any]:
     """Reads JSON into the arguments of a call; raises `codec.DecodeError` for what does not fit."""
     if not takes_more:
-        return codec.decoder(arguments, kinds.decode_hook if hooked else None)
+        return codec.json_decoder(arguments, kinds.decode_hook if hooked else None)
     as_object = codec.decoder(dict[str, Any])
     return lambda raw: _split(arguments, ours, as_object(raw), strict=True)
 
@@ -323,7 +255,7 @@ def _json_decoder(arguments: type[Struct], ours: list[str], *, takes_more: bool,
 def _text_decoder(arguments: type[Struct], ours: list[str], *, takes_more: bool) -> Callable[[Mapping[str, Any]], Any]:
     """The same for values that are all text, such as the variables of a URI: `5` may be a number then."""
     if not takes_more:
-        return lambda values: msgspec.convert(values, arguments, strict=False, dec_hook=kinds.decode_hook)
+        return lambda values: msgspec.convert(values, arguments, strict=False, dec_hook=kinds.text_hook)
     return lambda values: _split(arguments, ours, values, strict=False)
 
 
@@ -335,4 +267,5 @@ def _split(
     more = {name: value for name, value in values.items() if name not in names}
     if taken := [name for name in ours if name in more]:
         raise msgspec.ValidationError(f"Object contains unknown field `{taken[0]}`")
-    return msgspec.convert(values, arguments, strict=strict, dec_hook=kinds.decode_hook), more
+    hook = kinds.decode_hook if strict else kinds.text_hook
+    return msgspec.convert(values, arguments, strict=strict, dec_hook=hook), more

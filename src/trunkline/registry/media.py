@@ -1,12 +1,13 @@
 """Pictures, sounds and files as results: made of bytes or of a path, and sent as content in base64."""
 
 import binascii
-import mimetypes
 from os import PathLike
-from pathlib import Path
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from trunkline.protocol.types import AudioContent, ContentBlock, EmbeddedResource, ImageContent, ResourceContents
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["Audio", "File", "Image", "Media"]
 
@@ -29,11 +30,13 @@ class Media:
 
     def __init__(self, source: bytes | str | PathLike[str], mime_type: str | None = None) -> None:
         """Takes bytes, or reads the file of that path here and now. Without a MIME type it is guessed."""
-        self.path = None if isinstance(source, bytes) else Path(source)
-        self.data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        self.path = None if isinstance(source, bytes) else _path(source)
+        self.data = source if isinstance(source, bytes) else _path(source).read_bytes()
         self.mime_type = mime_type or self._guess()
 
     def _guess(self) -> str:
+        import mimetypes  # when it is used: it brings much along
+
         named = None if self.path is None else mimetypes.guess_type(self.path.name)[0]
         found = named or _by_content(self.data) or ""
         if not found.startswith(self.kind):
@@ -85,6 +88,12 @@ class File(Media):
     def block(self) -> ContentBlock:
         """The content that is sent."""
         return EmbeddedResource(ResourceContents(self.uri, self.mime_type, blob=self.base64))
+
+
+def _path(source: str | PathLike[str]) -> "Path":
+    from pathlib import Path  # most servers send no files
+
+    return Path(source)
 
 
 def _by_content(data: bytes) -> str | None:

@@ -1,9 +1,9 @@
 """A prompt: what peers are told about it, and what is rendered when they ask."""
 
 import string
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any, cast, get_args
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack, cast, get_args
 
 import msgspec
 from msgspec import Struct
@@ -12,14 +12,14 @@ from trunkline.config import Settings
 from trunkline.errors import InvalidParams, RegistrationError
 from trunkline.protocol.types import (
     GetPromptResult,
-    Icon,
     Prompt,
     PromptArgument,
     PromptMessage,
     Role,
     TextContent,
 )
-from trunkline.registry.handlers import Handler, Run, runner
+from trunkline.registry.handlers import Handler, Run, from_texts, runner
+from trunkline.registry.options import PromptOptions, shown
 from trunkline.registry.results import BadResult, as_block
 from trunkline.registry.schema import Validator
 
@@ -49,53 +49,44 @@ class TextPrompt(Struct, frozen=True):
         return "".join(pieces)
 
 
-class PromptEntry(Struct, frozen=True, dict=True):
+class PromptEntry(Struct, frozen=True):
     """One prompt: a handler, or a text to be filled in."""
 
     definition: Prompt
-    source: Handler | TextPrompt
-    settings: Settings
-    given_schema: Mapping[str, Any] | None = None  # stricter checks, written by hand
+    names: frozenset[str]  # of its arguments
+    decode: Callable[[Mapping[str, str]], Any]  # what was given into what it is rendered with
+    run: Run  # renders it
+    validator: Validator | None = None  # stricter checks, by a schema that was written by hand
+    wants_context: bool = False
+    open: bool = False  # takes arguments that it does not name
 
     @property
     def key(self) -> str:
         """Its name."""
         return self.definition.name
 
-    @property
-    def wants_context(self) -> bool:
-        """Whether rendering it asks for the context of the call."""
-        return isinstance(self.source, Handler) and self.source.wants_context
-
-    @cached_property
-    def validator(self) -> Validator | None:
-        """The schema that was written by hand, compiled once."""
-        if self.given_schema is None:
-            return None
-        return Validator(self.given_schema, f"prompt {self.key!r}")
-
     def arguments(self, values: Mapping[str, str]) -> Any:
-        """What the source is rendered with. Raises `InvalidParams` for what is missing, unknown or wrong."""
-        offered = self.definition.arguments or []
-        for argument in offered:
-            if argument.required and argument.name not in values:
-                raise self._refused(f"needs the argument {argument.name!r}", argument.name, "prompt_argument_missing")
-        names = {argument.name for argument in offered}
-        takes_more = isinstance(self.source, Handler) and self.source.open
-        if not takes_more and (unknown := [name for name in values if name not in names]):
-            raise self._refused(f"has no argument {unknown[0]!r}", unknown[0], "invalid_prompt_arguments")
-        self._check_schema(values)
-        if isinstance(self.source, TextPrompt):
-            return values
+        """What it is rendered with. Raises `InvalidParams` for what is missing, unknown or wrong."""
+        if self.validator is not None:
+            self._check_names(values)
+            self._check_schema(values, self.validator)
         try:
-            return self.source.convert(values)
+            return self.decode(values)
         except msgspec.ValidationError as error:
+            self._check_names(values)  # which says more
             raise InvalidParams(
                 f"prompt {self.key!r}: {error}", data={"kind": "invalid_prompt_arguments", "name": self.key}
             ) from None
 
-    def _check_schema(self, values: Mapping[str, str]) -> None:
-        if self.validator is not None and (faults := self.validator.faults(dict(values))):
+    def _check_names(self, values: Mapping[str, str]) -> None:
+        for argument in self.definition.arguments or ():
+            if argument.required and argument.name not in values:
+                raise self._refused(f"needs the argument {argument.name!r}", argument.name, "prompt_argument_missing")
+        if not self.open and (unknown := [name for name in values if name not in self.names]):
+            raise self._refused(f"has no argument {unknown[0]!r}", unknown[0], "invalid_prompt_arguments")
+
+    def _check_schema(self, values: Mapping[str, str], validator: Validator) -> None:
+        if faults := validator.faults(dict(values)):
             told = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
             raise InvalidParams(
                 f"invalid arguments for prompt {self.key!r}: {told}",
@@ -106,20 +97,25 @@ class PromptEntry(Struct, frozen=True, dict=True):
     def _refused(self, why: str, argument: str, kind: str) -> InvalidParams:
         return InvalidParams(f"prompt {self.key!r} {why}", data={"kind": kind, "argument": argument, "name": self.key})
 
-    @cached_property
-    def run(self) -> Run:
-        """Renders the prompt."""
-        source = self.source
-        if isinstance(source, TextPrompt):
-            return lambda arguments, _context, _: self.result(source.render(arguments), _)
-        return runner(source, self.result)
 
-    def result(self, value: Any, _: Any) -> GetPromptResult:
-        """What was rendered, as the answer to a request."""
+class _Messages(Struct, frozen=True):
+    """Makes the answer to a request of what a prompt was rendered to."""
+
+    name: str
+    description: str | None
+    settings: Settings
+    longest: int  # text that needs no more than to be put into a message
+
+    def result(self, value: Any, begun: Callable[[], None] | None) -> GetPromptResult:
+        """The messages. Text alone, which most prompts are, has a short way. `begun` is told first, if given."""
+        if begun is not None:
+            begun()
+        if type(value) is str and len(value) <= self.longest:
+            return GetPromptResult([PromptMessage("user", TextContent(value))], self.description)
         if isinstance(value, GetPromptResult):
             return msgspec.structs.replace(value, messages=[self._message(message) for message in value.messages])
         messages = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else [value]
-        return GetPromptResult([self._message(item) for item in messages], self.definition.description)
+        return GetPromptResult([self._message(item) for item in messages], self.description)
 
     def _message(self, value: Any) -> PromptMessage:
         if isinstance(value, Mapping) and "role" in value:
@@ -139,49 +135,26 @@ class PromptEntry(Struct, frozen=True, dict=True):
         try:
             return msgspec.convert({**given, "content": content}, PromptMessage)
         except msgspec.ValidationError as error:
-            raise self._failed(f"not a message: {error}") from None
+            strange = "`$.content.type`" in str(error)
+            kind = "invalid_content_type" if strange else "prompt_render_failed"
+            raise self._failed(f"not a message: {error}", kind) from None
 
-    def _failed(self, why: str) -> BadResult:
-        return BadResult(f"prompt {self.key!r}: {why}", kind="prompt_render_failed")
+    def _failed(self, why: str, kind: str = "prompt_render_failed") -> BadResult:
+        return BadResult(f"prompt {self.name!r}: {why}", kind=kind)
 
 
-def make_prompt(
-    handler: Handler,
-    settings: Settings,
-    *,
-    name: str | None = None,
-    title: str | None = None,
-    description: str | None = None,
-    input_schema: Mapping[str, Any] | None = None,
-    icons: list[Icon] | None = None,
-    meta: dict[str, Any] | None = None,
-) -> PromptEntry:
+def make_prompt(handler: Handler, settings: Settings, **options: Unpack[PromptOptions]) -> PromptEntry:
     """A prompt made of a function, whose parameters are its arguments."""
     arguments = [PromptArgument(p.name, p.description, p.required or None) for p in handler.parameters]
-    definition = Prompt(
-        name=name or handler.name,
-        description=(handler.description if description is None else description) or None,
-        arguments=arguments or None,
-        title=title,
-        icons=icons,
-        meta=meta,
-    )
-    return _checked(PromptEntry(definition, handler, settings, input_schema))
+    name = options.get("name") or handler.name
+    return _made(handler, arguments, settings, options, name=name, described=handler.description)
 
 
 def make_text_prompt(
-    name: str,
-    text: str,
-    settings: Settings,
-    *,
-    defaults: Mapping[str, str] | None = None,
-    title: str | None = None,
-    description: str | None = None,
-    input_schema: Mapping[str, Any] | None = None,
-    icons: list[Icon] | None = None,
-    meta: dict[str, Any] | None = None,
+    text: str, settings: Settings, *, defaults: Mapping[str, str] | None = None, **options: Unpack[PromptOptions]
 ) -> PromptEntry:
     """A prompt made of a text with places, each of which is an argument."""
+    name = options.get("name") or ""
     source = TextPrompt(text, dict(defaults or {}))
     try:
         fields = source.fields
@@ -190,14 +163,47 @@ def make_text_prompt(
     if bad := [field for field in fields if not field.isidentifier()]:
         raise RegistrationError(f"prompt {name!r}: {{{bad[0]}}} is not the name of an argument")
     arguments = [PromptArgument(field, required=field not in source.defaults or None) for field in fields]
-    definition = Prompt(
-        name=name, description=description, arguments=arguments or None, title=title, icons=icons, meta=meta
-    )
-    return _checked(PromptEntry(definition, source, settings, input_schema))
+    return _made(source, arguments, settings, options, name=name)
 
 
-def _checked(entry: PromptEntry) -> PromptEntry:
-    if not entry.key:
+def _made(
+    source: Handler | TextPrompt,
+    arguments: list[PromptArgument],
+    settings: Settings,
+    options: PromptOptions,
+    *,
+    name: str,
+    described: str = "",
+) -> PromptEntry:
+    if not name:
         raise RegistrationError("a prompt needs a name")
-    entry.validator  # noqa: B018 - compiled now, so that a bad schema is refused now
-    return entry
+    given = options.get("description")
+    definition = Prompt(
+        name=name,
+        description=(described if given is None else given) or None,
+        arguments=arguments or None,
+        **shown(options),
+    )
+    schema = options.get("input_schema")
+    validator = None if schema is None else Validator(schema, f"prompt {name!r}")
+    names = frozenset(argument.name for argument in arguments)
+    longest = sys.maxsize if settings.max_text is None else settings.max_text
+    result = _Messages(name, definition.description, settings, longest).result
+    if isinstance(source, Handler):
+        decode, run = from_texts(source), runner(source, result)
+        return PromptEntry(definition, names, decode, run, validator, source.wants_context, source.open)
+    fill = _checked(names, frozenset(argument.name for argument in arguments if argument.required))
+    return PromptEntry(
+        definition, names, fill, lambda values, _, subject: result(source.render(values), subject), validator
+    )
+
+
+def _checked(names: frozenset[str], needed: frozenset[str]) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+    """Takes the values of a text's places, as they are."""
+
+    def take(values: Mapping[str, str]) -> Mapping[str, str]:
+        if not needed <= values.keys() <= names:
+            raise msgspec.ValidationError("one is missing, or not known")
+        return values
+
+    return take

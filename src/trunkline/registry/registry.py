@@ -5,11 +5,12 @@ they were added, and each has a number that is never given again: a cursor names
 walk sees every entry once, whatever is added or removed meanwhile.
 """
 
+import inspect
 import threading
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Container, Iterator
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -29,11 +30,21 @@ class Entry(Protocol):
 
 E = TypeVar("E", bound=Entry)
 
+_OWN: Final = __name__.partition(".")[0] + "."
+
 
 class _Slot(Struct):
     number: int
     entry: Any
     enabled: bool = True
+
+
+class _Visible(Struct, frozen=True):
+    """What is enabled, in order, as of a version."""
+
+    version: int
+    slots: list[_Slot]
+    entries: list[Any]
 
 
 class Page(Struct, Generic[E], frozen=True):
@@ -67,7 +78,7 @@ class Registry(Generic[E]):
         self._max_page_size = max_page_size
         self._on_duplicate = on_duplicate
         self._on_change = on_change
-        self._visible: tuple[int, list[_Slot]] = (-1, [])  # the version it was made at, and the enabled slots
+        self._visible = _Visible(-1, [], [])
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -77,7 +88,7 @@ class Registry(Generic[E]):
 
     def __iter__(self) -> Iterator[E]:
         """The enabled entries, in order."""
-        return (slot.entry for slot in self._listed())
+        return iter(self._listed().entries)
 
     # --- looking up ----------------------------------------------------------------------------
 
@@ -91,15 +102,27 @@ class Registry(Generic[E]):
         slot = self._slots.get(key)
         return slot is not None and slot.enabled
 
-    def page(self, cursor: str | None = None, limit: object = None) -> Page[E]:
-        """The entries after a cursor, or the first ones; raises for a cursor or limit that cannot be."""
+    def all(self) -> list[E]:
+        """Every entry, enabled or not, in order."""
+        with self._changing:
+            return [slot.entry for slot in self._slots.values()]
+
+    def page(
+        self, cursor: str | None = None, limit: object = None, *, now: float = 0.0, without: Container[str] = ()
+    ) -> Page[E]:
+        """The entries after a cursor, or the first ones; raises for a cursor or limit that cannot be.
+
+        `without` are the keys of entries that are passed over.
+        """
         size = self.size_of(limit)
-        after = 0 if cursor is None else self._cursors.open(self.kind, cursor)
-        slots = self._listed()
+        after = 0 if cursor is None else self._cursors.open(self.kind, cursor, now)
+        slots = self._listed().slots
+        if without:
+            slots = [slot for slot in slots if slot.entry.key not in without]
         start = bisect_right(slots, after, key=lambda slot: slot.number)
         taken = slots[start : start + size]
         more = start + size < len(slots)
-        next_cursor = self._cursors.seal(self.kind, taken[-1].number) if more else None
+        next_cursor = self._cursors.seal(self.kind, taken[-1].number, now) if more else None
         return Page([slot.entry for slot in taken], next_cursor)
 
     def size_of(self, limit: object) -> int:
@@ -112,13 +135,13 @@ class Registry(Generic[E]):
             raise PageSizeTooLarge(limit, self._max_page_size)
         return limit
 
-    def _listed(self) -> list[_Slot]:
-        version, slots = self._visible
-        if version != self.version:
+    def _listed(self) -> _Visible:
+        visible = self._visible
+        if visible.version != self.version:
             with self._changing:
                 slots = [slot for slot in self._slots.values() if slot.enabled]
-                self._visible = (self.version, slots)
-        return slots
+                visible = self._visible = _Visible(self.version, slots, [slot.entry for slot in slots])
+        return visible
 
     # --- changing ------------------------------------------------------------------------------
 
@@ -132,7 +155,8 @@ class Registry(Generic[E]):
             elif self._on_duplicate == "error":
                 raise DuplicateEntry(self.kind, entry.key)
             elif self._on_duplicate == "warn":
-                warnings.warn(f"{self.kind} {entry.key!r} was registered before and is replaced", stacklevel=3)
+                told = f"{self.kind} {entry.key!r} was registered before and is replaced"
+                warnings.warn(told, stacklevel=_outside())
             slot.entry = entry
             if not enabled:
                 slot.enabled = False
@@ -173,3 +197,11 @@ class Registry(Generic[E]):
                 del self.live[key]
             self.version += 1
         self._on_change(self.kind)
+
+
+def _outside() -> int:
+    """How far up whoever registers something stands, seen from where it is registered: beyond our own code."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_OWN):
+        frame, level = frame.f_back, level + 1
+    return level

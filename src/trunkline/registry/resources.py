@@ -1,24 +1,30 @@
 """A resource, or a template of many: what peers are told about it, and what is read when they ask."""
 
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final, cast
+from typing import Any, Final, Unpack, cast
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from trunkline.config import Settings
 from trunkline.errors import InvalidParams, InvalidUri, RegistrationError, ResourceAccessDenied, TemplateError
-from trunkline.protocol.types import Annotations, Icon, ReadResourceResult, Resource, ResourceTemplate
-from trunkline.registry.handlers import Handler, Run, runner
+from trunkline.protocol.types import ReadResourceResult, Resource, ResourceContents, ResourceTemplate
+from trunkline.registry.handlers import Handler, Run, from_texts, runner
+from trunkline.registry.options import ResourceOptions, TemplateOptions, shown
 from trunkline.registry.results import BadResult, check_contents, check_mime, resource_contents
 from trunkline.registry.templates import UriTemplate, escapes
 
-__all__ = ["ResourceEntry", "TemplateEntry", "check_uri", "make_resource", "make_template"]
+__all__ = ["Finish", "ResourceEntry", "TemplateEntry", "check_uri", "make_resource", "make_template"]
+
+Finish = Callable[[Any, str], ReadResourceResult]
+"""(what was read, its URI) -> the answer to a request."""
 
 # RFC 3986: a scheme, then anything that may stand in a URI; what may stand where is the owner's business.
-_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\x00-\x20\x7f<>\"\\^`{|}]*")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*+:")
+_URI: Final = re.compile(_SCHEME.pattern + r"[^\x00-\x20\x7f<>\"\\^`{|}]*+")
 
 
 def check_uri(uri: str, settings: Settings) -> str:
@@ -28,40 +34,25 @@ def check_uri(uri: str, settings: Settings) -> str:
     if not uri:
         raise InvalidUri(uri, "it is empty")
     if not _URI.fullmatch(uri):
-        absolute = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", uri)
-        why = "it has a character that no URI may have" if absolute else "it does not begin with a scheme"
+        absolute = _SCHEME.match(uri) or "://" in uri
+        why = "it has a character where no URI may have it" if absolute else "it does not begin with a scheme"
         raise InvalidUri(uri, why, kind="uri_syntax_error" if absolute else "invalid_uri")
     return uri
 
 
-class ResourceEntry(Struct, frozen=True, dict=True):
+class ResourceEntry(Struct, frozen=True):
     """One resource, under its own URI: a value, or a handler that makes one."""
 
     definition: Resource
-    handler: Handler | None
-    value: Any
-    settings: Settings
+    run: Run  # reads it: by the handler, or with the value itself
+    handler: Handler | None = None
+    arguments: Any = None  # what the handler is called with: its defaults
+    wants_context: bool = False
 
     @property
     def key(self) -> str:
         """Its URI."""
         return self.definition.uri
-
-    def result(self, value: Any, uri: str) -> ReadResourceResult:
-        """What was read, as the answer to a request."""
-        return _read_result(value, uri, self.definition.mime_type, self.settings)
-
-    @cached_property
-    def arguments(self) -> Any:
-        """What the handler is called with: its defaults."""
-        return None if self.handler is None else self.handler.convert({})
-
-    @cached_property
-    def run(self) -> Run:
-        """Runs a read: by the handler, or with the value itself."""
-        if self.handler is None:
-            return lambda _arguments, _context, uri: self.result(self.value, uri)
-        return runner(self.handler, self.result)
 
 
 class TemplateEntry(Struct, frozen=True, dict=True):
@@ -70,8 +61,12 @@ class TemplateEntry(Struct, frozen=True, dict=True):
     definition: ResourceTemplate
     template: UriTemplate
     handler: Handler
+    convert: Callable[[Any], Any]  # what the variables of a URI hold into the arguments of a read
+    run: Run
+    absolute: bool  # it begins with a scheme, so that whatever follows it is a well-formed URI
     guard: bool  # refuses URIs that climb out of what the pattern covers
     settings: Settings
+    wants_context: bool
     lister: Handler | None = None  # gives the resources that are shown in lists
 
     @property
@@ -82,26 +77,20 @@ class TemplateEntry(Struct, frozen=True, dict=True):
     def arguments(self, uri: str) -> Any:
         """The handler's arguments for a URI; UNSET where the URI does not follow the pattern.
 
-        Raises `ResourceAccessDenied` for a URI that climbs, and `InvalidParams` for a value of the wrong type.
+        Raises `InvalidUri` for what is no URI, `ResourceAccessDenied` for one that climbs, and `InvalidParams` for a
+        value of the wrong type.
         """
         values = self.template.match(uri)
         if values is None:
             return UNSET
+        if not self.absolute:
+            check_uri(uri, self.settings)
         if self.guard and escapes(values):
             raise ResourceAccessDenied(uri)
         try:
-            return self.handler.convert(values)
+            return self.convert(values)
         except msgspec.ValidationError as error:
             raise InvalidParams(f"the URI does not fit {self.key!r}: {error}", data={"uri": uri}) from None
-
-    def result(self, value: Any, uri: str) -> ReadResourceResult:
-        """What was read, as the answer to a request."""
-        return _read_result(value, uri, self.definition.mime_type, self.settings)
-
-    @cached_property
-    def run(self) -> Run:
-        """Runs a read."""
-        return runner(self.handler, self.result)
 
     @cached_property
     def run_lister(self) -> Run:
@@ -127,12 +116,21 @@ class TemplateEntry(Struct, frozen=True, dict=True):
         return resource
 
 
-def _read_result(value: Any, uri: str, mime_type: str | None, settings: Settings) -> ReadResourceResult:
-    if not isinstance(value, ReadResourceResult):
-        return ReadResourceResult(resource_contents(value, uri, mime_type, settings))
-    for contents in value.contents:
-        check_contents(contents, settings)
-    return value
+def _finisher(mime_type: str | None, settings: Settings) -> Finish:
+    """What is made of a value that was read, whatever it is. Text, which most of it is, has a short way."""
+    text_type = mime_type or "text/plain"
+    longest = sys.maxsize if settings.max_text is None else settings.max_text
+
+    def finish(value: Any, uri: str) -> ReadResourceResult:
+        if type(value) is str and len(value) <= longest:
+            return ReadResourceResult([ResourceContents(uri, text_type, value)])
+        if not isinstance(value, ReadResourceResult):
+            return ReadResourceResult(resource_contents(value, uri, mime_type, settings))
+        for contents in value.contents:
+            check_contents(contents, settings)
+        return value
+
+    return finish
 
 
 def make_resource(
@@ -140,16 +138,12 @@ def make_resource(
     source: Handler | Any,
     settings: Settings,
     *,
-    name: str | None = None,
-    title: str | None = None,
-    description: str | None = None,
-    mime_type: str | None = None,
-    size: int | None = None,
-    annotations: Annotations | None = None,
-    icons: list[Icon] | None = None,
-    meta: dict[str, Any] | None = None,
+    finish: Finish | None = None,
+    **options: Unpack[ResourceOptions],
 ) -> ResourceEntry:
-    """A resource made of a function or a value. Raises `RegistrationError` for one that could not be read."""
+    """A resource made of a function or a value. Raises `RegistrationError` for one that could not be read.
+
+    `finish` makes the answer of what the function returns, if that is done in a way of its own."""
     try:
         check_uri(uri, settings)
     except InvalidUri as error:
@@ -160,19 +154,13 @@ def make_resource(
             f"resource {uri!r}: nothing can give {handler.name} its argument {asked[0]!r}; "
             f"put {{{asked[0]}}} into the URI, or give the argument a default"
         )
-    described = handler.description if handler is not None and description is None else description
     definition = Resource(
-        uri=uri,
-        name=name or (handler.name if handler is not None else uri),
-        title=title,
-        description=described or None,
-        mime_type=check_mime(mime_type),
-        size=size,
-        annotations=annotations,
-        icons=icons,
-        meta=meta,
+        uri=uri, size=options.get("size"), **_told(options, handler.name if handler is not None else uri, handler)
     )
-    return ResourceEntry(definition, handler, None if handler is not None else source, settings)
+    finish = finish or _finisher(definition.mime_type, settings)
+    if handler is None:
+        return ResourceEntry(definition, lambda _arguments, _context, uri: finish(source, uri))
+    return ResourceEntry(definition, runner(handler, finish), handler, handler.convert({}), handler.wants_context)
 
 
 def make_template(
@@ -180,32 +168,43 @@ def make_template(
     handler: Handler,
     settings: Settings,
     *,
-    name: str | None = None,
-    title: str | None = None,
-    description: str | None = None,
-    mime_type: str | None = None,
-    annotations: Annotations | None = None,
-    icons: list[Icon] | None = None,
-    meta: dict[str, Any] | None = None,
     guard: bool = True,
     lister: Handler | None = None,
+    finish: Finish | None = None,
+    **options: Unpack[TemplateOptions],
 ) -> TemplateEntry:
     """A template made of a pattern and a function. Raises `RegistrationError` for a pair that do not fit."""
     template = UriTemplate(pattern)
     _check_variables(template, handler)
-    definition = ResourceTemplate(
-        uri_template=pattern,
-        name=name or handler.name,
-        title=title,
-        description=(handler.description if description is None else description) or None,
-        mime_type=check_mime(mime_type),
-        annotations=annotations,
-        icons=icons,
-        meta=meta,
-    )
+    definition = ResourceTemplate(uri_template=pattern, **_told(options, handler.name, handler))
     if lister is not None and (asked := [p.name for p in lister.parameters if p.required]):
         raise TemplateError(pattern, f"nothing can give {lister.name}, which lists it, its argument {asked[0]!r}")
-    return TemplateEntry(definition, template, handler, guard, settings, lister)
+    return TemplateEntry(
+        definition=definition,
+        template=template,
+        handler=handler,
+        convert=from_texts(handler) if template.holds_texts else handler.convert,
+        run=runner(handler, finish or _finisher(definition.mime_type, settings)),
+        absolute=_SCHEME.match(pattern) is not None,
+        guard=guard,
+        settings=settings,
+        wants_context=handler.wants_context,
+        lister=lister,
+    )
+
+
+def _told(options: TemplateOptions, name: str, handler: Handler | None) -> dict[str, Any]:
+    """What the definition of a resource or a template says, besides where it is."""
+    description = options.get("description")
+    if description is None and handler is not None:
+        description = handler.description
+    return {
+        "name": options.get("name") or name,
+        "description": description or None,
+        "mime_type": check_mime(options.get("mime_type")),
+        "annotations": options.get("annotations"),
+        **shown(options),
+    }
 
 
 def _check_variables(template: UriTemplate, handler: Handler) -> None:

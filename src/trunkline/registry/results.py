@@ -5,14 +5,9 @@ everything else is JSON. Where a tool declares what it returns, the value also g
 """
 
 import binascii
-import inspect
 import re
-import sys
-import types
-import typing
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import is_dataclass
-from typing import Annotated, Any, Final, assert_never, cast, get_args, get_origin, is_typeddict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, assert_never, cast, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -31,12 +26,25 @@ from trunkline.protocol.types import (
 )
 from trunkline.registry import schema
 from trunkline.registry import types as kinds
+from trunkline.registry.classes import UNIONS, Side, is_plain
 from trunkline.registry.generators import Pieces
 from trunkline.registry.media import Media
+from trunkline.wire import codec
 
-__all__ = ["BadResult", "Output", "as_block", "check_contents", "check_mime", "resource_contents", "tool_output"]
+__all__ = [
+    "BadResult",
+    "Output",
+    "as_block",
+    "check_contents",
+    "check_mime",
+    "resource_contents",
+    "tool_output",
+    "unspliced",
+]
 
 _BLOCKS: Final = (TextContent, ImageContent, AudioContent, EmbeddedResource, ResourceLink)
+_builtins: Final = codec.decoder(object)
+_as_text: Final = codec.decoder(str)
 _MIME: Final = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(\s*;.*)?")
 
 
@@ -58,7 +66,7 @@ class Output(msgspec.Struct, frozen=True):
 
     def schema(self) -> dict[str, Any] | None:
         """The schema of the value itself; made when it is asked for."""
-        return None if self.returns is UNSET else schema.of_type(self.returns)
+        return None if self.returns is UNSET else schema.of_type(self.returns, Side.RESULT)
 
     def wrapped_schema(self) -> dict[str, Any] | None:
         """The schema of what travels in the handshake era."""
@@ -75,32 +83,41 @@ class Output(msgspec.Struct, frozen=True):
 
 def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool = True) -> Output:
     """How a tool with this return annotation answers. Raises for a type that has no JSON."""
+    returns = _declared(returns)
     if not structured or _says_nothing(returns):
         return Output(UNSET, False, lambda value, _: _unstructured(value, settings))
     try:
-        schema.check_type(returns)
-        decode = kinds.decoder(returns)
-    except (TypeError, NameError) as error:
+        described = None if is_plain(returns) else schema.of_type(returns, Side.RESULT)
+        read_as = kinds.adapt(returns, Side.RESULT)
+        check = _checker(returns, described, name)
+    except (TypeError, RuntimeError) as error:
         why = f"{name}: what it returns cannot be described: {error}; annotate another type, or use structured=False"
         raise RegistrationError(why, kind="tool_schema_invalid") from None
-    wraps = not _is_object(returns)
-    convert = _structured(returns, decode, settings, wraps=wraps)
+    wraps = (get_origin(returns) or returns) is not dict if described is None else described.get("type") != "object"
+    convert = _structured(read_as, check, settings, wraps=wraps)
     return Output(returns, wraps, _text(convert) if returns is str and settings.max_text is None else convert)
 
 
-def _is_object(returns: Any) -> bool:
-    """Whether every value of a type is a JSON object."""
-    if get_origin(returns) is Annotated:
-        return _is_object(get_args(returns)[0])
-    kind: Any = get_origin(returns) or returns
-    if not inspect.isclass(kind):
-        return False
-    if issubclass(kind, msgspec.Struct):
-        return not kind.__struct_config__.array_like
-    if kinds.is_model(kind):
-        return not issubclass(kind, sys.modules["pydantic"].RootModel)
-    is_attrs = hasattr(kind, "__attrs_attrs__")
-    return issubclass(kind, dict) or is_attrs or is_dataclass(kind) or is_typeddict(kind)
+def _declared(returns: Any) -> Any:
+    """What a tool promises: of `Annotated[CallToolResult, T]` it is that the structured content is a `T`."""
+    if get_origin(returns) is Annotated and get_args(returns)[0] is CallToolResult:
+        promised = [note for note in returns.__metadata__ if isinstance(note, type) or get_origin(note) is not None]
+        return promised[0] if promised else CallToolResult
+    return returns
+
+
+def _checker(returns: Any, described: Mapping[str, Any] | None, name: str) -> Callable[[bytes], Any]:
+    """What raises for JSON that is not what was declared: by reading it, or by the schema where reading would not say
+    the same, as with computed fields."""
+    if described is None or kinds.is_native(returns):
+        return kinds.decoder(returns)
+    validator = schema.Validator(described, f"tool {name!r}")
+
+    def check(encoded: bytes) -> None:
+        if faults := validator.faults(_builtins(encoded)):
+            raise ValueError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
+
+    return check
 
 
 def _says_nothing(returns: Any) -> bool:
@@ -114,9 +131,21 @@ def _says_nothing(returns: Any) -> bool:
 
 def _is_content(annotation: Any) -> bool:
     """Whether an annotation is a block of content or a whole result, or has one among its options."""
-    if get_origin(annotation) in (typing.Union, types.UnionType):
+    if get_origin(annotation) is Annotated:
+        return _is_content(get_args(annotation)[0])
+    if get_origin(annotation) in UNIONS:
         return any(map(_is_content, get_args(annotation)))
     return annotation in (*_BLOCKS, CallToolResult) or (isinstance(annotation, type) and issubclass(annotation, Media))
+
+
+def unspliced(result: CallToolResult) -> CallToolResult:
+    """A result for somebody to read: a long text in it, which goes out as JSON that was made once, is a text again."""
+    block = result.content[0] if result.content else None
+    written: Any = block.text if isinstance(block, TextContent) else None
+    if not isinstance(written, Raw):
+        return result
+    text = _as_text(written)
+    return CallToolResult([TextContent(text)], {"result": text}, False)
 
 
 def _text(general: Callable[[Any, Any], CallToolResult]) -> Callable[[Any, Any], CallToolResult]:
@@ -124,31 +153,34 @@ def _text(general: Callable[[Any, Any], CallToolResult]) -> Callable[[Any, Any],
 
     def convert(value: Any, _: Any) -> CallToolResult:
         if type(value) is str:
-            return CallToolResult([TextContent(value)], {"result": value}, False)
+            text: Any = value if len(value) < codec.LONG else codec.text_to_raw(value)
+            return CallToolResult([TextContent(text)], {"result": text}, False)
         return general(value, _)
 
     return convert
 
 
 def _structured(
-    returns: Any, decode: Callable[[bytes], Any], settings: Settings, *, wraps: bool
+    read_as: Any, check: Callable[[bytes], Any], settings: Settings, *, wraps: bool
 ) -> Callable[[Any, Any], CallToolResult]:
-    read_as = kinds.adapt(returns)
+    def checked(value: Any) -> bytes:
+        encoded = kinds.to_json(value)  # once, for the reader and for the program
+        check(encoded)  # instances of a class were taken on trust, and NaN becomes null
+        return encoded
 
     def encode(value: Any) -> bytes:
         try:
-            encoded = kinds.to_json(
-                msgspec.convert(value, read_as, dec_hook=kinds.decode_hook)
-            )  # once, for the reader and for the program
-            decode(encoded)  # `convert` takes instances of a class on trust, and NaN becomes null
-        except (TypeError, ValueError) as error:
-            raise BadResult(f"the value is not what the tool declares: {error}") from None
-        return encoded
+            return checked(msgspec.convert(value, read_as, dec_hook=kinds.decode_hook))
+        except (TypeError, ValueError, codec.DecodeError) as error:
+            raise _undeclared(error) from None
 
     def convert(value: Any, _: Any) -> CallToolResult:
         if isinstance(value, CallToolResult):
             if not value.is_error:
-                encode(_unwrapped(value.structured_content) if wraps else value.structured_content)
+                try:
+                    checked(_unwrapped(value.structured_content) if wraps else value.structured_content)
+                except (TypeError, ValueError, codec.DecodeError) as error:
+                    raise _undeclared(error) from None
             return _checked_result(value, settings)
         encoded = encode(value)
         text = value if type(value) is str else encoded.decode()
@@ -157,6 +189,10 @@ def _structured(
         return CallToolResult([TextContent(text)], {"result": body} if wraps else body)
 
     return convert
+
+
+def _undeclared(error: Exception) -> BadResult:
+    return BadResult(f"the value is not what the tool declares: {error}")
 
 
 def _unwrapped(structured: Any) -> Any:

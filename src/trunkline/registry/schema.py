@@ -4,24 +4,23 @@ Types are checked by decoding into them; the schema that is made of them is for 
 written by hand is compiled once. References that would need a network are never followed.
 """
 
-import typing
-from collections.abc import Callable, Mapping
-from pathlib import PurePath
-from types import UnionType
-from typing import Any, Final, cast, get_args, get_origin
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
 
 from trunkline.errors import RegistrationError
-from trunkline.registry import types
+from trunkline.registry.classes import Member, Side
+from trunkline.wire import codec
 
-__all__ = ["Fault", "Validator", "check_type", "of_type"]
+if TYPE_CHECKING:
+    from trunkline.registry.described import Book
+
+__all__ = ["Fault", "Validator", "of_members", "of_type"]
+
 
 Schema = dict[str, Any]
-_REFERENCES = "#/$defs/{name}"
-_PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None), list, dict, Any, object})
-_MADE_OF_OTHERS: Final = frozenset({list, dict, typing.Union, UnionType})
 
 
 class Fault(Struct, frozen=True):
@@ -32,103 +31,37 @@ class Fault(Struct, frozen=True):
     message: str
 
 
-def of_type(kind: Any) -> Schema:
+def of_type(kind: Any, side: Side = Side.ARGUMENT) -> Schema:
     """The schema of a type; what it refers to stands under `$defs`, the type itself at the root."""
-    book = _Book()
-    root = book.describe(types.adapt(kind))
-    name = _referred(root)
-    schema = dict(book.definitions[name]) if name is not None and set(root) == {"$ref"} else dict(root)
-    needed = _reachable(schema, book.definitions)
-    if needed:
+    from trunkline.registry.described import Book, referred  # not before somebody wants to know
+
+    book = Book(side)
+    root = book.describe(kind)
+    name = referred(root)
+    return _whole(dict(book.definitions[name]) if name is not None and len(root) == 1 else root, book)
+
+
+def of_members(members: Sequence[Member], *, closed: bool) -> Schema:
+    """The schema of an object with these members."""
+    from trunkline.registry.described import Book
+
+    book = Book(Side.ARGUMENT)
+    schema: Schema = {"type": "object"}
+    if properties := {member.encoded: book.member(member) for member in members}:
+        schema["properties"] = properties
+    if required := [member.encoded for member in members if member.required]:
+        schema["required"] = required
+    if closed:
+        schema["additionalProperties"] = False
+    return _whole(schema, book)
+
+
+def _whole(schema: Schema, book: "Book") -> Schema:
+    from trunkline.registry.described import reachable
+
+    if needed := reachable(schema, book.definitions):
         schema["$defs"] = {name: book.definitions[name] for name in sorted(needed)}
     return schema
-
-
-def check_type(kind: Any) -> None:
-    """Raises `TypeError` for a type that has no schema. Costs next to nothing for what is made of plain types."""
-    if _is_plain(kind):
-        return
-    try:
-        of_type(kind)
-    except TypeError as error:
-        raise TypeError(str(error).splitlines()[-1]) from None  # what it says before that is for users of msgspec
-
-
-def _is_plain(kind: Any) -> bool:
-    if isinstance(kind, type) and kind in _PLAIN:
-        return True
-    if get_origin(kind) is typing.Annotated:
-        return _is_plain(get_args(kind)[0])
-    return get_origin(kind) in _MADE_OF_OTHERS and all(map(_is_plain, get_args(kind)))
-
-
-class _Book:
-    """The definitions of one schema."""
-
-    def __init__(self) -> None:
-        self.definitions: dict[str, Schema] = {}
-        self._owners: dict[str, Any] = {}
-
-    def describe(self, kind: Any) -> Schema:
-        """The schema of a type as msgspec reads it; what it refers to is noted down."""
-        (root,), components = msgspec.json.schema_components(
-            [kind], schema_hook=self._foreign, ref_template=_REFERENCES
-        )
-        for name, definition in components.items():
-            self._define(name, definition)
-        return root
-
-    def _foreign(self, kind: Any) -> Schema:
-        if isinstance(kind, types.Choice):
-            return {"anyOf": [self.describe(option) for option in kind.options]}
-        if isinstance(kind, types.Mirror):
-            return self._once(kind.__name__, kind, lambda: self.describe(kind.struct))
-        if issubclass(kind, PurePath):
-            return {"type": "string", "format": "path"}
-        if types.is_model(kind):
-            return self._once(kind.__name__, kind, lambda: self._model(kind))
-        raise NotImplementedError
-
-    def _once(self, name: str, kind: Any, describe: Callable[[], Any]) -> Schema:
-        if name not in self._owners:
-            self._owners[name] = kind
-            describe()
-        if self._owners[name] is not kind:
-            raise TypeError(f"two types are named {name}; rename one")
-        return {"$ref": _REFERENCES.format(name=name)}
-
-    def _model(self, kind: Any) -> None:
-        made = kind.model_json_schema(ref_template="#/$defs/{model}")
-        for name, definition in made.pop("$defs", {}).items():
-            self._define(name, definition)
-        if "$ref" not in made:  # one that holds itself is among the others
-            self._define(kind.__name__, made)
-
-    def _define(self, name: str, definition: Schema) -> None:
-        if self.definitions.setdefault(name, definition) != definition:
-            raise TypeError(f"two types are named {name}; rename one")
-
-
-def _referred(schema: Mapping[str, Any]) -> str | None:
-    reference = schema.get("$ref")
-    return reference.removeprefix("#/$defs/") if isinstance(reference, str) else None
-
-
-def _reachable(schema: Any, components: Mapping[str, Schema]) -> set[str]:
-    found: set[str] = set()
-    waiting: list[Any] = [schema]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, Mapping):
-            node = cast("Mapping[str, Any]", node)
-            name = _referred(node)
-            if name is not None and name not in found:
-                found.add(name)
-                waiting.append(components[name])
-            waiting.extend(node.values())
-        elif isinstance(node, list):
-            waiting.extend(cast("list[Any]", node))
-    return found
 
 
 class Validator:
@@ -148,15 +81,62 @@ class Validator:
         return self._compiled.is_valid(value)
 
     def faults(self, value: Any) -> list[Fault]:
-        """Everything that is wrong with a value, at most 20 things."""
-        found: list[Fault] = []
-        for error in self._compiled.iter_errors(value):
-            if len(found) == 20:  # noqa: PLR2004 - a reader mends the first few and asks again
-                break
-            path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.instance_path)
-            rule = str(error.schema_path[-1]) if error.schema_path else ""
-            found.append(Fault("$" + path, rule, error.message))
-        return found
+        """Everything that is wrong with a value, at most 20 things: a reader mends the first few and asks again."""
+        return list(islice(_faults(self._compiled.iter_errors(value)), 20))
+
+
+def _faults(errors: Iterable[Any]) -> Iterator[Fault]:
+    for error in errors:
+        options: list[list[Any]] = getattr(error.kind, "context", None) or []
+        likely = _likely(options, error)
+        if len(likely) == 1:
+            yield from _faults(likely[0])
+        else:
+            about, message = _in_words(error, likely)
+            path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in about.instance_path)
+            yield Fault("$" + path, str(about.schema_path[-1]) if about.schema_path else "", message)
+
+
+def _in_words(error: Any, options: list[list[Any]]) -> tuple[Any, str]:
+    """What an error is about, and what to say: of a union, which types or which constants it has."""
+    wanted = [_types_wanted(option, error) for option in options]
+    if wanted and all(wanted):
+        names = dict.fromkeys(f'"{name}"' for types in wanted for name in types)
+        return error, f"{_shown(error.instance)} is not of type {' or '.join(names)}"
+    others = [[e for e in option if _is_another(e, error)] for option in options]
+    if others and all(others) and len({str(found[0].instance_path) for found in others}) == 1:
+        constants = [_shown(_constant(found[0])) for found in others]
+        return others[0][0], f"{_shown(others[0][0].instance)} is not one of {' or '.join(constants)}"
+    return error, error.message
+
+
+def _shown(value: Any) -> str:
+    return codec.to_json(value).decode()
+
+
+def _likely(options: list[list[Any]], union: Any) -> list[list[Any]]:
+    """The options of a union that a value was probably meant for: those for its type of JSON, and of these the ones
+    that have the same constants, such as `"kind": "circle"`. If there are none, all but `null`."""
+    fitting = [option for option in options if not _types_wanted(option, union)]
+    same = [option for option in fitting if not any(_is_another(error, union) for error in option)]
+    return same or fitting or [option for option in options if _types_wanted(option, union) != ["null"]]
+
+
+def _types_wanted(option: list[Any], union: Any) -> list[str]:
+    """The types of JSON that an option of a union is for, if the value is of another."""
+    here = (error.kind for error in option if error.instance_path == union.instance_path)
+    wanted: list[list[str]] = [kind.types for kind in here if kind.name == "type"]
+    return wanted[0] if wanted else []
+
+
+def _is_another(error: Any, union: Any) -> bool:
+    """Whether an error says that a member of the value should be some other constant."""
+    is_constant = error.kind.name == "const" or (error.kind.name == "enum" and len(error.kind.options) == 1)
+    return is_constant and error.instance_path[:-1] == union.instance_path != error.instance_path
+
+
+def _constant(error: Any) -> Any:
+    return error.kind.expected_value if error.kind.name == "const" else error.kind.options[0]
 
 
 def _refuse_to_fetch(uri: str) -> Any:

@@ -46,7 +46,8 @@ def hints_of(function: Callable[..., Any], name: str) -> Mapping[str, Any]:
     try:
         return typing.get_type_hints(source, include_extras=True)
     except NameError as error:
-        raise RegistrationError(f"{name}: an annotation names something that is not defined: {error}") from None
+        why = f"an annotation names something that is not defined: {error}; it must be known in the whole module"
+        raise RegistrationError(f"{name}: {why}") from None
     except (TypeError, AttributeError, SyntaxError) as error:
         raise RegistrationError(f"{name}: an annotation cannot be read: {error}") from None
 

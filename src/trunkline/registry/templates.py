@@ -37,8 +37,8 @@ exploded variable takes it. Literals are compared as they are, in their encoded 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
-from urllib.parse import quote, unquote
 
 from trunkline.errors import TemplateError
 
@@ -62,7 +62,7 @@ _ESCAPE: Final = re.compile(r"\x00|(?:\A|[/\\])\.\.(?:[/\\]|\Z)|\A(?:[/\\]|[A-Za
 class UriTemplate:
     """An RFC 6570 template that can be expanded and matched back."""
 
-    __slots__ = ("_expressions", "_fullmatch", "_parts", "template", "variables")
+    __slots__ = ("_expressions", "_fullmatch", "_parts", "_whole", "holds_texts", "template", "variables")
 
     def __init__(self, template: str) -> None:
         """Compile `template`, or raise a `TemplateError` that says what is wrong and how to mend it."""
@@ -74,6 +74,8 @@ class UriTemplate:
             if self.variables.count(name) > 1:
                 raise TemplateError(template, f"the variable {name!r} stands in it twice; give each its own name")
         self._fullmatch = _compile(template, self._parts).fullmatch
+        self._whole = all(part.whole for part in self._expressions)
+        self.holds_texts = not any(part.exploded for part in self._expressions)  # no variable is a list or a dict
 
     def __repr__(self) -> str:
         return f"UriTemplate({self.template!r})"
@@ -91,6 +93,8 @@ class UriTemplate:
         found = self._fullmatch(uri)
         if found is None:
             return None
+        if self._whole and "%" not in uri:
+            return found.groupdict()
         values: Matched = {}
         try:
             for expression, text in zip(self._expressions, found.groups(), strict=True):
@@ -117,15 +121,13 @@ def escapes(values: Matched) -> bool:
     and joined by slashes; a dict by its keys and values. Values have been decoded once: a value
     `%2e%2e` was `%252e%252e` in the URI, and is an odd name but no way out.
     """
-    texts: list[str] = []
     for value in values.values():
         if isinstance(value, str):
-            texts.append(value)
-        elif isinstance(value, list):
-            texts += [*value, "/".join(value)]
-        else:
-            texts += [*value.keys(), *value.values()]
-    return any(map(_ESCAPE.search, texts))
+            if not value.isalnum() and _ESCAPE.search(value):
+                return True
+        elif any(map(_ESCAPE.search, [*value, "/".join(value)] if isinstance(value, list) else chain(*value.items()))):
+            return True
+    return False
 
 
 class _Operator(NamedTuple):
@@ -155,7 +157,7 @@ _FUTURE_OPERATORS: Final = frozenset("=,!@|")  # RFC 6570, 2.2: kept for extensi
 class _Expression:
     """One `{...}` of a template: its text in a URI, in both directions."""
 
-    __slots__ = ("divided", "exploded", "holds", "names", "operator", "source")
+    __slots__ = ("divided", "exploded", "holds", "names", "operator", "source", "whole")
 
     def __init__(self, source: str, operator: _Operator, names: Sequence[str], exploded: AbstractSet[str]) -> None:
         self.source = source
@@ -166,6 +168,8 @@ class _Expression:
         # A lone `{a}` or `{.a}` is parted from nothing: its separator is plain text. A lone `{/a}`
         # is one segment all the same, and a lone `{?a}` one pair.
         self.divided = many or operator.named or operator.separator == "/"
+        # Its text is the value, but for what is encoded; and the name will do for a group of a pattern.
+        self.whole = not self.divided and not operator.first and names[0].isidentifier()
         # Every character that its expansion may hold un-encoded.
         self.holds = _URI if operator.reserved else _ENCODED + operator.first
         if many:
@@ -331,7 +335,8 @@ def _compile(template: str, parts: Sequence[str | _Expression]) -> re.Pattern[st
         if part.operator is _SIMPLE and follows.keys() <= {"?", "#"}:
             stops.discard("/")
         run = re.escape("".join(character for character in _URI if character not in stops))
-        pattern = f"([{run}]*+){pattern}"
+        name = f"?P<{part.names[0]}>" if part.whole else ""
+        pattern = f"({name}[{run}]*+){pattern}"
         follows |= dict.fromkeys(part.operator.first or part.holds, part.source)  # as it may be empty
     return re.compile(pattern)
 
@@ -353,12 +358,14 @@ def _fill(template: str, parts: Iterable[str | _Expression], values: Mapping[str
 
 
 def _encode(text: str) -> str:
+    from urllib.parse import quote  # when it is used: a server's start is paid for by everybody
+
     return quote(text, safe="")
 
 
 def _encode_literal(text: str) -> str:
     """Encode only what may not stand in a URI; triplets are kept."""
-    return _NOT_LITERAL.sub(lambda found: quote(found[0]), text)
+    return _NOT_LITERAL.sub(lambda found: _encode(found[0]), text)
 
 
 def _decode(text: str) -> str:
@@ -366,6 +373,8 @@ def _decode(text: str) -> str:
         return text
     if _STRAY_PERCENT.search(text):
         raise ValueError(text)
+    from urllib.parse import unquote
+
     return unquote(text, errors="strict")
 
 

@@ -4,7 +4,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Final, cast
+from typing import Any, Final, Unpack, cast
 
 import msgspec
 from msgspec import Struct
@@ -12,8 +12,10 @@ from msgspec import Struct
 from trunkline.config import Settings
 from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
 from trunkline.protocol.types import Icon, Tool, ToolAnnotations
+from trunkline.registry import types as kinds
 from trunkline.registry.generators import gathering
 from trunkline.registry.handlers import Handler, Run, runner
+from trunkline.registry.options import ToolOptions, shown
 from trunkline.registry.results import Output, tool_output
 from trunkline.registry.schema import Fault, Validator
 from trunkline.wire import codec
@@ -61,6 +63,13 @@ class ToolEntry(Struct, frozen=True, dict=True):
             icons=self.icons,
             meta=self.meta,
         )
+
+    @cached_property
+    def decode_plain(self) -> Callable[[codec.Plain], Any]:
+        """`decode` for JSON that was read already."""
+        if self.given_schema is not None or self.handler.open:
+            return lambda plain: self.decode(plain.raw())
+        return codec.decoder(self.handler.arguments, kinds.decode_hook)
 
     @cached_property
     def validator(self) -> Validator:
@@ -112,39 +121,28 @@ class ToolEntry(Struct, frozen=True, dict=True):
                 return InvalidParams("params of tools/call: the arguments must be an object")
             faults = self.validator.faults(values)
         if not faults:
-            what, _, where = str(error).partition(" - at `")
-            faults = [Fault(where.removesuffix("`") or "$", "type", what)]
+            what, *ways = str(error).split(" - at `")  # the inner way first, where one decoder called another
+            where = "".join(way.removesuffix("`").removeprefix("$") for way in reversed(ways))
+            faults = [Fault("$" + where, "type", what)]
         told = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
         return InvalidArguments(
             f"invalid arguments for tool {self.name!r}: {told}", errors=[msgspec.to_builtins(fault) for fault in faults]
         )
 
 
-def make_tool(
-    handler: Handler,
-    settings: Settings,
-    *,
-    name: str | None = None,
-    title: str | None = None,
-    description: str | None = None,
-    input_schema: Mapping[str, Any] | None = None,
-    annotations: ToolAnnotations | None = None,
-    icons: list[Icon] | None = None,
-    meta: dict[str, Any] | None = None,
-    timeout: float | None = None,
-    structured: bool = True,
-    guard: Any = None,
-) -> ToolEntry:
+def make_tool(handler: Handler, settings: Settings, *, guard: Any = None, **options: Unpack[ToolOptions]) -> ToolEntry:
     """A tool made of a function. Raises `RegistrationError` for one that could not be offered."""
-    name = name or handler.name
+    name = options.get("name") or handler.name
     if not _NAME.fullmatch(name):
         raise RegistrationError(f"tool name {name!r} must be 1 to 128 of the characters A-Z a-z 0-9 _ - .; pass name=…")
-    described = handler.description if description is None else description
+    given = options.get("description")
+    described = handler.description if given is None else given
     if len(described) > settings.max_tool_description:
         why = f"has {len(described)} characters; {settings.max_tool_description} is the most"
         raise RegistrationError(f"the description of tool {name!r} {why}", kind="tool_description_exceeds_max")
     handler = gathering(handler)
-    output = tool_output(handler.returns, name, settings, structured=structured)
+    output = tool_output(handler.returns, name, settings, structured=options.get("structured", True))
+    input_schema = options.get("input_schema")
     validator = None if input_schema is None else _compiled(input_schema, name)
     return ToolEntry(
         name=name,
@@ -153,14 +151,12 @@ def make_tool(
         decode=handler.decode if validator is None else _by_schema(handler, input_schema or {}, validator),
         run=runner(handler, output.convert),
         description=described or None,
-        title=title,
-        annotations=annotations,
-        icons=icons,
-        meta=meta,
-        timeout=timeout,
+        annotations=options.get("annotations"),
+        timeout=options.get("timeout"),
         guard=guard,
         given_schema=input_schema,
         given_validator=validator,
+        **shown(options),
     )
 
 

@@ -1,118 +1,104 @@
-"""Types that msgspec does not know: what they are read as, and written as.
+"""Types that msgspec cannot read by itself: what they are read as, and written as.
 
-Most types need nothing from here, and are read by msgspec alone. The others are found at registration: paths and
-pydantic models, which have hooks; limits that were noted in the words of annotated-types or pydantic; and unions that
-msgspec refuses, whose options are tried in order. A class that holds such a thing gets a stand-in, which is read in its
-place and then made into the class. Neither pydantic nor attrs is ever imported: a model is only met where its user has
-imported it.
+Most types need nothing from here, and are read by msgspec alone. The others are found at registration, and get a
+stand-in wherever they stand: limits that msgspec does not know, unions that it refuses, what pydantic reads, classes
+that hold such a thing or are made in a way of their own, and a few more.
 """
 
-import dataclasses
-import sys
-import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import PurePath
-from typing import Annotated, Any, Final, cast, get_args, get_origin, is_typeddict
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
-from msgspec import NODEFAULT, Meta, Struct
+from msgspec import NODEFAULT, UNSET, Meta
+from msgspec.structs import astuple
 
+from trunkline.registry import models
+from trunkline.registry.classes import (
+    UNIONS,
+    Layout,
+    Member,
+    Side,
+    is_alias,
+    is_path,
+    is_plain,
+    layout,
+    parts,
+    rebuilt,
+    resolved,
+    type_name,
+    value_in_json,
+    value_of,
+    values_of,
+)
+from trunkline.registry.notes import has_foreign_limits, limited_type, read_notes, spread
 from trunkline.wire import codec
 
-__all__ = ["Choice", "Mirror", "adapt", "decode_hook", "decoder", "has_json", "is_model", "needs_hooks", "to_json"]
+__all__ = ["adapt", "decode_hook", "decoder", "has_json", "is_native", "needs_hooks", "text_hook", "to_json"]
 
-_PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None), list, dict, Any, object})
-_UNIONS: Final = (typing.Union, types.UnionType)
-_NOTED: Final = frozenset({"annotated_types", "pydantic"})  # whose notes are understood
-_LIMITS: Final = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern")
-_WORDS: Final = ("title", "description", "examples")
+Convert = Callable[[Any, Any], Any]
+"""(value, type) -> the value as that type; raises `ValueError`."""
 
 
-class Choice(type):
-    """Stands for a union that msgspec refuses: the first option that fits is taken."""
+class StandIn(type):
+    """Stands where msgspec cannot read a type: it hands over what it finds there."""
 
-    options: tuple[Any, ...]
+    take: Callable[[Any, Convert], Any]  # of a value, what it is read or written as
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return True  # what was read is one of the options already
-
-    def read(cls, value: Any) -> Any:
-        """A value of the first option that it fits."""
-        why: list[str] = []
-        for option in cls.options:
-            try:
-                return msgspec.convert(value, option, dec_hook=decode_hook)
-            except msgspec.ValidationError as error:
-                why.append(f"{_name(option)}: {error}")
-        raise ValueError(f"Fits none of the options ({'; '.join(why)})")
+        return True  # what was taken is right already
 
 
-class Mirror(type):
-    """Stands for a class with members that msgspec cannot read: a struct is read, and the class made of it."""
-
-    origin: type
-    struct: type[Struct]
-    names: Mapping[str, str]  # of the struct's fields, as the class wants them
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return True
-
-    def read(cls, value: Any) -> Any:
-        """An instance of the class."""
-        if isinstance(value, cls.origin):
-            return value
-        read = msgspec.convert(value, cls.struct, dec_hook=decode_hook)
-        return cls.origin(**{given: getattr(read, field) for field, given in cls.names.items()})
-
-
-class _Field(typing.NamedTuple):
-    """A member of a class, whatever kind of class."""
-
-    name: str
-    given: str  # its name when the class is called
-    encoded: str  # its name in JSON
-    kind: Any
-    default: Any = NODEFAULT
-    factory: Any = NODEFAULT
-
-
-# --- reading and writing ---------------------------------------------------------------------------
-
-
-def decoder(kind: Any) -> Callable[[Any], Any]:
-    """A function that reads JSON into a type; the bare one of msgspec wherever that will do."""
-    return codec.decoder(adapt(kind), decode_hook if needs_hooks(kind) else None)
+# --- hooks -----------------------------------------------------------------------------------------
 
 
 def decode_hook(kind: Any, value: Any) -> Any:
     """Reads what msgspec does not know."""
-    if isinstance(kind, Choice | Mirror):
-        return kind.read(value)
+    return _take(kind, value, _strictly)
+
+
+def text_hook(kind: Any, value: Any) -> Any:
+    """The same where everything is text, and `"5"` may be a number."""
+    return _take(kind, value, _loosely)
+
+
+def _take(kind: Any, value: Any, convert: Convert) -> Any:
+    if isinstance(kind, StandIn):
+        return kind.take(value, convert)
     if isinstance(value, kind):
         return value
-    if issubclass(kind, PurePath):
-        if not isinstance(value, str):
-            raise ValueError(f"Expected `str`, got `{type(value).__name__}`")  # noqa: TRY004 - as msgspec says it
-        return kind(value)
-    return _model(kind, value)
+    if not isinstance(value, str):
+        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")  # noqa: TRY004 - as msgspec says it
+    return kind(value)  # a path: there are no others
 
 
-def _model(kind: Any, value: Any) -> Any:
+def _strictly(value: Any, kind: Any) -> Any:
+    return _converted(value, kind, decode_hook, strict=True)
+
+
+def _loosely(value: Any, kind: Any) -> Any:
+    return _converted(value, kind, text_hook, strict=False)
+
+
+def _converted(value: Any, kind: Any, hook: Callable[[Any, Any], Any], *, strict: bool) -> Any:
     try:
-        return kind.model_validate_json(to_json(value))
-    except ValueError as error:
-        told: list[Any] = cast("Any", error).errors()
-        why = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in told)
-        raise ValueError(f"{kind.__name__}: {why}") from None
+        return msgspec.convert(value, kind, strict=strict, dec_hook=hook)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None  # so that msgspec adds the way to here
+
+
+def decoder(kind: Any) -> Callable[[Any], Any]:
+    """A function that reads JSON into a type; the bare one of msgspec wherever that will do."""
+    return codec.decoder(adapt(kind, Side.ARGUMENT), decode_hook if needs_hooks(kind) else None)
 
 
 def encode_hook(value: Any) -> Any:
     """Writes what msgspec does not know."""
-    if isinstance(value, PurePath):
+    if is_path(type(value)):
         return str(value)
-    if is_model(type(value)):
-        return value.model_dump(mode="json", by_alias=True)
+    if models.is_owned(type(value)):
+        return models.json_of(value)
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
@@ -129,205 +115,182 @@ def has_json(value: Any) -> bool:
     return True
 
 
-def is_model(kind: Any) -> bool:
-    """Whether a type is a pydantic model."""
-    base = getattr(sys.modules.get("pydantic"), "BaseModel", None)
-    return base is not None and isinstance(kind, type) and issubclass(kind, base)
-
-
 # --- what is needed ----------------------------------------------------------------------------------
 
 
 def needs_hooks(kind: Any) -> bool:
     """Whether msgspec needs help with a type."""
-    return any(_is_foreign(part) or _is_odd(part) for part in _parts(kind))
+    if is_plain(kind):
+        return False
+    return not is_native(kind) or any(map(is_path, parts(kind)))
 
 
-def _is_foreign(kind: Any) -> bool:
-    return isinstance(kind, type) and (issubclass(kind, PurePath) or is_model(kind))
+def is_native(kind: Any) -> bool:
+    """Whether msgspec reads a type as it stands, and as it is meant."""
+    return is_plain(kind) or (not any(map(_is_misread, parts(kind))) and _is_readable(kind))
 
 
-def _is_odd(kind: Any) -> bool:
-    """Whether a type has to be put in other words before msgspec can read it."""
+def _is_misread(kind: Any) -> bool:
+    """Whether msgspec would read a type, but not as it is meant."""
+    if models.is_owned(kind):
+        return True
     if get_origin(kind) is Annotated:
-        return any(map(_is_noted, kind.__metadata__))
-    if get_origin(kind) in _UNIONS:
-        return len(set(get_args(kind)) - {type(None)}) > 1 and not _is_readable(kind)
-    return any(field.default is not NODEFAULT and not _has_native_json(field.default) for field in _fields(kind))
-
-
-def _is_noted(note: Any) -> bool:
-    return type(note).__module__.partition(".")[0] in _NOTED
+        return has_foreign_limits(kind.__metadata__)
+    made_of = layout(kind)
+    return made_of is not None and made_of.own_way
 
 
 def _is_readable(kind: Any) -> bool:
     try:
         codec.decoder(kind)
-    except TypeError:
+    except (TypeError, ValueError, NotImplementedError, RecursionError):
         return False
     return True
 
 
-def _has_native_json(value: Any) -> bool:
-    try:
-        codec.to_json(value)
-    except TypeError:
-        return False
-    return True
+# --- stand-ins ---------------------------------------------------------------------------------------
 
 
-def _parts(kind: Any) -> Iterator[Any]:
-    """A type and every type that it is made of."""
-    if isinstance(kind, type) and kind in _PLAIN:
-        return
-    seen: list[Any] = []  # not everything that stands in an annotation has a hash
-    waiting = [kind]
-    while waiting:
-        part = waiting.pop()
-        if part in seen:
-            continue
-        seen.append(part)
-        yield part
-        if get_origin(part) is not typing.Literal:
-            waiting.extend(get_args(part)[:1] if get_origin(part) is Annotated else get_args(part))
-            waiting.extend(field.kind for field in _fields(part))
-            waiting.extend(_closed(part).values())
-
-
-def _closed(kind: Any) -> Mapping[str, Any]:
-    """The members of a class that cannot have a stand-in."""
-    is_named_tuple = hasattr(kind, "_fields") and hasattr(kind, "_field_defaults")
-    return _hints(kind) if is_named_tuple or is_typeddict(kind) else {}
-
-
-def _hints(kind: Any) -> Mapping[str, Any]:
-    try:
-        return typing.get_type_hints(kind, include_extras=True)
-    except (NameError, TypeError):  # which msgspec will find out, and say
-        return {}
-
-
-def _fields(kind: Any) -> list[_Field]:
-    """The members of a dataclass, an attrs class or a struct."""
-    kind = get_origin(kind) or kind
-    if not isinstance(kind, type):
-        return []
-    owner: Any = kind
-    if issubclass(kind, Struct):
-        members: Any = () if kind.__struct_config__.array_like else msgspec.structs.fields(kind)
-        return [_Field(f.name, f.name, f.encode_name, f.type, f.default, f.default_factory) for f in members]
-    if hasattr(owner, "__attrs_attrs__"):
-        hints = _hints(owner)
-        return [_attribute(a, hints.get(a.name, Any)) for a in owner.__attrs_attrs__ if a.init]
-    if dataclasses.is_dataclass(owner):
-        hints = _hints(owner)
-        return [_member(f, hints.get(f.name, Any)) for f in dataclasses.fields(owner) if f.init]
-    return []
-
-
-def _member(field: "dataclasses.Field[Any]", kind: Any) -> _Field:
-    missing = dataclasses.MISSING
-    default = NODEFAULT if field.default is missing else field.default
-    factory = NODEFAULT if field.default_factory is missing else field.default_factory
-    return _Field(field.name, field.name, field.name, kind, default, factory)
-
-
-def _attribute(attribute: Any, kind: Any) -> _Field:
-    name, default = attribute.name, attribute.default
-    if hasattr(default, "takes_self"):  # a factory
-        return _Field(name, attribute.alias, name, kind, NODEFAULT, default.factory)
-    is_required = repr(default) == "NOTHING"
-    return _Field(name, attribute.alias, name, kind, NODEFAULT if is_required else default)
-
-
-# --- in other words ----------------------------------------------------------------------------------
-
-
-def adapt(kind: Any) -> Any:
+def adapt(kind: Any, side: Side) -> Any:
     """A type in words that msgspec understands; most are their own. Raises `TypeError` if there are none."""
-    return _adapt(kind, {}) if any(map(_is_odd, _parts(kind))) else kind
+    return _Adapter(side).adapt(kind)
 
 
-def _adapt(kind: Any, made: dict[Any, Mirror]) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if not any(map(_is_odd, _parts(kind))):
+class _Adapter:
+    """Finds stand-ins for all that needs one. What holds itself gets one only."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+        self._made: list[tuple[Any, StandIn]] = []
+
+    def adapt(self, kind: Any) -> Any:
+        if is_native(kind):
+            return kind
+        kind = resolved(kind)
+        origin = get_origin(kind)
+        if models.is_owned(kind):
+            return self._owned(kind)
+        if origin is Annotated:
+            return self._annotated(spread(kind))
+        if origin in UNIONS:
+            return self._union([self.adapt(option) for option in get_args(kind)])
+        if origin is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
+            return _values(kind)
+        if is_alias(kind) or layout(kind) is not None:
+            return self._named(kind)
+        return rebuilt(kind, self.adapt)
+
+    def _owned(self, kind: Any) -> StandIn:
+        name, by = type_name(kind), models.adapter(kind)
+        work = models.read if self._side is Side.ARGUMENT else models.write
+        return _stand_in(name, lambda value, _: work(by, name, value))
+
+    def _annotated(self, kind: Any) -> Any:
+        base, said = self.adapt(get_args(kind)[0]), read_notes(kind.__metadata__)
+        if not said.tests:
+            limited = _by_msgspec(base, said.limits)
+            if limited is not None:
+                return limited
+        name = type_name(limited_type(kind))
+        return _stand_in(name, lambda value, convert: said.check(convert(value, base), name))
+
+    def _union(self, options: list[Any]) -> Any:
+        union: Any = typing.Union[tuple(options)]  # noqa: UP007 - of options that are only known now
+        return union if _is_readable(union) else _choice(options)
+
+    def _named(self, kind: Any) -> StandIn:
+        for known, stand_in in self._made:
+            if known == kind:
+                return stand_in
+        ways: list[Callable[[Any, Convert], Any]] = []  # found out after it has its stand-in, since it may hold itself
+
+        def take(value: Any, convert: Convert) -> Any:
+            return ways[0](value, convert)
+
+        stand_in = _stand_in(type_name(kind), take)
+        self._made.append((kind, stand_in))
+        made_of = layout(kind)
+        ways.append(self._by_value(value_of(kind)) if made_of is None else self._mirror(made_of))
+        return stand_in
+
+    def _by_value(self, kind: Any) -> Callable[[Any, Convert], Any]:
+        inner = self.adapt(kind)
+        return lambda value, convert: convert(value, inner)
+
+    def _mirror(self, made_of: Layout) -> Callable[[Any, Convert], Any]:
+        """How a class is made of a struct that is read in its place, or becomes one that is written in its place."""
+        members = made_of.of(self._side)
+        struct = msgspec.defstruct(
+            made_of.origin.__name__,
+            [(f"_{place}", self.adapt(m.kind), _default(m)) for place, m in enumerate(members)],
+            kw_only=True,
+            array_like=made_of.array,
+            tag_field=made_of.tag and made_of.tag[0],
+            tag=made_of.tag and made_of.tag[1],
+            forbid_unknown_fields=made_of.closed,
+        )
+        if self._side is Side.ARGUMENT:
+            return lambda value, convert: _instance(made_of.origin, members, convert(value, struct))
+        return lambda value, convert: convert(_taken_apart(made_of, members, value), struct)
+
+
+def _stand_in(name: str, take: Callable[[Any, Convert], Any]) -> StandIn:
+    return StandIn(name, (), {"take": staticmethod(take)})
+
+
+def _default(member: Member) -> Any:
+    """What is not given is left to the class."""
+    return msgspec.field(name=member.encoded, default=NODEFAULT if member.required else UNSET)
+
+
+def _instance(origin: Any, members: list[Member], read: Any) -> Any:
+    given = zip(members, astuple(read), strict=True)
+    return origin(**{str(member.given): value for member, value in given if value is not UNSET})
+
+
+def _taken_apart(made_of: Layout, members: list[Member], value: Any) -> Any:
+    """An instance as JSON has it; what is none is for msgspec to judge."""
+    if issubclass(made_of.origin, dict) or not isinstance(value, made_of.origin):
+        return value
+    if not made_of.array:
+        return {m.encoded: part for m in members if (part := getattr(value, m.name)) is not UNSET}
+    return [*(made_of.tag or ())[1:], *(getattr(value, m.name) for m in members)]
+
+
+def _by_msgspec(kind: Any, limits: Mapping[str, Any]) -> Any:
+    """A type with limits that msgspec can keep by itself; None if it cannot."""
+    if not limits:
         return kind
-    if origin is Annotated:
-        return _annotated(_adapt(arguments[0], made), kind.__metadata__)
-    if origin in _UNIONS:
-        return _union([_adapt(option, made) for option in arguments])
-    if _closed(kind) or (origin is not None and _fields(kind)):
-        raise TypeError(f"{_name(kind)} has a member of a type that only a dataclass, attrs class or Struct can hold")
-    if origin is not None:
-        return origin[tuple(part if part is ... else _adapt(part, made) for part in arguments)]
-    return made[kind] if kind in made else _mirror(kind, made)
+    try:
+        limited: Any = Annotated[kind, Meta(**limits)]
+    except (TypeError, ValueError):
+        return None
+    return limited if _is_readable(limited) else None
 
 
-def _mirror(kind: type, made: dict[Any, Mirror]) -> Mirror:
-    stand_in = made[kind] = Mirror(kind.__name__, (), {"origin": kind})
-    fields = _fields(kind)
-    stand_in.names = {field.name: field.given for field in fields}
-    config: dict[str, Any] = {}
-    if issubclass(kind, Struct):
-        own = kind.__struct_config__
-        config = {"tag": own.tag, "tag_field": own.tag_field, "forbid_unknown_fields": own.forbid_unknown_fields}
-    members = [(field.name, _adapt(field.kind, made), _default(field)) for field in fields]
-    stand_in.struct = msgspec.defstruct(kind.__name__, members, kw_only=True, **config)
-    return stand_in
+def _choice(options: list[Any]) -> StandIn:
+    """The first of several options that fits."""
+
+    def take(value: Any, convert: Convert) -> Any:
+        why: list[str] = []
+        for option in options:
+            try:
+                return convert(value, option)
+            except ValueError as error:
+                why.append(f"{type_name(option)}: {str(error).replace(' - at ', ' at ')}")  # the way to it comes last
+        raise ValueError(f"Fits none of the options ({'; '.join(why)})")
+
+    return _stand_in(" | ".join(map(type_name, options)), take)
 
 
-def _default(field: _Field) -> Any:
-    default: Any = field.default
-    if default is NODEFAULT:
-        return msgspec.field(name=field.encoded, default_factory=field.factory)
-    if not _has_native_json(default):
-        return msgspec.field(name=field.encoded, default_factory=lambda: default)  # which the schema does not tell
-    return msgspec.field(name=field.encoded, default=default)
+def _values(kind: Any) -> StandIn:
+    """One of the values that an Enum or a Literal has."""
+    known = [(value_in_json(member), member) for member in values_of(kind)]
 
+    def take(value: Any, _: Convert) -> Any:
+        for plain, member in known:
+            if value is member or (value == plain and isinstance(value, bool) == isinstance(plain, bool)):
+                return member
+        raise ValueError(f"Invalid enum value {value!r}")
 
-def _union(options: list[Any]) -> Any:
-    union: Any = typing.Union[tuple(options)]  # noqa: UP007 - of options that are only known now
-    if len(set(options) - {type(None)}) < 2 or _is_readable(union):  # noqa: PLR2004 - msgspec takes one, or nothing
-        return union
-    return Choice(" | ".join(map(_name, options)), (), {"options": tuple(options)})
-
-
-def _name(kind: Any) -> str:
-    return "null" if kind is type(None) else getattr(kind, "__name__", None) or str(kind)
-
-
-def _annotated(kind: Any, notes: tuple[Any, ...]) -> Any:
-    """The same notes as msgspec writes them. Limits of a union are those of the options that can have them."""
-    own = [note for note in notes if not _is_noted(note)]
-    said: dict[str, Any] = {}
-    for note in filter(_is_noted, notes):
-        _collect(note, said)
-    words = {name: said.pop(name) for name in _WORDS if name in said}
-    if said:
-        kind = _limited(kind, Meta(**said))
-    if words:
-        own.append(Meta(**words))
-    return Annotated[(kind, *own)] if own else kind
-
-
-def _limited(kind: Any, limits: Meta) -> Any:
-    limited: Any = Annotated[kind, limits]
-    if get_origin(kind) not in _UNIONS:
-        codec.decoder(limited)  # says what cannot be limited like that
-        return limited
-    options = [Annotated[option, limits] for option in get_args(kind)]
-    if not any(map(_is_readable, options)):
-        codec.decoder(limited)
-    return _union([o if _is_readable(o) else get_args(o)[0] for o in options])
-
-
-def _collect(note: Any, said: dict[str, Any]) -> None:
-    """What a note says: a limit, several, or words about it."""
-    parts = getattr(note, "metadata", None)  # a pydantic Field
-    if parts is None and hasattr(note, "__iter__"):
-        parts = note  # an Interval or a Len
-    for part in parts or ():
-        _collect(part, said)
-    for name in _WORDS if parts is not None else _LIMITS:
-        if (value := getattr(note, name, None)) is not None:
-            said[name] = value
+    return _stand_in(type_name(kind), take)

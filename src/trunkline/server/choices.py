@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from trunkline.errors import MisuseError
 
-__all__ = ["Choice", "EnumNames", "Titles", "choice_of", "unwrapped"]
+__all__ = ["Choice", "EnumNames", "Titles", "choice_of"]
 
 _MANY: Final = frozenset({list, set, frozenset, tuple, Sequence, Collection, AbstractSet})
 
@@ -70,7 +70,7 @@ class Choice(Struct, frozen=True):
 
 def choice_of(annotation: Any, field: str) -> Choice | None:
     """The choice that an annotation describes; None where it is not one."""
-    kind, titles = unwrapped(annotation)
+    kind, titles = _unwrapped(annotation)
     origin: Any = get_origin(kind)
     if origin in _MANY:
         inner = [argument for argument in get_args(kind) if argument is not Ellipsis]
@@ -80,6 +80,8 @@ def choice_of(annotation: Any, field: str) -> Choice | None:
         values: Sequence[Any] = [value for value in get_args(kind) if value is not None]
     elif isinstance(kind, type) and issubclass(kind, Enum):
         values = [member.value for member in kind]
+        if not values:
+            raise MisuseError(f"field {field!r} has nothing to choose from: {kind.__name__} has no members")
     else:
         if titles is not None:
             raise MisuseError(f"field {field!r} has titles but nothing to choose from; give it a Literal or an Enum")
@@ -89,7 +91,7 @@ def choice_of(annotation: Any, field: str) -> Choice | None:
     return Choice([str(value) for value in values], False, titles)
 
 
-def unwrapped(annotation: Any) -> tuple[Any, Titles | None]:
+def _unwrapped(annotation: Any) -> tuple[Any, Titles | None]:
     """The type that an annotation is about, without `Annotated` and the None that an optional one allows."""
     titles: Titles | None = None
     while True:

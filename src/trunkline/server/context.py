@@ -6,15 +6,16 @@ reads too slowly. What is asked (`elicit`, `sample`, `roots`) must be awaited; o
 """
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from trunkline.errors import MisuseError
+from trunkline.conversation.progress import report
+from trunkline.errors import InvalidUri, MisuseError
 from trunkline.protocol.capabilities import Negotiated
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import ProgressToken
@@ -32,18 +33,19 @@ from trunkline.protocol.types import (
     LoggingLevel,
     LoggingMessageParams,
     ModelPreferences,
-    ProgressParams,
     Root,
     SamplingMessage,
     TextContent,
     Tool,
     ToolChoice,
 )
-from trunkline.server.ask import Asker, LiveAsker, OnProgress
+from trunkline.registry.resources import check_uri
+from trunkline.server.ask import Asker, ClientLacks, LiveAsker, OnProgress
 from trunkline.server.connection import Connection
-from trunkline.server.forms import Answer, form_of, read_answer
-from trunkline.server.sampling import check_messages, offered_tools
 from trunkline.wire import codec
+
+if TYPE_CHECKING:
+    from trunkline.server.forms import Answer
 
 __all__ = ["ClientFacts", "Context", "Told"]
 
@@ -138,18 +140,11 @@ class Context:
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Told:
         """Reports progress, if the caller asked for it. It must grow; it also renews the deadline."""
-        self._connection.post(partial(self._progress, progress, total, message))
+        told: tuple[Any, ...] = (progress,) if total is None else (progress, total)
+        if strange := [number for number in told if not isinstance(number, int | float) or not isfinite(number)]:
+            raise MisuseError(f"progress is told in numbers, not {strange[0]!r}")
+        self._connection.post(partial(report, self._connection, self._call, progress, total, message))
         return Told(self._connection.channel.drain)
-
-    def _progress(self, progress: float, total: float | None, message: str | None) -> None:
-        call, connection = self._call, self._connection
-        if call.done:
-            connection.dropped("progress of a call that has ended", "progress_token_expired")
-        elif not call.advance(progress, connection.now()):
-            connection.dropped(f"progress {progress:g} does not grow", "progress_value_invalid")
-        elif call.token is not None:
-            params = ProgressParams(progress_token=call.token, progress=progress, total=total, message=message)
-            connection.notify("notifications/progress", params, about=call)
 
     def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> Told:
         """Sends a log message to the client, if it wants to hear of that level. `data` is any JSON."""
@@ -188,16 +183,33 @@ class Context:
 
     async def elicit(
         self, message: str, wanted: type[T] | Mapping[str, Any], *, timeout: float | None = None
-    ) -> Answer[T]:
-        """Asks the user by a form made of a dataclass, Struct, TypedDict or pydantic model, or of a schema."""
-        params = ElicitParams(message=message, requested_schema=form_of(wanted))
+    ) -> "Answer[T]":
+        """Asks the user by a form made of a dataclass, Struct, TypedDict or pydantic model, or of a schema.
+
+        Raises `ClientLacks` where the client cannot show it: before 2025-11-25 there is no choice of several values,
+        so that a field which is one is left out, and asking for one without a default is of no use.
+        """
+        from trunkline.server.forms import form_of, needed_list, read_answer
+
+        form = form_of(wanted)
+        if self.revision < Revision.V2025_11_25 and (field := needed_list(form)) is not None:
+            raise ClientLacks(f"a choice of several values, which field {field!r} is; {self.revision} has none")
+        params = ElicitParams(message=message, requested_schema=form)
         needs = "elicitation.form" if self._names_a_mode() else None
         return read_answer(await self._asker.ask("elicitation/create", params, needs=needs, timeout=timeout), wanted)
 
     async def elicit_url(
         self, message: str, url: str, *, elicitation_id: str | None = None, timeout: float | None = None
-    ) -> Answer[None]:
+    ) -> "Answer[None]":
         """Sends the user to a URL, for what must not pass through the client. Says whether the user agreed to go."""
+        import secrets
+
+        from trunkline.server.forms import Answer
+
+        try:
+            check_uri(url, self._connection.settings)
+        except InvalidUri as error:
+            raise MisuseError(f"a user cannot be sent to {url[:200]!r}: {error}") from None
         ident = elicitation_id or secrets.token_urlsafe(16)
         params = ElicitParams(message=message, mode="url", url=url, elicitation_id=ident)
         result = await self._asker.ask("elicitation/create", params, needs="elicitation.url", timeout=timeout)
@@ -230,6 +242,8 @@ class Context:
         them is in the reply's `tool_uses`, and is answered in the very next message. `include_context` is a wish, and
         is not passed on to a client that cannot fulfil it.
         """
+        from trunkline.server.sampling import check_messages, offered_tools
+
         given = [messages] if isinstance(messages, str) else messages
         params = CreateMessageParams(
             messages=[SamplingMessage("user", TextContent(m)) if isinstance(m, str) else m for m in given],
@@ -282,7 +296,7 @@ def _checked(params: CreateMessageParams) -> CreateMessageParams:
     try:
         return msgspec.convert(msgspec.to_builtins(params), CreateMessageParams)
     except msgspec.ValidationError as error:
-        raise MisuseError(f"this cannot be sampled: {error}") from None
+        raise MisuseError(f"this cannot be sampled: {error}", kind="invalid_model_preferences") from None
 
 
 async def _awaited(asked: Awaitable[T]) -> T:

@@ -1,32 +1,28 @@
-"""Files and folders as resources: read on a thread, never from outside of their folder, and watched while wanted.
-
-Watching is looking: while somebody is subscribed to a file, its time, size and identity are compared every so often
-(`file_poll_interval`). That works on every file system, costs one `stat` per file that is watched, and nothing where
-nobody is subscribed.
-"""
+"""Files and folders as resources: read on a thread, and never from outside of their folder."""
 
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack, cast
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
-from trunkline.clock import Timer
-from trunkline.conversation.threads import Job
-from trunkline.errors import RegistrationError, ResourceAccessDenied, ResourceNotFound
+from trunkline.config import Settings
+from trunkline.errors import InvalidUri, RegistrationError, ResourceAccessDenied, ResourceNotFound, TemplateError
 from trunkline.protocol.types import ReadResourceResult, Resource, ResourceContents
+from trunkline.registry import options as registry_options
 from trunkline.registry.handlers import Handler
-from trunkline.registry.resources import ResourceEntry, TemplateEntry, make_resource, make_template
+from trunkline.registry.resources import ResourceEntry, TemplateEntry, check_uri, make_resource, make_template
 from trunkline.registry.results import resource_contents
 from trunkline.registry.templates import UriTemplate
-from trunkline.server.connection import Shared
+from trunkline.server.folders import Folder, look
 from trunkline.server.offer import Offer
+from trunkline.server.options import DirectoryOptions, FileOptions, only
 
-__all__ = ["DirectoryEntry", "FileEntry", "FileWatch", "make_directory", "make_file", "mime_type_of"]
+__all__ = ["DirectoryEntry", "FileEntry", "inside", "make_directory", "make_file", "mime_type_of"]
 
 _TEXTUAL: Final = re.compile(r"text/.+|.+\+(json|xml)|application/(json|xml|javascript|toml|yaml|x-yaml|x-sh|sql)")
 _PLACE: Final = "path"
@@ -47,19 +43,18 @@ class FileEntry(ResourceEntry, frozen=True, kw_only=True):
 
     path: Path
 
-    def result(self, value: Any, uri: str) -> ReadResourceResult:
-        """What the file holds, as the answer to a request."""
-        return _result(value, uri, self)
-
 
 class DirectoryEntry(TemplateEntry, frozen=True, kw_only=True):
     """The files of a folder, and of the folders in it."""
 
     folder: Path
+    on_listed: Callable[["DirectoryEntry", Folder], None]
 
-    def result(self, value: Any, uri: str) -> ReadResourceResult:
-        """What a file holds, as the answer to a request."""
-        return _result(value, uri, self)
+    def listed(self, value: Any, _: Any) -> list[Resource]:
+        """What was listed; whoever watches the folder learns what has been shown."""
+        seen, resources = cast("tuple[Folder, list[Resource]]", value)
+        self.on_listed(self, seen)
+        return resources
 
 
 def mime_type_of(path: Path) -> str | None:
@@ -70,8 +65,9 @@ def mime_type_of(path: Path) -> str | None:
     return kind if packed is None else f"application/{packed}"
 
 
-def _result(found: _Found, uri: str, entry: FileEntry | DirectoryEntry) -> ReadResourceResult:
-    mime_type = entry.definition.mime_type or mime_type_of(found.path)
+def _result(given_type: str | None, settings: Settings, found: _Found, uri: str) -> ReadResourceResult:
+    """What a file holds, as the answer to a request."""
+    mime_type = given_type or mime_type_of(found.path)
     value: str | bytes = found.data
     if mime_type is None or _TEXTUAL.fullmatch(mime_type):
         try:
@@ -81,14 +77,14 @@ def _result(found: _Found, uri: str, entry: FileEntry | DirectoryEntry) -> ReadR
         else:
             if mime_type is None and "\0" in value:
                 value = found.data
-    contents: list[ResourceContents] = resource_contents(value, uri, mime_type, entry.settings)
+    contents: list[ResourceContents] = resource_contents(value, uri, mime_type, settings)
     return ReadResourceResult(contents)
 
 
 # --- finding and reading, on a thread ----------------------------------------------------------------
 
 
-def _inside(folder: Path, path: str, uri: str) -> Path:
+def inside(folder: Path, path: str, uri: str) -> Path:
     """The file that a path within a folder leads to, links followed. Raises for one that leads outside."""
     try:
         found = (folder / path).resolve()
@@ -114,44 +110,47 @@ def _read(path: Path, uri: str) -> _Found:
         raise
 
 
-def _files_in(folder: Path) -> Iterator[Path]:
-    """Every file, in a stable order; links to folders are not followed."""
-    for where, folders, names in os.walk(folder):
-        folders.sort()
-        yield from (Path(where, name) for name in sorted(names))
-
-
-def _list(folder: Path, template: UriTemplate, mime_type: str | None) -> list[Resource]:
+def _list(folder: Path, template: UriTemplate, mime_type: str | None, settings: Settings) -> Any:
+    """The files of a folder as they are now. What no URI can name is left out, and so is what goes meanwhile."""
+    seen = look(folder)
     listed: list[Resource] = []
-    root = folder.resolve()
-    for file in _files_in(root):
-        if file.is_file() and file.resolve().is_relative_to(root):
-            name = file.relative_to(root).as_posix()
-            kind = mime_type or mime_type_of(file)
-            uri = template.expand({_PLACE: name})
-            listed.append(Resource(uri=uri, name=name, mime_type=kind, size=file.stat().st_size))
-    return listed
+    for name in seen.names:
+        file = folder / name
+        try:
+            uri, size = check_uri(template.expand({_PLACE: name}), settings), file.stat().st_size
+        except (OSError, InvalidUri, TemplateError):
+            continue
+        listed.append(Resource(uri=uri, name=name, mime_type=mime_type or mime_type_of(file), size=size))
+    return seen, listed
 
 
 # --- entries -----------------------------------------------------------------------------------------
 
 
-def make_file(uri: str, path: str | os.PathLike[str], offer: Offer, read: Read, **options: Any) -> FileEntry:
+def make_file(
+    uri: str, path: str | os.PathLike[str], offer: Offer, read: Read, **options: Unpack[FileOptions]
+) -> FileEntry:
     """A resource that is a file. It need not be there yet."""
     file = Path(path)
     if file.is_dir():
         raise RegistrationError(f"resource {uri!r}: {file} is a folder; use add_directory")
     options["mime_type"] = options.get("mime_type") or mime_type_of(file)
     options["name"] = options.get("name") or file.name
-    made = make_resource(uri, read(lambda: _read(file, uri)), offer.settings, **options)
+    finish = partial(_result, options["mime_type"], offer.settings)
+    made = make_resource(uri, read(lambda: _read(file, uri)), offer.settings, finish=finish, **options)
     return FileEntry(**_members(made), path=file)
 
 
 def make_directory(
-    pattern: str, folder: str | os.PathLike[str], offer: Offer, read: Read, *, listed: bool, **options: Any
+    pattern: str,
+    folder: str | os.PathLike[str],
+    offer: Offer,
+    read: Read,
+    on_listed: Callable[[DirectoryEntry, Folder], None],
+    **options: Unpack[DirectoryOptions],
 ) -> DirectoryEntry:
     """A template of the files in a folder, which must be there."""
-    root, template = Path(folder), UriTemplate(pattern)
+    root, template, settings = Path(folder), UriTemplate(pattern), offer.settings
     if list(template.variables) != [_PLACE]:
         raise RegistrationError(f"resource template {pattern!r}: a folder needs one place for the file, {{+path}}")
     if not root.is_dir():
@@ -159,103 +158,16 @@ def make_directory(
 
     def file(path: str) -> _Found:
         uri = template.expand({_PLACE: path})
-        return _read(_inside(root, path, uri), uri)
+        return _read(inside(root, path, uri), uri)
 
-    options["name"] = options.get("name") or root.resolve().name
-    lister = read(partial(_list, root, template, options.get("mime_type"))) if listed else None
-    made = make_template(pattern, read(file), offer.settings, lister=lister, **options)
-    return DirectoryEntry(**_members(made), folder=root)
+    described = only(registry_options.TemplateOptions, options)
+    described["name"] = options.get("name") or root.resolve().name
+    walk = partial(_list, root, template, options.get("mime_type"), settings)
+    lister = read(walk) if options.get("listed", True) else None
+    finish = partial(_result, options.get("mime_type"), settings)
+    made = make_template(pattern, read(file), settings, lister=lister, finish=finish, **described)
+    return DirectoryEntry(**_members(made), folder=root, on_listed=on_listed)
 
 
 def _members(entry: ResourceEntry | TemplateEntry) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in entry.__struct_fields__}
-
-
-# --- watching ----------------------------------------------------------------------------------------
-
-_State = tuple[int, int, int] | None
-"""When a file was changed, its size and its identity; None where there is no file."""
-
-
-def _state_of(offer: Offer, uri: str) -> Any:
-    """The state of the file behind a URI; UNSET if it is no file's. Raises for one outside of its folder."""
-    path = _path_of(offer, uri)
-    if path is None:
-        return UNSET
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
-
-
-def _path_of(offer: Offer, uri: str) -> Path | None:
-    entry = offer.resources.live.get(uri)
-    if entry is not None:
-        return entry.path if isinstance(entry, FileEntry) else None
-    for template in offer.templates:
-        values = template.template.match(uri)
-        if values is not None:  # the first one is who reads it, too
-            return _inside(template.folder, str(values[_PLACE]), uri) if isinstance(template, DirectoryEntry) else None
-    return None
-
-
-def _states_of(offer: Offer, uris: list[str]) -> dict[str, Any]:
-    states: dict[str, Any] = {}
-    for uri in uris:
-        try:
-            states[uri] = _state_of(offer, uri)
-        except (ResourceAccessDenied, ResourceNotFound):  # a link was turned outside: for us there is no file any more
-            states[uri] = None
-    return states
-
-
-class FileWatch:
-    """Looks after the files that somebody is subscribed to. All of it happens on the loop, but for the looking."""
-
-    def __init__(self, offer: Offer, serving: Callable[[], Shared], notify: Callable[[str], None]) -> None:
-        self._offer = offer
-        self._serving = serving
-        self._notify = notify
-        self._seen: dict[str, _State] = {}
-        self._timer: Timer | None = None
-        self._looking = False
-
-    async def begin(self, uri: str) -> None:
-        """Watches the file behind a URI, if it is a file's, from the state that it is in now."""
-        state = await self._serving().threads.run(partial(_state_of, self._offer, uri))
-        if state is not UNSET:
-            self._seen[uri] = state
-            self._wait()
-
-    def end(self, uri: str) -> None:
-        """Watches it no more."""
-        self._seen.pop(uri, None)
-        if not self._seen:
-            self.close()
-
-    def close(self) -> None:
-        """Watches nothing any more."""
-        self._seen.clear()
-        self._looking = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _wait(self) -> None:
-        if self._seen and self._timer is None and not self._looking:
-            clock = self._serving().clock
-            self._timer = clock.call_at(clock.now() + self._offer.settings.file_poll_interval, self._look)
-
-    def _look(self) -> None:
-        self._timer, self._looking = None, True
-        self._serving().threads.submit(Job(partial(_states_of, self._offer, list(self._seen)), self._looked))
-
-    def _looked(self, states: Any, error: BaseException | None) -> None:
-        self._looking = False
-        if error is None:
-            for uri, state in states.items():
-                if uri in self._seen and state is not UNSET and state != self._seen[uri]:
-                    self._seen[uri] = state
-                    self._notify(uri)
-        self._wait()

@@ -7,8 +7,7 @@ to be installed or imported for it.
 import dataclasses
 import typing
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import NODEFAULT, UNSET, Struct
@@ -16,11 +15,13 @@ from msgspec import NODEFAULT, UNSET, Struct
 from trunkline.errors import MisuseError, PeerError
 from trunkline.protocol.types import ElicitResult, MultiSelectEnumSchema, PrimitiveSchema, RequestedSchema
 from trunkline.registry import schema
-from trunkline.server.choices import Choice, choice_of, unwrapped
+from trunkline.server.choices import Choice, choice_of
 
-__all__ = ["Answer", "form_of", "read_answer"]
+__all__ = ["Answer", "form_of", "needed_list", "read_answer"]
 
 T = TypeVar("T")
+
+_FORMATS: Final = frozenset({"email", "uri", "date", "date-time"})  # that a form can ask for
 
 
 class Answer(Struct, Generic[T], frozen=True):
@@ -40,7 +41,6 @@ class _Field(Struct, frozen=True):
 
     choice: Choice | None
     default: Any = UNSET
-    moment: bool = False  # a date and time, which schemas name only where a time zone is demanded
 
 
 # --- from a type to a form -----------------------------------------------------------------------
@@ -59,6 +59,12 @@ def form_of(wanted: Any) -> RequestedSchema:
         for name, field in cast("dict[str, Any]", described.get("properties", {})).items()
     }
     return RequestedSchema(properties, described.get("required") or None)
+
+
+def needed_list(form: RequestedSchema) -> str | None:
+    """A field that must be filled in and is a choice of several values, if there is one."""
+    needed = form.required or []
+    return next((name for name in needed if isinstance(form.properties.get(name), MultiSelectEnumSchema)), None)
 
 
 def _described(wanted: Any) -> Mapping[str, Any]:
@@ -84,8 +90,8 @@ def _property(name: str, field: Mapping[str, Any], definitions: Mapping[str, Any
             flat = {k: v for k, v in flat.items() if k not in {"enum", "const", "items"}} | known.choice.schema(name)
         if known.default is not UNSET:
             flat["default"] = known.default
-        if known.moment:
-            flat["format"] = "date-time"
+        if flat.get("format") not in _FORMATS:
+            flat.pop("format", None)  # an answer is read into its type in any case
     try:
         made = msgspec.convert(flat, PrimitiveSchema)
     except msgspec.ValidationError as error:
@@ -111,8 +117,6 @@ def _flat(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str,
             flat = {**_flat(options[0], definitions), **flat}
     if "enum" in flat:
         flat.setdefault("type", "string")
-    if flat.get("default", 0) is None:
-        del flat["default"]
     for inner, outer, step in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
         if inner in flat:  # a form has no such words; for whole numbers there are others, and the answer is checked
             bound = flat.pop(inner)
@@ -126,8 +130,7 @@ def _fields(wanted: Any) -> dict[str, _Field]:
     found: dict[str, _Field] = {}
     for name, (wire_name, default) in _defaults(wanted, hints).items():
         choice = choice_of(hints[name], wire_name)
-        moment = unwrapped(hints[name])[0] is datetime
-        found[wire_name] = _Field(choice, _as_json(default, choice), moment)
+        found[wire_name] = _Field(choice, _as_json(default, choice, wire_name))
     return found
 
 
@@ -158,14 +161,16 @@ def _default(value: Any, factory: Any, missing: Any) -> Any:
     return UNSET if factory is missing else factory()
 
 
-def _as_json(default: Any, choice: Choice | None) -> Any:
+def _as_json(default: Any, choice: Choice | None, field: str) -> Any:
     """A default as the form says it; UNSET for None, which is the absence of a value there."""
     if default is None or default is UNSET:
         return UNSET
     plain = msgspec.to_builtins(default)
-    if choice is not None and choice.many:
-        return choice.ordered(plain)
-    return plain
+    if choice is None:
+        return plain
+    if strange := [value for value in (plain if choice.many else [plain]) if value not in choice.values]:
+        raise MisuseError(f"field {field!r} has the default {strange[0]!r}, which is not one of its values")
+    return choice.ordered(plain) if choice.many else plain
 
 
 # --- from an answer to a value ---------------------------------------------------------------------

@@ -7,17 +7,20 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["Lifespan"]
 
 
-class _Life(NamedTuple):
+@dataclass
+class _Life:
     """One time from entering to leaving."""
 
     task: "asyncio.Task[None]"
     started: "asyncio.Future[Any]"  # what it gave
     stop: asyncio.Event
+    waiting: int = 0  # those who wait until it has been entered
 
     @property
     def here(self) -> bool:
@@ -49,15 +52,28 @@ class Lifespan:
             loop = asyncio.get_running_loop()
             started, stop = loop.create_future(), asyncio.Event()
             life = self._life = _Life(loop.create_task(self._live(server, started, stop)), started, stop)
+        life.waiting += 1
         try:
             await asyncio.wait([life.task, life.started], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            life.task.cancel()
-            self._life = None
+            if life.waiting == 1 and not life.started.done():  # nobody else wants it
+                await self._give_up(life)
             raise
+        finally:
+            life.waiting -= 1
         if life.task.done():  # it failed
-            self._life = None
+            self._forget(life)
             await life.task
+
+    async def _give_up(self, life: _Life) -> None:
+        self._forget(life)
+        life.stop.set()  # it may be entered all the same
+        life.task.cancel()
+        await asyncio.gather(life.task, return_exceptions=True)
+
+    def _forget(self, life: _Life) -> None:
+        if self._life is life:  # or else another one has begun
+            self._life = None
 
     async def _live(self, server: Any, started: "asyncio.Future[Any]", stop: asyncio.Event) -> None:
         async with self._make(server) as value:

@@ -5,26 +5,22 @@ A tool that is held to nothing has no guard, and its calls pass none. Every refu
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from inspect import isawaitable
-from typing import Any, Final
-
-from msgspec import Struct
+from typing import Any, Final, Unpack
 
 from trunkline.conversation.perform import perform
 from trunkline.conversation.threads import Threads
 from trunkline.errors import InternalError, RegistrationError
+from trunkline.registry.handlers import exited
 from trunkline.registry.signatures import name_of
+from trunkline.registry.tools import ToolEntry
 from trunkline.server.context import Context
+from trunkline.server.options import Health, LimitOptions
 from trunkline.wire import codec
 
-__all__ = ["Allow", "Guard", "Health", "Limits", "guard_of"]
-
-Allow = Callable[[Context], bool | Awaitable[bool]]
-"""Whether a call may go on. It runs on the loop, so it must not block."""
-
-Health = Callable[[], bool | Awaitable[bool]]
-"""Whether something that tools rely on is well. It runs on the loop, so it must not block."""
+__all__ = ["Guard", "Predicates", "guard_of"]
 
 _QUEUE: Final = 64  # calls that wait for one tool: a burst of a busy host, not a backlog
 
@@ -68,81 +64,111 @@ class ToolDependencyFailed(InternalError):
         super().__init__(told, data={"name": name, "dependency": what})
 
 
-class Limits(Struct, frozen=True):
-    """What one tool is held to."""
+class Predicates:
+    """The predicates that have names. Until a server serves, tools may require names that are yet to be given."""
 
-    max_concurrency: int | None = None  # calls at once, of all connections together
-    max_queue: int | None = None  # more that wait; None: some
-    max_result_bytes: int | None = None  # of the result, as JSON
-    allow: Allow | None = None
-    requires: tuple[str | Health, ...] = ()
+    def __init__(self) -> None:
+        self._named: dict[str, Health] = {}
+        self._settled = False
 
-    @property
-    def any(self) -> bool:
-        """Whether there is anything to be held to."""
-        return bool(self.requires) or not (self.max_concurrency is self.max_result_bytes is self.allow is None)
+    def add(self, name: str, predicate: Health) -> None:
+        """Names a predicate; one that had the name before has it no more."""
+        if not callable(predicate):
+            raise RegistrationError(f"what is named {name!r} must be a function, not {predicate!r}")
+        self._named[name] = predicate
+
+    def of(self, required: str | Health) -> Health:
+        """The predicate of that name, or the one given."""
+        return self._named[required] if isinstance(required, str) else required
+
+    def settle(self, tools: Iterable[ToolEntry]) -> None:
+        """From now on all names must be known. Raises `RegistrationError` for the first that is not."""
+        if not self._settled:
+            for entry in tools:
+                if entry.guard is not None:
+                    self._check(entry.name, entry.guard.requires)
+        self._settled = True
+
+    def unsettle(self) -> None:
+        """Names may come later again."""
+        self._settled = False
+
+    def added(self, tool: str, requires: Iterable[str | Health]) -> None:
+        """Checks what a tool requires that is being added."""
+        if self._settled:
+            self._check(tool, requires)
+
+    def _check(self, tool: str, requires: Iterable[str | Health]) -> None:
+        for required in requires:
+            if isinstance(required, str) and required not in self._named:
+                known = ", ".join(map(repr, sorted(self._named))) or "none"
+                raise RegistrationError(
+                    f"tool {tool!r} requires {required!r}, which no predicate is named; there are: {known}"
+                )
 
 
-def guard_of(
-    name: str,
-    health: Mapping[str, Health],
-    *,
-    max_concurrency: int | None,
-    max_queue: int | None,
-    max_result_bytes: int | None,
-    allow: Allow | None,
-    requires: Iterable[str | Health],
-) -> "Guard | None":
-    """The guard of a tool; None if it needs none. `health` are the predicates that have names."""
+def guard_of(name: str, predicates: Predicates, **limits: Unpack[LimitOptions]) -> "Guard | None":
+    """The guard of a tool; None if it needs none."""
+    most = limits.get("max_concurrency")
     for option, value, least in (
-        ("max_concurrency", max_concurrency, 1),
-        ("max_queue", max_queue, 0),
-        ("max_result_bytes", max_result_bytes, 1),
+        ("max_concurrency", most, 1),
+        ("max_queue", limits.get("max_queue"), 0),
+        ("max_result_bytes", limits.get("max_result_bytes"), 1),
     ):
         if value is not None and value < least:
             raise RegistrationError(f"tool {name!r}: {option} must be {least} or more, not {value}")
-    if max_queue is not None and max_concurrency is None:
+    if limits.get("max_queue") is not None and most is None:
         raise RegistrationError(f"tool {name!r}: max_queue says how many wait; it needs max_concurrency")
-    limits = Limits(max_concurrency, max_queue, max_result_bytes, allow, tuple(requires))
-    return Guard(name, limits, health) if limits.any else None
+    allow, requires = limits.get("allow"), limits.get("requires", ())
+    if allow is not None and not callable(allow):
+        raise RegistrationError(f"tool {name!r}: allow is a function of the context, not {allow!r}")
+    if isinstance(requires, str) or not all(isinstance(each, str) or callable(each) for each in requires):
+        raise RegistrationError(f"tool {name!r}: requires is a list of names and predicates, not {requires!r}")
+    predicates.added(name, requires)
+    needed = requires or not (most is limits.get("max_result_bytes") is allow is None)
+    return Guard(name, predicates, limits) if needed else None
 
 
 class Guard:
     """Holds the calls of one tool to its limits."""
 
-    def __init__(self, name: str, limits: Limits, health: Mapping[str, Health]) -> None:
+    def __init__(self, name: str, predicates: Predicates, limits: LimitOptions) -> None:
+        self.allow = limits.get("allow")
+        self.requires = tuple(limits.get("requires", ()))
         self._name = name
-        self._limits = limits
-        self._health = health
-        self._free = limits.max_concurrency or 0
-        self._queue = _QUEUE if limits.max_queue is None else limits.max_queue
+        self._predicates = predicates
+        self._most = limits.get("max_concurrency")
+        self._most_bytes = limits.get("max_result_bytes")
+        self._free = self._most or 0
+        queue = limits.get("max_queue")
+        self._queue = _QUEUE if queue is None else queue
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def run(self, context: Context, start: Callable[[], Any], threads: Threads) -> Any:
-        """Runs a call, if it may and when it may. `start` gives its work."""
-        limits = self._limits
-        if limits.allow is not None and not await _true(limits.allow(context)):
+    async def allows(self, context: Context) -> bool:
+        """Whether a session may call the tool. What may not be called is not shown."""
+        return self.allow is None or await _true(partial(self.allow, context))
+
+    async def run(
+        self, context: Context, read: Callable[[], Any], start: Callable[[Any], Any], threads: Threads
+    ) -> Any:
+        """Runs a call, if it may and when it may. `read` gives its arguments, `start` its work with them."""
+        if not await self.allows(context):
             raise ToolNotAllowed(self._name)
-        if limits.requires:
-            await self._check_health()
-        if limits.max_concurrency is None:
-            result = await perform(start(), threads)
+        arguments = read()
+        for required in self.requires:
+            if not await _true(self._predicates.of(required)):
+                raise ToolDependencyFailed(self._name, required if isinstance(required, str) else name_of(required))
+        if self._most is None:
+            result = await perform(start(arguments), threads)
         else:
-            await self._take(limits.max_concurrency)
+            await self._take(self._most)
             try:
-                result = await perform(start(), threads)
+                result = await perform(start(arguments), threads)
             finally:
                 self._give()
-        most = limits.max_result_bytes
-        if most is not None and (size := len(codec.to_json(result))) > most:
-            raise ToolResultTooLarge(self._name, size, most)
+        if self._most_bytes is not None and (size := len(codec.to_json(result))) > self._most_bytes:
+            raise ToolResultTooLarge(self._name, size, self._most_bytes)
         return result
-
-    async def _check_health(self) -> None:
-        for required in self._limits.requires:
-            predicate = self._health.get(required) if isinstance(required, str) else required
-            if predicate is None or not await _true(predicate()):
-                raise ToolDependencyFailed(self._name, required if isinstance(required, str) else name_of(required))
 
     async def _take(self, most: int) -> None:
         if self._free:
@@ -171,5 +197,9 @@ class Guard:
             turn.set_result(None)
 
 
-async def _true(answer: bool | Awaitable[bool]) -> bool:
-    return bool(await answer if isawaitable(answer) else answer)
+async def _true(predicate: Callable[[], bool | Awaitable[bool]]) -> bool:
+    try:
+        answer = predicate()
+        return bool(await answer if isawaitable(answer) else answer)
+    except SystemExit as error:
+        raise exited(error) from error

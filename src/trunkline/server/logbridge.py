@@ -6,6 +6,7 @@ threads reach the right client. Trunkline's own records are never sent, nor what
 
 import logging
 from contextvars import ContextVar
+from copy import copy
 from functools import partial
 from typing import Any, Final
 
@@ -48,9 +49,9 @@ class ClientLogHandler(logging.Handler):
         self._offer = offer  # of the server whose clients are told; others in the process have handlers of their own
 
     def filter(self, record: logging.LogRecord) -> Any:
-        """Whether a record is sent: it belongs to a call that is not over, and is not about the sending itself."""
+        """Whether a record is sent: it belongs to a call of ours, and is not about the sending itself."""
         current = CURRENT.get()
-        if current is None or current.call.done or current.connection.offer is not self._offer or _sending.get():
+        if current is None or current.connection.offer is not self._offer or _sending.get():
             return False
         if record.name == _OWN or record.name.startswith(_OWN + "."):
             return False
@@ -73,14 +74,22 @@ class ClientLogHandler(logging.Handler):
 
     def _data(self, record: logging.LogRecord) -> msgspec.Raw:
         """The message, what was given as `extra`, and the kind of the exception; its traceback stays at home."""
-        said: dict[str, Any] = {"message": self.format(record) if self.formatter else record.getMessage()}
+        said: dict[str, Any] = {"message": _text(self._message(record))}
         if record.exc_info and record.exc_info[0] is not None:
             said["error"] = record.exc_info[0].__name__
         said |= {name: _json(value) for name, value in vars(record).items() if name not in _PLAIN}
         return codec.to_raw(said)
 
+    def _message(self, record: logging.LogRecord) -> str:
+        if self.formatter is None:
+            return record.getMessage()
+        bare = copy(record)
+        bare.exc_info = bare.exc_text = bare.stack_info = None  # a formatter would write them out
+        return self.format(bare)
+
 
 def _send(current: Current, params: LoggingMessageParams) -> None:
+    """On the loop, where it is known whether the call is over."""
     if not current.call.done:
         current.connection.notify("notifications/message", params, about=current.call)
 
@@ -89,4 +98,9 @@ def _json(value: Any) -> Any:
     try:
         return codec.to_raw(value)
     except (TypeError, ValueError, RecursionError):
-        return str(value)
+        return _text(str(value))
+
+
+def _text(text: str) -> str:
+    """Text that has JSON: names of files, for one, may have bytes in them that are no characters."""
+    return text.encode(errors="backslashreplace").decode()

@@ -9,16 +9,18 @@ from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.conversation.dispatch import Answer
 from trunkline.conversation.perform import perform
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import find
-from trunkline.protocol.types import CompleteParams
+from trunkline.protocol.types import CallToolParams, CallToolResult, CompleteParams
 from trunkline.registry.handlers import exited
-from trunkline.registry.results import BadResult
+from trunkline.registry.results import BadResult, unspliced
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
+from trunkline.wire.codec import as_written
 
 __all__ = ["AROUND", "Call", "Middleware", "Next", "surrounded"]
 
@@ -49,11 +51,14 @@ def surrounded(method: str, answer: Answer, around: Sequence[Middleware]) -> Ans
 
     async def run(connection: Connection, running: Running, params: Any) -> Any:
         async def innermost(call: Call) -> Any:
-            return await perform(answer(connection, running, call.params), connection.threads)
+            result = await perform(answer(connection, running, call.params), connection.threads)
+            return unspliced(result) if isinstance(result, CallToolResult) else result
 
         step: Next = innermost
         for middleware in reversed(around):
             step = partial(_through, middleware, step)
+        if isinstance(params, CallToolParams):
+            params = replace(params, arguments=as_written(params.arguments))
         try:
             result = await step(Call(method, _name(params), params, Context(connection, running)))
         except SystemExit as error:
@@ -73,4 +78,4 @@ async def _through(middleware: Middleware, following: Next, call: Call) -> Any:
 def _name(params: Any) -> str:
     if isinstance(params, CompleteParams):
         return params.ref.uri or params.ref.name or ""
-    return getattr(params, "uri", None) or params.name
+    return params.uri if hasattr(params, "uri") else params.name

@@ -1,7 +1,7 @@
 """What a server offers to all of its connections: who it is, its registries, and lists of them ready to be sent."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from msgspec import Raw, Struct
 
@@ -18,12 +18,12 @@ from trunkline.protocol.types import (
 from trunkline.registry.completions import CompletionEntry
 from trunkline.registry.cursors import Cursors
 from trunkline.registry.prompts import PromptEntry
-from trunkline.registry.registry import Registry
+from trunkline.registry.registry import E, Registry
 from trunkline.registry.resources import ResourceEntry, TemplateEntry
 from trunkline.registry.tools import ToolEntry
 from trunkline.wire import codec
 
-__all__ = ["Offer", "Switches"]
+__all__ = ["Offer", "Selected", "Switches"]
 
 _KEPT_PAGES: Final = 256  # encoded pages; a peer that asks for ever other limits gains nothing
 
@@ -60,7 +60,7 @@ class Offer:
         self.switches = switches or Switches()
         self.experimental = dict(experimental or {})
         self.marks_calls = False  # whether the call at hand can be found without its context
-        self.cursors = Cursors(cursor_key)
+        self.cursors = Cursors(cursor_key, self.settings.cursor_lifetime)
         shared: dict[str, Any] = {
             "cursors": self.cursors,
             "page_size": self.settings.page_size,
@@ -73,8 +73,9 @@ class Offer:
         self.templates: Registry[TemplateEntry] = Registry("resource_template", **shared)
         self.prompts: Registry[PromptEntry] = Registry("prompt", **shared)
         self.completions: Registry[CompletionEntry] = Registry("completion", **shared)
+        self.listing_templates = Selected(self.templates, lambda entry: entry.lister is not None)
+        self.guarded_tools = Selected(self.tools, lambda entry: entry.guard is not None and bool(entry.guard.allow))
         self._pages: dict[tuple[Any, ...], tuple[int, Raw]] = {}
-        self._listing: tuple[int, list[TemplateEntry]] = (-1, [])  # the version it was made at, and what it is
 
     def capabilities(self) -> dict[str, Any]:
         """What is declared: each feature that there is something for, or that was asked for."""
@@ -97,44 +98,70 @@ class Offer:
 
     # --- lists, as bytes that are kept until something changes -----------------------------------
 
-    def list_tools(self, revision: Revision, cursor: str | None, limit: object) -> Raw:
-        """A page of tools."""
-        return self._page(self.tools, ListToolsResult, revision, cursor, limit)
+    def list_tools(
+        self,
+        revision: Revision,
+        cursor: str | None,
+        limit: object,
+        now: float = 0.0,
+        hidden: frozenset[str] = frozenset(),
+    ) -> Raw:
+        """A page of tools, without the hidden ones."""
+        return self._page(self.tools, ListToolsResult, revision, cursor, limit, now=now, hidden=hidden)
 
-    def list_resources(self, revision: Revision, cursor: str | None, limit: object) -> Raw:
+    def list_resources(self, revision: Revision, cursor: str | None, limit: object, now: float = 0.0) -> Raw:
         """A page of resources."""
-        return self._page(self.resources, ListResourcesResult, revision, cursor, limit)
+        return self._page(self.resources, ListResourcesResult, revision, cursor, limit, now=now)
 
-    def listing_templates(self) -> list[TemplateEntry]:
-        """The templates that list resources of their own."""
-        version, found = self._listing
-        if version != self.templates.version:
-            version, found = self.templates.version, [entry for entry in self.templates if entry.lister is not None]
-            self._listing = (version, found)
-        return found
-
-    def list_templates(self, revision: Revision, cursor: str | None, limit: object) -> Raw:
+    def list_templates(self, revision: Revision, cursor: str | None, limit: object, now: float = 0.0) -> Raw:
         """A page of resource templates."""
-        return self._page(self.templates, ListResourceTemplatesResult, revision, cursor, limit)
+        return self._page(self.templates, ListResourceTemplatesResult, revision, cursor, limit, now=now)
 
-    def list_prompts(self, revision: Revision, cursor: str | None, limit: object) -> Raw:
+    def list_prompts(self, revision: Revision, cursor: str | None, limit: object, now: float = 0.0) -> Raw:
         """A page of prompts."""
-        return self._page(self.prompts, ListPromptsResult, revision, cursor, limit)
+        return self._page(self.prompts, ListPromptsResult, revision, cursor, limit, now=now)
 
     def _page(
-        self, registry: Registry[Any], result: type[Any], revision: Revision, cursor: str | None, limit: object
+        self,
+        registry: Registry[Any],
+        result: type[Any],
+        revision: Revision,
+        cursor: str | None,
+        limit: object,
+        *,
+        now: float,
+        hidden: frozenset[str] = frozenset(),
     ) -> Raw:
-        key = (registry.kind, revision, cursor, repr(limit))  # True is not 1, though it is equal to it
-        version, kept = self._pages.get(key, (-1, _NOTHING))
-        if version == registry.version:
+        key = (registry.kind, revision, cursor, repr(limit), hidden)  # True is not 1, though it is equal to it
+        version = registry.version  # before the page is made: a thread may change the registry meanwhile
+        kept_at, kept = self._pages.get(key, (-1, _NOTHING))
+        if kept_at == version:
             return kept
-        page = registry.page(cursor, limit)
+        page = registry.page(cursor, limit, now=now, without=hidden)
         definitions = [entry.definition for entry in page.entries]
         made = codec.to_raw(project(result(definitions, next_cursor=page.next_cursor), revision))
-        if len(self._pages) >= _KEPT_PAGES:
-            self._pages.clear()
-        self._pages[key] = (registry.version, made)
+        if self.cursors.lifetime is None or cursor is page.next_cursor is None:  # what has a cursor in it does not last
+            if len(self._pages) >= _KEPT_PAGES:
+                self._pages.clear()
+            self._pages[key] = (version, made)
         return made
+
+
+class Selected(Generic[E]):
+    """Those enabled entries of a registry that something is true of, looked for anew when the registry has changed."""
+
+    def __init__(self, registry: Registry[E], wanted: Callable[[E], bool]) -> None:
+        self._registry = registry
+        self._wanted = wanted
+        self._found: tuple[int, list[E]] = (-1, [])  # the version that it was made at, and what it is
+
+    def __call__(self) -> list[E]:
+        version, found = self._found
+        if version != self._registry.version:
+            version = self._registry.version
+            found = [entry for entry in self._registry if self._wanted(entry)]
+            self._found = (version, found)
+        return found
 
 
 _NOTHING: Final = Raw(b"")

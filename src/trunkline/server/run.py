@@ -1,17 +1,24 @@
 """Runs a server as a process: the loop, the streams, and an orderly end."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trunkline.clock import Clock
+from trunkline.errors import ConfigError
+from trunkline.transports.addresses import parse
+from trunkline.transports.channel import Listener
+from trunkline.transports.signals import on_signals
 from trunkline.transports.stdio import END_OF_INPUT, private_streams, serve_stdio
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from trunkline.server.server import Server
 
-__all__ = ["run_stdio"]
+__all__ = ["listener", "run_listening", "run_stdio"]
 
 
 def run_stdio(server: "Server") -> None:
@@ -33,6 +40,39 @@ async def _serve(server: "Server", wire_in: int, wire_out: int) -> None:
         await server.aclose()
 
 
+def run_listening(server: "Server", address: str, tls: "SSLContext | None") -> None:
+    """Serves whoever comes to an address, until Ctrl+C or SIGTERM."""
+    _keep_large_blocks()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_listen(server, address, tls))
+
+
+async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    on_signals(loop, lambda _: ended.set())
+    try:
+        made = await server.listen(address, tls=tls)
+        print(f"{server.name} listens at {made.address}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
+        await ended.wait()
+    finally:
+        await server.aclose()
+
+
+async def listener(server: "Server", address: str, tls: "SSLContext | None", clock: Clock) -> Listener:
+    """Has a server wait for clients at an address."""
+    where = parse(address)
+    if (tls is not None) is not (where.scheme == "tls"):
+        raise ConfigError(f"{address} and tls= do not fit: tls:// needs a context, and nothing else takes one")
+    if where.scheme == "unix":
+        from trunkline.transports.unix import listen_unix
+
+        return await listen_unix(server.connect, server.settings, where.path, clock=clock)
+    from trunkline.transports.tcp import listen_tcp
+
+    return await listen_tcp(server.connect, server.settings, host=where.host, port=where.port, tls=tls, clock=clock)
+
+
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop where it is installed."""
     try:
@@ -50,8 +90,8 @@ def _keep_large_blocks() -> None:
 
 def _introduce(server: "Server") -> None:
     """Says to a person at a terminal what this is, since nothing would happen otherwise."""
-    program = Path(sys.argv[0]).name or "server.py"
-    print(  # noqa: T201 - the one place where a person is spoken to
+    program = os.path.basename(sys.argv[0]) or "server.py"
+    print(  # noqa: T201 - a person is spoken to
         f"{server.name} is an MCP server: it speaks JSON-RPC on standard input and output, for a program to talk to.\n"
         f"To try it, paste this line:\n"
         f'  {{"jsonrpc":"2.0","id":1,"method":"ping"}}\n'

@@ -7,8 +7,8 @@ import logging as logging_
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from os import PathLike
-from typing import Any, Literal, TypeVar
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
 from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
@@ -16,6 +16,8 @@ from trunkline.conversation.dispatch import Dispatcher, Feature
 from trunkline.conversation.threads import Threads
 from trunkline.errors import MisuseError, RegistrationError
 from trunkline.facts import Observer, Observers
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.methods import METHODS
 from trunkline.protocol.types import (
     Empty,
     Icon,
@@ -27,21 +29,28 @@ from trunkline.server.announcer import CHANGES, Announcer
 from trunkline.server.connection import Connection, Shared
 from trunkline.server.context import Context
 from trunkline.server.features import FEATURES
-from trunkline.server.files import FileWatch, make_directory, make_file
-from trunkline.server.lifespan import Lifespan
-from trunkline.server.logbridge import ClientLogHandler
-from trunkline.server.middleware import AROUND, Middleware, surrounded
 from trunkline.server.offer import Offer, Switches
+from trunkline.server.options import DirectoryOptions, FileOptions, checked
 from trunkline.server.registrar import Registrar
 from trunkline.server.watchers import Watch, Watchers
-from trunkline.transports.channel import Channel
+from trunkline.transports.addresses import spelt
+from trunkline.transports.channel import Channel, Listener
 from trunkline.version import __version__
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Notification
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from trunkline.server.filewatch import FileWatch
+    from trunkline.server.lifespan import Lifespan
+    from trunkline.server.middleware import Middleware
+
 __all__ = ["Server"]
 
-M = TypeVar("M", bound=Middleware)
+M = TypeVar("M", bound="Middleware")
+
+_UNSUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/unsubscribe")
 
 
 class Server(Registrar):
@@ -96,10 +105,11 @@ class Server(Registrar):
         self._observers = Observers(_default_observers() if observers is None else observers)
         self._dispatcher = Dispatcher(features)
         self._middleware: list[Middleware] = []
-        self._lifespan = None if lifespan is None else Lifespan(lifespan)
+        self._lifespan = None if lifespan is None else _lifespan(lifespan)
         self._watchers: Watchers[Connection] = Watchers()
         self._on_roots_changed: list[Callable[[Context], Awaitable[None]]] = []
         self._connections: dict[Connection, None] = {}
+        self._listeners: list[Listener] = []
         self._announcer: Announcer | None = None
         self._given_clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -134,40 +144,39 @@ class Server(Registrar):
 
     # --- files -----------------------------------------------------------------------------------
 
-    def add_file(self, uri: str, path: str | PathLike[str], *, mime_type: str | None = None, **options: Any) -> None:
-        """Offers a file as a resource, watched while somebody is subscribed. Options as of `add_resource`."""
+    def add_file(self, uri: str, path: str | PathLike[str], **options: Unpack[FileOptions]) -> None:
+        """Offers a file as a resource, watched while somebody is subscribed."""
+        from trunkline.server.files import make_file
+
+        checked("a file", FileOptions, options)
         read = partial(self._read, thread=True)
-        self.resources.add(make_file(uri, path, self._offer, read, mime_type=mime_type, **options))
-        self._watch_files()
+        self.resources.add(make_file(uri, path, self._offer, read, **options))
+        self._file_watch()
 
-    def add_directory(
-        self,
-        uri: str,
-        folder: str | PathLike[str],
-        *,
-        mime_type: str | None = None,
-        listed: bool = True,
-        **options: Any,
-    ) -> None:
-        """Offers the files of a folder, and of those in it, as `scheme://{+path}`; links never lead outside.
+    def add_directory(self, uri: str, folder: str | PathLike[str], **options: Unpack[DirectoryOptions]) -> None:
+        """Offers the files of a folder, and of those in it, as `scheme://{+path}`; links never lead outside."""
+        from trunkline.server.files import make_directory
 
-        `listed=False` keeps them out of lists, which otherwise walk through the folder. Options as of `add_resource`.
-        """
+        checked("a directory", DirectoryOptions, options)
         read = partial(self._read, thread=True)
-        options["mime_type"] = mime_type
-        self.templates.add(make_directory(uri, folder, self._offer, read, listed=listed, **options))
-        self._watch_files()
+        self.templates.add(make_directory(uri, folder, self._offer, read, self._file_watch().shown, **options))
 
-    def _watch_files(self) -> None:
+    def _file_watch(self) -> "FileWatch":
+        from trunkline.server.filewatch import FileWatch
+
         if self._files is None:
-            self._files = FileWatch(self._offer, self._ready, self._send_updated)
+            changed = partial(self._changed, self.resources.kind)
+            self._files = FileWatch(self._offer, self._ready, self._send_updated, changed)
             self.on_first_subscriber(self._files.begin)
             self.on_last_unsubscribed(self._files.end)
+        return self._files
 
     # --- going around calls ----------------------------------------------------------------------
 
     def middleware(self, function: M) -> M:
         """Puts an async function `(call, next)` around every request that runs a handler; the first is outermost."""
+        from trunkline.server.middleware import AROUND, surrounded
+
         if not inspect.iscoroutinefunction(called(function)):
             raise RegistrationError(f"middleware {name_of(function)} must be an async function")
         self._middleware.append(function)
@@ -182,6 +191,8 @@ class Server(Registrar):
 
         The logger lets such records through from then on. Gives back the handler, for `removeHandler`.
         """
+        from trunkline.server.logbridge import ClientLogHandler
+
         self._offer.marks_calls = True
         for connection in self.connections:
             connection.mark_calls()
@@ -195,6 +206,16 @@ class Server(Registrar):
     def notify_updated(self, uri: str) -> None:
         """Tells the subscribers of a resource that it has changed. Callable from any thread."""
         self._post(partial(self._send_updated, uri))
+
+    def notify_list_changed(self, what: Literal["tools", "resources", "prompts"]) -> None:
+        """Tells every client that what it is shown in a list has changed, where nothing was added or removed: `allow`
+        or `list=` has another answer now. Callable from any thread."""
+        name = f"notifications/{what}/list_changed"
+        if name not in CHANGES.values():
+            why = f"there is no list of {what!r}; there are tools, resources and prompts"
+            raise MisuseError(why, kind="invalid_notification_type")
+        if self._connections:
+            self._post(partial(self._announce, name))
 
     def _send_updated(self, uri: str) -> None:
         name = "notifications/resources/updated"
@@ -240,6 +261,7 @@ class Server(Registrar):
         if self._shared is None or self._loop is not loop:
             if self._connections:
                 raise MisuseError("a server serves on one event loop at a time")
+            self._health.settle(self.tools.all())
             self._loop = loop
             self._thread = threading.get_ident()
             clock = self._given_clock or LoopClock(loop)
@@ -259,20 +281,34 @@ class Server(Registrar):
 
     def _departed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
+        if self._files is not None and not self._connections:
+            self._files.unheard()
         orphaned = self._watchers.subscriptions.drop(connection)
         if orphaned and self._watchers.on_last and self._loop is not None:
             task = self._loop.create_task(self._watchers.ended(orphaned))
             self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            task.add_done_callback(partial(self._ended, connection))
+
+    def _ended(self, connection: Connection, task: "asyncio.Task[None]") -> None:
+        """Watching has ended for one who is gone, which was nobody's request."""
+        self._background.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            call = Running(id="the end of a connection", method=_UNSUBSCRIBE, started=connection.now())
+            connection.report_failure(call, "-", error)
 
     async def start(self) -> None:
         """Enters the lifespan, if there is one and it has not been entered. `run()` does that by itself."""
+        self._health.settle(self.tools.all())
         if self._lifespan is not None:
             await self._lifespan.start(self)
 
     async def aclose(self) -> None:
-        """Ends every connection in good order and lets go of everything. A closed server can serve again."""
+        """Takes no more clients, ends every connection in good order and lets go of everything. A closed server can
+        serve again."""
         timeout = self.settings.drain_timeout
+        while self._listeners:
+            await self._listeners.pop().close()
         await asyncio.gather(*(connection.finish(timeout) for connection in self.connections))
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._shared is not None and self._announcer is not None:
@@ -281,16 +317,50 @@ class Server(Registrar):
         if self._files is not None:
             self._files.close()
         self._loop = self._thread = self._shared = self._announcer = None
+        self._health.unsettle()
         if self._lifespan is not None:
             await self._lifespan.stop()
 
-    def run(self, transport: Literal["stdio"] = "stdio") -> None:
-        """Serves until the other side goes, or Ctrl+C. This is the last line of most programs."""
-        if transport != "stdio":
-            raise MisuseError(f"transport {transport!r} is not one of: stdio")
-        from trunkline.server.run import run_stdio
+    async def listen(self, address: str, *, tls: "SSLContext | None" = None) -> Listener:
+        """Waits for clients, until `aclose()`: at `tcp://127.0.0.1:4000`, `unix:///run/server.sock`, or `tls://…` with
+        a context that has the server's certificate. Port 0 lets the system choose: the listener's address has it."""
+        from trunkline.server.run import listener
 
-        run_stdio(self)
+        await self.start()
+        made = await listener(self, address, tls, self._ready().clock)
+        self._listeners.append(made)
+        return made
+
+    def run(
+        self,
+        transport: Literal["stdio", "tcp", "unix"] = "stdio",
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        path: str | PathLike[str] | None = None,
+        tls: "SSLContext | None" = None,
+    ) -> None:
+        """Serves until Ctrl+C or SIGTERM, on stdio also until the other side goes. This is the last line of most
+        programs. `host`, `port` and `tls` are for "tcp", `path` is for "unix"."""
+        from trunkline.server.run import run_listening, run_stdio
+
+        match transport:
+            case "stdio":
+                run_stdio(self)
+            case "tcp":
+                run_listening(self, f"{'tls' if tls else 'tcp'}://{spelt(host, port)}", tls)
+            case "unix" if path is not None:
+                run_listening(self, f"unix://{fspath(path)}", None)
+            case "unix":
+                raise MisuseError('transport "unix" needs the path of a socket: run("unix", path="/run/server.sock")')
+            case _:
+                raise MisuseError(f"transport {transport!r} is not one of: stdio, tcp, unix")
+
+
+def _lifespan(make: Callable[[Any], Any]) -> "Lifespan":
+    from trunkline.server.lifespan import Lifespan
+
+    return Lifespan(make)
 
 
 def _default_observers() -> list[Observer]:

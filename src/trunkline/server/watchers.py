@@ -33,9 +33,27 @@ class Watchers(Generic[S]):
         """Subscribes, once watching has begun. If a watcher raises, there is no subscription."""
         async with self._turn(uri):
             if not self.subscriptions.subscribers(uri):
-                for watch in self.on_first:
-                    await _called(watch, uri)
+                await self._begin(uri)
             self.subscriptions.add(uri, subscriber)
+
+    async def _begin(self, uri: str) -> None:
+        for number, watch in enumerate(self.on_first):
+            try:
+                await _called(watch, uri)
+            except BaseException:
+                if number:  # others have begun already, and nobody will be there to end it
+                    await self._end(uri)
+                raise
+
+    async def _end(self, uri: str) -> list[Exception]:
+        """Tells everybody; gives what they raised."""
+        failed: list[Exception] = []
+        for watch in self.on_last:
+            try:
+                await _called(watch, uri)
+            except Exception as error:  # noqa: BLE001 - the others have to end all the same
+                failed.append(error)
+        return failed
 
     async def stopped(self, uri: str, subscriber: S) -> None:
         """Ends a subscription; without one there is nothing to end."""
@@ -43,12 +61,14 @@ class Watchers(Generic[S]):
             await self.ended([uri])
 
     async def ended(self, uris: Iterable[str]) -> None:
-        """Ends watching what nobody is subscribed to any more."""
+        """Ends watching what nobody is subscribed to any more: all of it, though some watcher may raise."""
+        failed: list[Exception] = []
         for uri in uris:
             async with self._turn(uri):
                 if not self.subscriptions.subscribers(uri):
-                    for watch in self.on_last:
-                        await _called(watch, uri)
+                    failed += await self._end(uri)
+        if failed:
+            raise failed[0]
 
     def _turn(self, uri: str) -> asyncio.Lock:
         return self._turns.setdefault(uri, asyncio.Lock())

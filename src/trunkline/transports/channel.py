@@ -22,6 +22,7 @@ class ChannelInfo(Struct, frozen=True):
 
     transport: str
     peer: str = ""
+    may_vanish: bool = False  # the peer, without a word, as over a network: silence is worth a ping then
 
 
 class Origin(Struct, frozen=True):

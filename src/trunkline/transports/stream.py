@@ -5,22 +5,27 @@ gives it a `Sink` to write to. It stops reading while too much is unsent, and cu
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from trunkline.config import Settings
 from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
-from trunkline.wire.codec import decode, to_json
-from trunkline.wire.framing import Framing, LengthFramer, detect
+from trunkline.wire.codec import decode, encode, to_lines
+from trunkline.wire.framing import Foreign, Framing, LengthFramer, LineFramer, detect
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
 
-__all__ = ["Sink", "Source", "StreamChannel"]
+__all__ = ["Sink", "Source", "Spoken", "StreamChannel"]
 
 AT_ONCE: Final = 64  # messages; their answers are written before more are handed up
 
+Spoken = Literal["lines", "headers"]
+"""How messages are framed: each on a line of its own, or each after a header with its length."""
+
 
 class Sink(Protocol):
-    """Where bytes go. `write` takes all of them and never waits; `unsent` says how many still lie here."""
+    """Where bytes go. `write` takes all of them and never waits; `unsent` says how many still lie here, and `finish`
+    waits until none do."""
 
     @property
     def unsent(self) -> int: ...
@@ -31,7 +36,8 @@ class Sink(Protocol):
 
 
 class Source(Protocol):
-    """Where bytes come from; it can be asked to be quiet."""
+    """Where bytes come from; it can be asked to be quiet. `close` begins the end of the whole stream, both ways, and
+    `gone` waits until nothing of it is left."""
 
     def pause(self) -> None: ...
 
@@ -39,18 +45,36 @@ class Source(Protocol):
 
     def close(self) -> None: ...
 
+    async def gone(self) -> None: ...
+
 
 class StreamChannel:
     """A channel over a byte stream."""
 
-    def __init__(self, info: ChannelInfo, *, max_frame: int, settings: Settings, origin: Origin | None = None) -> None:
+    def __init__(
+        self,
+        info: ChannelInfo,
+        *,
+        max_frame: int,
+        settings: Settings,
+        origin: Origin | None = None,
+        framing: Spoken | None = None,
+        strict: bool = False,
+        reads_on: bool = False,
+    ) -> None:
+        """`framing` is how messages go out; by default as the peer's do, on lines until that is known. `strict` ends
+        the line when the peer's first bytes belong to no message; else they are taken for a bad one. `reads_on` goes
+        on reading while too much is unsent: a client has to, or both could wait for the other to read for ever."""
         self._info = info
         self._settings = settings
         self._unsent_high = settings.unsent_high
         self._origin = origin or Origin()
         self._max_frame = max_frame
-        self._framing: Framing | None = None  # until the first bytes have shown which
-        self._lines = True  # how messages go out
+        self._framing: Framing | None = None  # of what comes in, once the first bytes have shown it
+        self._start = b""  # bytes that did not show it yet
+        self._strict = strict
+        self._wrap = LengthFramer(max_frame).wrap if framing == "headers" else None  # what goes out; None for lines
+        self._in_kind = framing is None
         self._loop = asyncio.get_running_loop()
         self._arrived: list[Incoming] = []  # and not handed up yet
         self._out: list[bytes] = []  # framed, and not written yet
@@ -58,7 +82,9 @@ class StreamChannel:
         self._handing_up = False  # what is sent meanwhile goes out at the end of it
         self._flush_scheduled = False
         self._held = False  # by the receiver
+        self._reads_on = reads_on
         self._clogged = False  # by a peer that does not read
+        self._stopped = False  # reading, for that reason
         self._drained: asyncio.Future[None] | None = None
         self._closed: Closed | None = None
         self._receiver: Receiver | None = None
@@ -79,11 +105,13 @@ class StreamChannel:
     def feed(self, data: bytes) -> None:
         """Takes what a read brought and hands up the messages in it: not too many at once, and none that is not wanted
         now or whose answer the peer would not read; those wait until this is called again, with nothing if need be."""
-        framing = self._framing or self._detect(data)
-        if framing is None:
-            return
-        self._arrived += [decode(frame) for frame in framing.feed(data)]
-        while self._arrived and not (self._held or self._clogged or self._handing_up or self._closed is not None):
+        if self._framing is None:
+            known = self._detect(data)
+            if known is None or self._framing is None:
+                return
+            data = known
+        self._arrived += [decode(frame) for frame in self._framing.feed(data)]
+        while self._arrived and not (self._held or self._stopped or self._handing_up or self._closed is not None):
             messages, self._arrived = self._arrived, []
             if len(messages) > AT_ONCE:
                 messages, self._arrived = messages[:AT_ONCE], messages[AT_ONCE:]
@@ -96,10 +124,21 @@ class StreamChannel:
             if self._out:
                 self._flush()
 
-    def _detect(self, data: bytes) -> Framing | None:
-        self._framing = detect(data, self._max_frame)
-        self._lines = not isinstance(self._framing, LengthFramer)
-        return self._framing
+    def _detect(self, data: bytes) -> bytes | None:
+        """Looks at the first bytes; gives them all once they have shown how they are framed."""
+        start = self._start + data
+        found = detect(start, self._max_frame)
+        if isinstance(found, Foreign) and self._strict:
+            self.lost(Closed(found.why))
+            return None
+        if found is None:
+            self._start = start.lstrip()  # some bytes of a name at most
+            return None
+        self._framing = LineFramer(self._max_frame) if isinstance(found, Foreign) else found
+        self._start = b""
+        if self._in_kind and isinstance(found, LengthFramer):
+            self._wrap = found.wrap
+        return start
 
     def pause(self) -> None:
         """Reads no more for now."""
@@ -115,7 +154,7 @@ class StreamChannel:
         if self._source is None:
             return
         self.feed(b"")  # what was held back comes first
-        if self._held or self._clogged:
+        if self._held or self._stopped:
             self._source.pause()
         else:
             self._source.resume()
@@ -126,8 +165,11 @@ class StreamChannel:
         """Takes a message; it leaves with others, at the end of this hand-over or turn of the loop."""
         if self._closed is not None:
             return
-        frame = message.frame if isinstance(message, Encoded) else to_json(message)
-        self._out.append(frame + b"\n" if self._lines or self._framing is None else self._framing.wrap(frame))
+        if self._wrap is None:
+            frame = message.frame + b"\n" if type(message) is Encoded else to_lines((message,))
+        else:
+            frame = self._wrap(encode(message))
+        self._out.append(frame)
         self._gathered += len(frame)
         if self._gathered > self._unsent_high:
             self._flush()  # too much to gather: what the peer does not read counts from now on
@@ -152,10 +194,10 @@ class StreamChannel:
         if unsent > self._settings.unsent_limit:
             self.lost(Closed(f"the peer left {unsent} bytes unread"))
         elif unsent > self._settings.unsent_high and not self._clogged:
-            self._clogged = True
+            self._clogged, self._stopped = True, not self._reads_on
             self._regulate()
         elif self._clogged and unsent <= self._settings.unsent_high // 2:
-            self._clogged = False
+            self._clogged = self._stopped = False
             self._regulate()
             self._release()
 
@@ -172,11 +214,19 @@ class StreamChannel:
 
     # --- the end -------------------------------------------------------------------------------
 
+    def ended(self, closed: Closed) -> None:
+        """The peer has ended the stream: what it said before is handed up, even to a receiver that has paused."""
+        while self._arrived and not self._handing_up and self._closed is None:
+            self._held = self._stopped = False
+            self.feed(b"")
+        self.lost(closed)
+
     def lost(self, closed: Closed) -> None:
         """The stream broke, or is given up: nothing more comes or goes."""
         if self._closed is not None:
             return
         self._closed = closed
+        self._out.clear()
         self._release()
         if self._source is not None:
             self._source.close()
@@ -184,11 +234,15 @@ class StreamChannel:
             self._receiver.closed(closed)
 
     async def close(self) -> None:
-        """Sends what is unsent and ends."""
+        """Sends what is unsent, unless the peer takes too long to read it, and ends."""
         if self._closed is None:
             self._flush()
         try:
             if self._sink is not None:
-                await self._sink.finish()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.drain_timeout):
+                        await self._sink.finish()
         finally:
             self.lost(Closed("closed"))
+        if self._source is not None:
+            await self._source.gone()

@@ -3,13 +3,20 @@
 `decode` never raises. A well-formed message takes one pass over the bytes, with params, result and error
 left as `Raw` for whoever knows their type. Anything else is read again, slowly, to say what is wrong with
 it and to whom the complaint should go.
+
+Each level of `Raw` looks at its bytes once more, so a long request is read to plain values instead, at once and as a
+whole (`Plain`). Decoders take these as well as JSON, and find the same in them: whatever is refused, and whatever
+plain values cannot tell, is read again as it was written. They are more lenient in one thing: of a member that stands
+there twice, only the last has to fit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.inspect import RawType, StructType, type_info
 
 from trunkline.wire.framing import BadFrame, TooLarge
 from trunkline.wire.messages import (
@@ -27,7 +34,10 @@ from trunkline.wire.messages import (
 )
 
 __all__ = [
+    "LONG",
     "DecodeError",
+    "Plain",
+    "as_written",
     "decode",
     "decode_response",
     "decoder",
@@ -35,7 +45,10 @@ __all__ = [
     "encode_request",
     "encode_response",
     "encoder",
+    "json_decoder",
+    "text_to_raw",
     "to_json",
+    "to_lines",
     "to_raw",
 ]
 
@@ -49,9 +62,26 @@ DecodeError = msgspec.DecodeError
 MAX_BATCH: Final = 1000  # messages; each is answered, so a line of small change would be answered with a flood
 T = TypeVar("T")
 
+LONG: Final = 32 * 1024  # bytes or characters; from there on a second look costs more than a second way
+
+
+class Plain:
+    """JSON that was read already, to plain values, and a function that gives it as it was written."""
+
+    __slots__ = ("raw", "values")
+
+    def __init__(self, values: Any, raw: Callable[[], Raw]) -> None:
+        self.values = values
+        self.raw = raw
+
+
 _encoder: Final = msgspec.json.Encoder()
 to_json: Final[Callable[[Any], bytes]] = _encoder.encode
 """Any value as JSON. Raises TypeError for one that has none."""
+
+
+to_lines: Final[Callable[[Sequence[Any]], bytes]] = _encoder.encode_lines
+"""Values as JSON, each with the end of a line, which would have to be appended to a copy otherwise."""
 
 
 class _Envelope(Struct):
@@ -69,9 +99,17 @@ class _Older(Struct, tag_field="jsonrpc", tag="1.0"):
     """Stands beside `Request`, so that `jsonrpc` has to be there: a type that is read alone may go untagged."""
 
 
+class _LongRequest(Request):
+    """A request whose params are read with it."""
+
+    params: Any = UNSET
+
+
 _read_request: Final = msgspec.json.Decoder(Request | _Older).decode  # most of what a server reads
 _read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 _read_any: Final = msgspec.json.Decoder().decode
+_read_long: Final = msgspec.json.Decoder(_LongRequest | _Older).decode
+_read_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _read_array: Final = msgspec.json.Decoder(list[Raw]).decode
 _OPENING_BRACE: Final = ord("{")
 
@@ -81,6 +119,8 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
     if not isinstance(frame, bytes):
         limit = frame.limit if isinstance(frame, TooLarge) else None
         return Malformed(INVALID_REQUEST, frame.why, limit=limit)
+    if len(frame) >= LONG and (long := _decode_long(frame)) is not None:
+        return long
     try:
         if not frame.isascii():
             frame.decode()  # all of it, now: what stays raw would be found unreadable much later
@@ -88,15 +128,34 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
             request = _read_request(frame)
         except DecodeError:  # the rest goes the longer way
             return _classify(_read_envelope(frame))
-        if isinstance(request, _Older):
+        if type(request) is not Request:
             return _classify(_read_envelope(frame))
-        if request.params is UNSET or memoryview(request.params)[0] == _OPENING_BRACE:
+        # The last member of what ends like that is an object, and `params` is the only one that can be.
+        if frame.endswith(b"}}") or request.params is UNSET or memoryview(request.params)[0] == _OPENING_BRACE:
             return request
         return _params_of_no_use(request.params, request.id)
     except UnicodeDecodeError as error:
         return Malformed(PARSE_ERROR, f"not UTF-8: {error.reason} at byte {error.start}")
     except (DecodeError, RecursionError):
         return _diagnose(frame)
+
+
+def _decode_long(frame: bytes) -> Request | None:
+    """A request, read as a whole; None for whatever is not a good one, which then is looked at as usual."""
+    try:
+        request = _read_long(frame)
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, not a request, or without params
+        return None
+    params: Any = request.params if type(request) is _LongRequest else None
+    if not isinstance(params, dict):
+        return None
+    plain: Any = Plain(cast("Any", params), lambda: _params_in(frame))
+    return Request(request.id, request.method, plain)
+
+
+def _params_in(frame: bytes) -> Raw:
+    request: Any = _read_request(frame)
+    return request.params
 
 
 def _classify(envelope: _Envelope) -> Message | Malformed:
@@ -201,8 +260,8 @@ def _read_item(frame: bytes) -> Message | Malformed:
     return cast("Message | Malformed", decode(frame))  # only an array is a batch
 
 
-def encode(message: Message | Encoded) -> bytes:
-    """The frame of a message, without any framing around it."""
+def encode(message: Message | Encoded | Sequence[Message]) -> bytes:
+    """The frame of a message, or of a batch of them, without any framing around it."""
     return message.frame if isinstance(message, Encoded) else _encoder.encode(message)
 
 
@@ -224,11 +283,68 @@ def decode_response(frame: bytes) -> Response | ErrorResponse:
     raise ValueError(message.why if isinstance(message, Malformed) else "not an answer")
 
 
-def decoder(kind: type[T], hook: Callable[[type, Any], Any] | None = None) -> Callable[[bytes | Raw], T]:
+def json_decoder(kind: type[T], hook: Callable[[type, Any], Any] | None = None) -> Callable[[bytes | Raw], T]:
     """A function that reads JSON into `kind`, and raises `DecodeError` for JSON that does not fit.
 
     `hook` reads the types that are not known here."""
     return msgspec.json.Decoder(kind, dec_hook=hook).decode
+
+
+def decoder(kind: type[T], hook: Callable[[type, Any], Any] | None = None) -> Callable[[bytes | Raw | Plain], T]:
+    """The same for JSON that may have been read already."""
+    decode, converter = json_decoder(kind, hook), _Converter(kind, hook)
+
+    def read(source: bytes | Raw | Plain) -> T:
+        if not isinstance(source, Plain):
+            return decode(source)
+        try:
+            return converter.convert(source)
+        except (ValueError, TypeError, RecursionError):
+            return decode(source.raw())
+
+    return read
+
+
+class _Converter:
+    """Makes plain values into a type, or raises; finds out at its first use what that takes."""
+
+    __slots__ = ("_found", "_hook", "_kind")
+
+    def __init__(self, kind: Any, hook: Callable[[type, Any], Any] | None) -> None:
+        self._kind = kind
+        self._hook = hook
+        self._found: tuple[bool, dict[str, str]] | None = None
+
+    def convert(self, source: Plain) -> Any:
+        self._found = self._found or _inspected(self._kind)
+        exact, raws = self._found
+        values = source.values
+        if not exact:
+            raise TypeError("a float has lost digits that a Decimal would keep")
+        if not raws:
+            return msgspec.convert(values, self._kind, dec_hook=self._hook, str_keys=True)
+        others = {name: value for name, value in values.items() if name not in raws}
+        typed = msgspec.convert(others, self._kind, dec_hook=self._hook, str_keys=True)
+        for name in raws.keys() & values.keys():
+            setattr(typed, raws[name], Plain(values[name], partial(_member, source, name)))
+        return typed
+
+
+def _inspected(kind: Any) -> tuple[bool, dict[str, str]]:
+    """Whether plain values tell all that a type wants to know; and its members that stay raw, by their JSON names."""
+    found = type_info(kind)
+    fields = found.fields if isinstance(found, StructType) else ()
+    raws = {field.encode_name: field.name for field in fields if isinstance(field.type, RawType)}
+    return "DecimalType(" not in repr(found), raws
+
+
+def _member(source: Plain, name: str) -> Raw:
+    return _read_members(source.raw())[name]
+
+
+def as_written(source: Raw | Plain) -> Raw:
+    """JSON as it was written, whether or not it has been read."""
+    return source.raw() if type(source) is Plain else cast("Raw", source)
 
 
 def encoder(hook: Callable[[Any], Any]) -> Callable[[Any], bytes]:
@@ -239,3 +355,21 @@ def encoder(hook: Callable[[Any], Any]) -> Callable[[Any], bytes]:
 def to_raw(value: Any) -> Raw:
     """Any value as JSON that can stand inside a message, made once."""
     return Raw(_encoder.encode(value))
+
+
+def text_to_raw(text: str) -> Raw:
+    """A long text as JSON that can stand inside a message, twice if need be; made once, and quickly."""
+    try:
+        return Raw(_text_writer()(text))
+    except TypeError:  # orjson's word for a lone surrogate; everybody shall hear the same
+        return to_raw(text)
+
+
+@cache
+def _text_writer() -> Callable[[str], bytes]:
+    """orjson, where it is installed. What it writes is the same, to the byte."""
+    try:
+        import orjson
+    except ImportError:
+        return to_json
+    return orjson.dumps

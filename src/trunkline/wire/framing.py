@@ -4,20 +4,25 @@ A framer is fed bytes as they come and gives the frames that are whole. A fault 
 so what came before it is still delivered, and what comes after it too. It never holds more than one frame of the
 largest size allowed: what is longer is dropped as it arrives.
 
-`detect` looks at the first bytes of a connection and settles for one of the two; answers are framed in kind.
+`detect` looks at the first bytes of a connection and settles for one of the two, or for neither; answers are framed
+in kind.
 """
 
 from typing import Final, Protocol
 
 from msgspec import Struct
 
-__all__ = ["BadFrame", "Frame", "Framing", "LengthFramer", "LineFramer", "TooLarge", "detect"]
+__all__ = ["BadFrame", "Foreign", "Frame", "Framing", "LengthFramer", "LineFramer", "TooLarge", "detect"]
 
 MAX_HEADER: Final = 8 * 1024  # a header block is one or two short lines; more is no header block
 _SMALL: Final = 4096  # pieces below this are joined early: a trickle must not take up many times its own size
+_LONG: Final = 32 * 1024  # from here on lines are found, not split: that is quicker for few long ones
 _BLANK: Final = b" \t\r\n"
 _LENGTH_NAME: Final = b"content-length"
 _HEADER_ENDS: Final = (b"\r\n\r\n", b"\n\n")
+_HEADER_NAMES: Final = (_LENGTH_NAME, b"content-type")  # what a header block may begin with
+_LONGEST_NAME: Final = max(map(len, _HEADER_NAMES))
+_SHOWN: Final = 40  # bytes of what a stranger says
 
 
 class TooLarge(Struct, frozen=True):
@@ -38,6 +43,17 @@ class BadFrame(Struct, frozen=True):
 
 
 Frame = bytes | TooLarge | BadFrame
+
+
+class Foreign(Struct, frozen=True):
+    """Stands for a peer that speaks something else, with the beginning of what it said."""
+
+    start: bytes
+
+    @property
+    def why(self) -> str:
+        """A sentence about the peer."""
+        return f"the peer speaks something else: it began with {self.start.decode('ascii', 'replace')!r}"
 
 
 class Framing(Protocol):
@@ -63,9 +79,12 @@ class LineFramer:
 
     def feed(self, data: bytes) -> list[Frame]:
         """Takes what has arrived and gives the frames that are whole now, in order; what is too long as a fault."""
-        lines: list[bytes] = data.split(b"\n")
+        size = len(data)
+        if data.find(b"\n") == size - 1 and not self._kept and 0 < size <= self._max_frame:  # one whole line
+            return [] if data.isspace() else [data[:-1]]
+        lines: list[bytes] = data.split(b"\n") if size < _LONG else _cut(data)
         rest = lines.pop()
-        if self._kept or len(data) > self._max_frame:
+        if self._kept or size > self._max_frame:
             frames = self._measured(lines)
         else:  # no line in it can be too long
             frames: list[Frame] = [line for line in lines if line and not line.isspace()]
@@ -104,6 +123,17 @@ class LineFramer:
     def wrap(self, frame: bytes) -> bytes:
         """A frame as it goes out."""
         return frame + b"\n"
+
+
+def _cut(data: bytes) -> list[bytes]:
+    """The same as splitting it at its line ends."""
+    lines: list[bytes] = []
+    start = 0
+    while (end := data.find(b"\n", start)) >= 0:
+        lines.append(data[start:end])
+        start = end + 1
+    lines.append(data[start:])
+    return lines
 
 
 def _without_return(line: bytes | None, max_frame: int) -> bytes | TooLarge:
@@ -199,12 +229,18 @@ def _length_in(block: bytes) -> int | str:
     return "the header block has no Content-Length"
 
 
-def detect(start: bytes, max_frame: int) -> Framing | None:
-    """The framing that a peer's first bytes show; None while they are blank.
+def detect(start: bytes, max_frame: int) -> Framing | Foreign | None:
+    """The framing that a peer's first bytes show; None while they show nothing yet, then ask again with more of them.
 
-    No JSON text begins with a C, so one byte tells a header from a message.
+    A message begins with a bracket, and a header block with one of two names. Whoever begins with anything else, such
+    as a request of another protocol, is `Foreign`.
     """
-    first = start.lstrip(_BLANK)[:1]
-    if not first:
+    shown = start.lstrip(_BLANK)
+    if not shown:
         return None
-    return LengthFramer(max_frame) if first in b"cC" else LineFramer(max_frame)
+    if shown[0] in b"{[":
+        return LineFramer(max_frame)
+    first = shown[:_LONGEST_NAME].lower()
+    if first.startswith(_HEADER_NAMES):
+        return LengthFramer(max_frame)
+    return None if any(name.startswith(first) for name in _HEADER_NAMES) else Foreign(shown[:_SHOWN])

@@ -23,7 +23,7 @@ from trunkline.errors import (
 )
 from trunkline.facts import OpeningStep, PhaseChanged, ReconnectStep
 from trunkline.protocol.lifecycle import FOUNDING, Phase
-from trunkline.testing import ManualClock, RecordingObserver, ScriptedServer
+from trunkline.testing import Faults, ManualClock, RecordingObserver, ScriptedServer
 
 READ_ONLY = {"name": "look", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
 IDEMPOTENT = {"name": "put", "inputSchema": {"type": "object"}, "annotations": {"idempotentHint": True}}
@@ -478,6 +478,32 @@ async def test_a_subscription_that_cannot_be_renewed_keeps_nobody(scene: Scene) 
     line = await scene.server.connected(2)
     line.error(await line.request("resources/subscribe"), -32002, "gone")
     await scene.client.ping()
+
+
+async def test_a_handshake_that_fails_on_the_way_back_is_one_more_attempt_and_no_failure(scene: Scene) -> None:
+    scene.server.revision = "2099-01-01"
+    scene.server.line.die()
+    await scene.server.connected(2)
+    await settle()
+    assert scene.client.phase is Phase.RECONNECTING
+    assert scene.failures == []
+    scene.server.revision = None
+    scene.clock.advance(1)
+    await scene.server.connected(3)
+    await scene.client.ping()
+    back = ["RECONNECTING", "CONNECTING", "INITIALIZING"]
+    assert scene.phases()[3:] == [*back, *back, "READY"]
+
+
+@pytest.mark.parametrize("last", ["initialize", "notifications/initialized"])
+async def test_a_line_that_breaks_with_a_message_of_the_handshake_has_told_every_phase_before(last: str) -> None:
+    scene = Scene()
+    client = Client(Faults().kill(sent=last).on(scene.server), observers=[scene.observer])
+    with pytest.raises(ConnectionClosed, match="killed by a fault"):
+        await client.open()
+    way = ["CONNECTING", "INITIALIZING", "READY", "FAILED"]
+    assert scene.phases() == [phase for phase in way if last != "initialize" or phase != "READY"]
+    await client.close()
 
 
 # --- silence -----------------------------------------------------------------------------------------

@@ -165,3 +165,10 @@ def test_what_a_tool_says_of_its_failure_is_a_result_and_elsewhere_an_error(erro
     as_error = failure_of(error, GET, NEWEST).answer
     assert isinstance(as_error, InternalError)
     assert "read me" in as_error.message
+
+
+@pytest.mark.parametrize("data", [[1, 2], "why", 0])
+def test_p26_the_data_of_a_failed_tool_may_be_any_json(data: Any) -> None:
+    answer = failure_of(InternalError("broken", data=data), CALL, NEWEST).answer
+    assert isinstance(answer, CallToolResult)
+    assert answer.meta == {"trunkline/error": data}

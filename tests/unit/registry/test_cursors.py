@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from trunkline.errors import InvalidCursor
+from trunkline.errors import CursorExpired, InvalidCursor
 from trunkline.registry.cursors import Cursors
 
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_+/="
@@ -60,3 +60,39 @@ def test_those_who_share_a_key_read_each_others_cursors_and_others_do_not() -> N
     assert Cursors(KEY).open("tool", cursor) == 7
     with pytest.raises(InvalidCursor):
         Cursors().open("tool", cursor)
+
+
+@given(position=st.integers(0, 2**64 - 1), given_at=st.floats(0, 1e9), waited=st.floats(0, 60))
+def test_y03_a_cursor_that_expires_is_good_for_its_lifetime(position: int, given_at: float, waited: float) -> None:
+    cursors = Cursors(lifetime=60)
+
+    assert (
+        cursors.open("tool", cursors.seal("tool", position, given_at), int(given_at * 1000) / 1000 + waited) == position
+    )
+
+
+@given(given_at=st.floats(0, 1e9), late=st.floats(0.01, 1e6))
+def test_y03_a_cursor_that_was_given_too_long_ago_has_expired(given_at: float, late: float) -> None:
+    cursors = Cursors(lifetime=60)
+
+    with pytest.raises(CursorExpired, match="was good for 60 s"):
+        cursors.open("tool", cursors.seal("tool", 1, given_at), given_at + 60 + late)
+
+
+@given(index=st.integers(0, 31), character=st.sampled_from(ALPHABET))
+def test_y02_the_moment_in_a_cursor_cannot_be_altered_either(index: int, character: str) -> None:
+    cursors = Cursors(KEY, lifetime=60)
+    cursor = cursors.seal("tool", 1, 1000.0)
+    assume(cursor[index] != character)
+
+    with pytest.raises(InvalidCursor):
+        cursors.open("tool", cursor[:index] + character + cursor[index + 1 :], 1000.0)
+
+
+def test_y03_cursors_that_expire_and_those_that_do_not_are_not_mistaken_for_each_other() -> None:
+    lasting, expiring = Cursors(KEY), Cursors(KEY, lifetime=60)
+
+    with pytest.raises(InvalidCursor):
+        lasting.open("tool", expiring.seal("tool", 1))
+    with pytest.raises(InvalidCursor):
+        expiring.open("tool", lasting.seal("tool", 1))

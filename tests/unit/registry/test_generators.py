@@ -1,13 +1,13 @@
 """Tools that are generators."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
 import pytest
 
 from trunkline import Context, Depends, Image, ImageContent, Progress, Server
-from trunkline.errors import RegistrationError
 from trunkline.testing import RawPeer
 
 PNG = b"\x89PNG\r\n\x1a\n..."
@@ -92,9 +92,150 @@ async def test_a_generator_that_is_cancelled_cleans_up() -> None:
         await closed.wait()
 
 
-def test_a_generator_with_dependencies_is_refused() -> None:
-    def needing(value: Annotated[int, Depends(lambda: 1)]) -> Iterator[int]:
-        yield value
+async def test_a_plain_generator_whose_caller_is_gone_is_let_go_at_its_next_piece() -> None:
+    loop, began, closed = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    go = threading.Event()
 
-    with pytest.raises(RegistrationError, match="a generator cannot have dependencies"):
-        Server("generators").add_tool(needing)
+    def endless() -> Iterator[int]:
+        try:
+            while True:
+                loop.call_soon_threadsafe(began.set)
+                go.wait(10)
+                yield 1
+        finally:
+            loop.call_soon_threadsafe(closed.set)
+
+    server = Server("generators")
+    server.add_tool(endless)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        call = peer.call("tools/call", {"name": "endless"})
+        await began.wait()
+        peer.notify("notifications/cancelled", {"requestId": call})
+        await peer.quiet()
+        go.set()
+        await closed.wait()
+
+
+# --- with dependencies -----------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """A dependency of either kind, and what happened in which order."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    async def pool(self) -> AsyncIterator[str]:
+        self.steps.append("pool opened")
+        yield "pool"
+        self.steps.append("pool closed")
+
+    def cursor(self) -> Iterator[str]:
+        self.steps.append("cursor opened")
+        yield "cursor"
+        self.steps.append("cursor closed")
+
+
+def needing(recorder: Recorder, *, plain: bool, context: bool) -> Any:
+    """A generator that needs both kinds, and may ask for the context too."""
+    pool, cursor = Annotated[str, Depends(recorder.pool)], Annotated[str, Depends(recorder.cursor)]
+
+    def pieces(limit: int, given: tuple[str, ...], ctx: Context | None) -> Iterator[Any]:
+        assert given == ("pool", "cursor")
+        assert isinstance(ctx, Context) is context
+        for number in range(limit):
+            yield Progress(number + 1)
+            recorder.steps.append(f"piece {number}")
+            yield number
+
+    async def tool(limit: int, a: pool, b: cursor) -> AsyncIterator[Any]:
+        for piece in pieces(limit, (a, b), None):
+            yield piece
+
+    async def tool_with_context(limit: int, a: pool, ctx: Context, b: cursor) -> AsyncIterator[Any]:
+        for piece in pieces(limit, (a, b), ctx):
+            yield piece
+
+    def plain_tool(limit: int, a: pool, b: cursor) -> Iterator[Any]:
+        yield from pieces(limit, (a, b), None)
+
+    def plain_tool_with_context(ctx: Context, limit: int, a: pool, b: cursor) -> Iterator[Any]:
+        yield from pieces(limit, (a, b), ctx)
+
+    if plain:
+        return plain_tool_with_context if context else plain_tool
+    return tool_with_context if context else tool
+
+
+@pytest.mark.parametrize("context", [False, True])
+@pytest.mark.parametrize(("plain", "thread"), [(False, None), (True, None), (True, False)])
+async def test_what_a_generator_depends_on_is_there_until_its_last_piece(
+    plain: bool, thread: bool | None, context: bool
+) -> None:
+    recorder, server = Recorder(), Server("generators")
+    server.add_tool(needing(recorder, plain=plain, context=context), name="it", thread=thread)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        call = peer.call("tools/call", {"name": "it", "arguments": {"limit": 2}, "_meta": {"progressToken": 1}})
+        told = [(await peer.receive())["params"]["progress"] for _ in range(2)]
+        result = (await peer.answer_to(call))["result"]
+    assert told == [1, 2]
+    assert [block["text"] for block in result["content"]] == ["0", "1"]
+    opened, pieces, closed = recorder.steps[:2], recorder.steps[2:-2], recorder.steps[-2:]
+    assert opened == ["pool opened", "cursor opened"]
+    assert pieces == ["piece 0", "piece 1"]
+    assert closed == ["cursor closed", "pool closed"]
+
+
+async def test_a_generator_whose_piece_cannot_be_taken_is_closed_before_what_it_depends_on() -> None:
+    steps: list[str] = []
+
+    async def pool() -> AsyncIterator[str]:
+        try:
+            yield "pool"
+        finally:
+            steps.append("pool closed")
+
+    async def it(a: Annotated[str, Depends(pool)]) -> AsyncIterator[Any]:
+        try:
+            yield Progress("nonsense")  # type: ignore[arg-type]
+        finally:
+            steps.append("generator closed")
+
+    server = Server("generators", observers=[])
+    server.add_tool(it)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await peer.result("tools/call", {"name": "it"}))["isError"]
+    assert steps == ["generator closed", "pool closed"]
+
+
+async def test_what_a_generator_depends_on_is_torn_down_when_it_is_cancelled() -> None:
+    steps: list[str] = []
+    began, closed = asyncio.Event(), asyncio.Event()
+
+    async def pool() -> AsyncIterator[str]:
+        try:
+            yield "pool"
+        finally:
+            steps.append("pool closed")
+            closed.set()
+
+    async def endless(a: Annotated[str, Depends(pool)]) -> AsyncIterator[str]:
+        try:
+            yield a
+            began.set()
+            await asyncio.Event().wait()
+        finally:
+            steps.append("generator closed")
+
+    server = Server("generators")
+    server.add_tool(endless)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        call = peer.call("tools/call", {"name": "endless"})
+        await began.wait()
+        peer.notify("notifications/cancelled", {"requestId": call})
+        await closed.wait()
+    assert steps == ["generator closed", "pool closed"]

@@ -25,6 +25,7 @@ IN_BASE64 = base64.b64encode(PNG).decode()
         (Image, b"RIFF....WEBP", "image/webp"),
         (Audio, b"RIFF....WAVE", "audio/wav"),
         (Audio, b"ID3", "audio/mpeg"),
+        (Audio, b"\xff\xfb\x90", "audio/mpeg"),
         (Audio, b"OggS", "audio/ogg"),
         (Audio, b"fLaC", "audio/flac"),
     ],

@@ -87,10 +87,11 @@ def test_r21_a_duplicate_replaces_the_first_in_its_place_if_so_configured() -> N
 def test_r21_a_duplicate_replaces_the_first_with_a_warning_if_so_configured() -> None:
     registry = filled("a", on_duplicate="warn")
 
-    with pytest.warns(UserWarning, match="thing 'a' was registered before and is replaced"):
+    with pytest.warns(UserWarning, match="thing 'a' was registered before and is replaced") as warned:
         registry.add(Thing("a", 2))
 
     assert registry.get("a") == Thing("a", 2)
+    assert warned[0].filename == __file__
 
 
 def test_an_entry_that_is_replaced_while_disabled_stays_disabled() -> None:
@@ -264,3 +265,19 @@ def test_a13_ten_thousand_tools_can_be_added_replaced_removed_and_looked_up() ->
     assert registry.get("tool5000") == Thing("tool5000", 2)
     assert registry.get("tool4999") is None
     assert keys(registry)[4_998:5_000] == ["tool4998", "tool5000"]
+
+
+def test_y04_entries_that_are_passed_over_take_no_room_on_a_page() -> None:
+    registry = filled("a", "b", "c", "d")
+
+    first = registry.page(None, 2, without={"a"})
+
+    assert [thing.key for thing in first.entries] == ["b", "c"]
+    assert [thing.key for thing in registry.page(first.next_cursor, 2, without={"a"}).entries] == ["d"]
+
+
+def test_all_entries_are_given_in_order_enabled_or_not() -> None:
+    registry = filled("a", "b")
+    registry.disable("a")
+
+    assert registry.all() == [Thing("a"), Thing("b")]

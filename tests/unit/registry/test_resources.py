@@ -52,10 +52,11 @@ def test_y11_an_absolute_uri_passes(uri: str) -> None:
         ("", "invalid_uri", "it is empty"),
         ("::::", "invalid_uri", "it does not begin with a scheme"),
         ("readme", "invalid_uri", "it does not begin with a scheme"),
-        ("1a://b", "invalid_uri", "it does not begin with a scheme"),
-        ("doc://a b", "uri_syntax_error", "it has a character that no URI may have"),
-        ("doc://a\n", "uri_syntax_error", "it has a character that no URI may have"),
-        ('doc://"a"', "uri_syntax_error", "it has a character that no URI may have"),
+        ("1a://b", "uri_syntax_error", "it has a character where no URI may have it"),
+        ("ht!tp://[", "uri_syntax_error", "it has a character where no URI may have it"),
+        ("doc://a b", "uri_syntax_error", "it has a character where no URI may have it"),
+        ("doc://a\n", "uri_syntax_error", "it has a character where no URI may have it"),
+        ('doc://"a"', "uri_syntax_error", "it has a character where no URI may have it"),
     ],
 )
 def test_y11_r15_what_is_no_usable_uri_is_refused(uri: str, kind: str, why: str) -> None:
@@ -138,9 +139,11 @@ def test_a_whole_result_is_passed_on_if_its_contents_may_be_sent() -> None:
     good = ReadResourceResult([ResourceContents("doc://a", text="x")])
     bad = ReadResourceResult([ResourceContents("doc://a")])
 
-    assert resource("doc://readme", "x").result(good, "doc://readme") is good
+    entry = resource("doc://readme", lambda: good)
+    assert entry.run(entry.arguments, None, entry.key) is good
+    entry = resource("doc://readme", lambda: bad)
     with pytest.raises(BadResult):
-        resource("doc://readme", "x").result(bad, "doc://readme")
+        entry.run(entry.arguments, None, entry.key)
 
 
 # --- templates -----------------------------------------------------------------------------------
@@ -195,6 +198,20 @@ def test_r09_a_last_variable_may_span_segments_but_not_climb() -> None:
 
 def test_climbing_is_allowed_where_the_guard_is_off() -> None:
     assert read_template(template("file:///{path}", lambda path: path, guard=False), "file:///../a") == "../a"
+
+
+def test_y11_a_template_that_begins_with_a_variable_is_asked_for_uris_only() -> None:
+    entry = template("{+path}", lambda path: f"at {path}")
+
+    assert read_template(entry, "doc://a/b") == "at doc://a/b"
+    with pytest.raises(InvalidUri):
+        entry.arguments("a/b")
+
+
+def test_values_of_a_template_are_decoded_whatever_their_number() -> None:
+    assert read_template(template("x:{a}:{b}", lambda a, b: a + b), "x:1%20:2") == "1 2"
+    assert read_template(template("x:{a}:{b}", lambda a, b: a + b), "x:1:2") == "12"
+    assert read_template(template("x:{a.b}", lambda **more: more["a.b"]), "x:1") == "1"
 
 
 def test_a09_characters_of_a_template_mean_themselves() -> None:

@@ -175,7 +175,7 @@ def test_a_value_that_breaks_its_declared_type_is_a_bad_result(returns: Any, val
 
 def test_a_type_without_json_is_refused_with_a_sentence() -> None:
     with pytest.raises(
-        RegistrationError, match=r"^find: what it returns cannot be described: type .*complex"
+        RegistrationError, match=r"^find: what it returns cannot be described: complex is not supported"
     ) as caught:
         tool_output(list[complex], "find", DEFAULTS)
 

@@ -1,9 +1,10 @@
 """Choices in forms, and fields that no form can have."""
 
 import datetime
+import uuid
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 import msgspec
 import pytest
@@ -17,6 +18,10 @@ from trunkline.server.forms import Answer, form_of, read_answer
 
 class Number(Enum):
     ONE = 1
+
+
+class Nothing(Enum):
+    pass
 
 
 class Inner(Struct):
@@ -37,6 +42,8 @@ def fields_of(**fields: Any) -> dict[str, Any]:
         (tuple[Literal["a", "b"], ...], ["a", "b"], True),
         (list[Literal["a"]] | None, ["a"], True),
         (NotRequired[Annotated[Literal["a"], "note"]], ["a"], False),
+        (Required[list[Literal["a"]]], ["a"], True),
+        (Literal["b", None, "a"], ["b", "a"], False),  # noqa: PYI061 - some write it so
     ],
 )
 def test_eli_04_a_choice_is_found_in_its_annotation(annotation: Any, values: list[str], *, many: bool) -> None:
@@ -54,6 +61,7 @@ def test_what_is_no_choice_is_none(annotation: Any) -> None:
         (Literal[1, 2], "can be 1"),
         (Number, "can be 1"),
         (Annotated[str, Titles(a="A")], "nothing to choose from"),
+        (Nothing, "nothing to choose from: Nothing has no members"),
         (Annotated[Literal["a"], Titles(b="B")], "title for 'b'"),
         (Annotated[list[Literal["a"]], EnumNames(a="A")], "no EnumNames"),
         (Inner, "cannot be asked for"),
@@ -107,6 +115,36 @@ def test_eli_05_renamed_fields_keep_their_titles_and_defaults() -> None:
     one_of = [{"const": "s", "title": "Small"}, {"const": "m", "title": "m"}]
     shown = msgspec.to_builtins(form_of(Renamed))["properties"]
     assert shown == {"shirtSize": {"type": "string", "oneOf": one_of, "default": "m"}}
+
+
+def test_eli_04_of_several_titles_the_outermost_count() -> None:
+    inner = Annotated[Literal["a"], Titles(a="inner")]
+    shown = fields_of(one=Annotated[inner | None, Titles(a="outer")], other=Annotated[list[inner], Titles(a="outer")])
+    assert shown["one"]["oneOf"] == shown["other"]["items"]["anyOf"] == [{"const": "a", "title": "outer"}]
+
+
+def test_eli_05_the_defaults_of_a_choice_of_several_stand_in_the_order_of_its_values() -> None:
+    @dataclass
+    class Several:
+        many: tuple[Literal["a", "b", "c"], ...] = ("c", "a")
+
+    assert msgspec.to_builtins(form_of(Several))["properties"]["many"]["default"] == ["a", "c"]
+
+
+def test_eli_03_a_format_that_forms_do_not_have_is_asked_for_as_text() -> None:
+    shown = fields_of(ident=uuid.UUID, hour=datetime.time, moment=datetime.datetime)
+    assert shown["ident"] == shown["hour"] == {"type": "string"}
+    assert shown["moment"] == {"type": "string", "format": "date-time"}
+
+
+def test_eli_02_by_hand_a_format_that_forms_do_not_have_is_refused() -> None:
+    with pytest.raises(MisuseError, match="field 'x' cannot be asked for"):
+        form_of({"properties": {"x": {"type": "string", "format": "uuid"}}})
+
+
+def test_eli_04_by_hand_a_choice_may_leave_out_that_it_is_text() -> None:
+    shown = msgspec.to_builtins(form_of({"properties": {"x": {"enum": ["a"]}}}))["properties"]
+    assert shown == {"x": {"type": "string", "enum": ["a"]}}
 
 
 def test_eli_04_a_typed_dict_has_choices_too() -> None:
@@ -177,14 +215,30 @@ def test_h02_a_form_is_made_of_a_pydantic_model() -> None:
     model = pydantic.create_model(
         "Order",
         name=(Annotated[str, pydantic.Field(min_length=1)], ...),
-        count=(Annotated[int, pydantic.Field(ge=1, le=9)], 2),
+        count=(Annotated[int, pydantic.Field(ge=1, le=9, alias="howMany")], 2),
+        among=(Annotated[Literal["a", "b"], Titles(a="Ay"), pydantic.Field(alias="amongThem")], "b"),
         size=(Annotated[Literal["s", "m"], Titles(s="Small")], "s"),
         many=(list[Literal["a", "b"]], pydantic.Field(default_factory=list)),
     )
     shown = msgspec.to_builtins(form_of(model))["properties"]
-    assert (shown["count"]["minimum"], shown["count"]["maximum"], shown["count"]["default"]) == (1, 9, 2)
+    count = shown["howMany"]
+    assert (count["minimum"], count["maximum"], count["default"]) == (1, 9, 2)
     assert shown["size"]["oneOf"][0] == {"const": "s", "title": "Small"}
+    assert shown["amongThem"]["oneOf"][0] == {"const": "a", "title": "Ay"}
     assert shown["many"]["items"] == {"type": "string", "enum": ["a", "b"]}
     assert read_answer(ElicitResult("accept", {"name": "x"}), model).data == model(name="x")
     with pytest.raises(PeerError):
         read_answer(ElicitResult("accept", {"name": ""}), model)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "strange"),
+    [(Literal["a", "b"], "c", "c"), (list[Literal["a", "b"]], ["b", "c"], "c"), (Literal["a", "b"], 1, 1)],
+)
+def test_eli_05_a_default_is_one_of_the_values(annotation: Any, default: Any, strange: Any) -> None:
+    factory = msgspec.field(default_factory=lambda: default)
+    made = msgspec.defstruct("Made", [("culprit", annotation, factory)])
+    with pytest.raises(
+        MisuseError, match=f"field 'culprit' has the default {strange!r}, which is not one of its values"
+    ):
+        form_of(made)

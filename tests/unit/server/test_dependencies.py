@@ -4,7 +4,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Annotated, Any
 
@@ -103,14 +103,44 @@ async def test_a12_every_kind_of_function_gives_every_kind_of_handler_a_value(
     assert value.endswith(getattr(function, "__name__", value).lower()) or value in {"at Called", "at partial"}
 
 
-async def test_a_function_that_says_it_returns_a_context_manager_has_it_entered() -> None:
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_function_that_says_it_returns_a_context_manager_has_it_entered(waits: bool) -> None:
     server = Server("t", observers=[])
 
     @server.tool
-    async def tool(place: Annotated[Any, Depends(entering)]) -> str:
+    async def tool(place: Annotated[Any, Depends(entering_async if waits else entering)]) -> str:
         return place
 
     assert value_of(await call(server)) == "entered"
+
+
+async def test_what_is_needed_in_many_ways_is_read_once() -> None:
+    server = Server("t", observers=[])
+
+    async def deepest() -> int:
+        return 1
+
+    deeper: Any = deepest
+    for _ in range(40):  # two ways to each: 2**40 ways down
+
+        async def needing(a: Annotated[int, Depends(deeper)], b: Annotated[int, Depends(deeper)]) -> int:
+            return max(a, b)
+
+        deeper = needing
+
+    @server.tool
+    async def tool(value: Annotated[int, Depends(deeper)]) -> int:
+        return value
+
+    assert value_of(await call(server)) == 1
+
+
+def entering_async() -> AbstractAsyncContextManager[str]:
+    @asynccontextmanager
+    async def made() -> AsyncIterator[str]:
+        yield "entered"
+
+    return made()
 
 
 def entering() -> AbstractContextManager[str]:
@@ -526,12 +556,71 @@ async def test_what_a_thread_uses_is_torn_down_after_the_thread_is_done_with_it(
         await running.wait()
         clock.advance(6)
         answer = await peer.answer_to(ident)  # while the thread still works
-        assert answer["result"]["_meta"]["trunkline/error"]["kind"] == "request_timeout"
+        assert answer["result"]["_meta"]["trunkline/error"]["kind"] == "tool_execution_timeout"
         assert log == []
         go.set()
         await asyncio.wait_for(ended.wait(), 10)
     await server.aclose()
     assert log == [f"{'inner' if early else 'tool'} is done", "inner ends", "outer ends"]
+
+
+class Occupied:
+    """A server whose one thread is busy until it is let go, and a tool that has to wait for it."""
+
+    def __init__(self) -> None:
+        self.go, self.running = threading.Event(), asyncio.Event()
+        self.placed, self.ended = asyncio.Event(), asyncio.Event()
+        self.begun: list[str] = []
+        self.server = Server("t", observers=[], settings=Settings(max_threads=1, drain_timeout=0.01))
+        loop = asyncio.get_running_loop()
+
+        async def place() -> AsyncIterator[str]:
+            self.placed.set()
+            try:
+                yield "x"
+            finally:
+                self.ended.set()
+
+        @self.server.tool
+        def occupy() -> None:
+            loop.call_soon_threadsafe(self.running.set)
+            self.go.wait(10)
+
+        @self.server.tool
+        def tool(value: Annotated[str, Depends(place)]) -> str:
+            self.begun.append(value)
+            loop.call_soon_threadsafe(self.running.set)
+            self.go.wait(10)
+            return value
+
+
+async def test_what_waits_for_a_thread_is_torn_down_at_once_when_it_is_cancelled() -> None:
+    occupied = Occupied()
+    async with RawPeer(occupied.server) as peer:
+        await peer.initialize()
+        peer.call("tools/call", {"name": "occupy"})
+        await occupied.running.wait()
+        ident = peer.call("tools/call", {"name": "tool"})
+        await occupied.placed.wait()
+        await peer.quiet()
+        peer.notify("notifications/cancelled", {"requestId": ident})
+        await asyncio.wait_for(occupied.ended.wait(), 10)  # though the thread is still busy
+        occupied.go.set()
+        await peer.result("tools/call", {"name": "occupy"})
+    assert occupied.begun == []
+    await occupied.server.aclose()
+
+
+async def test_what_a_thread_uses_is_torn_down_when_the_thread_ends_after_the_server_has() -> None:
+    occupied = Occupied()
+    async with RawPeer(occupied.server) as peer:
+        await peer.initialize()
+        peer.call("tools/call", {"name": "tool"})
+        await occupied.running.wait()
+    await occupied.server.aclose()
+    assert not occupied.ended.is_set()
+    occupied.go.set()
+    await asyncio.wait_for(occupied.ended.wait(), 10)
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -180,6 +180,21 @@ async def test_what_is_no_answer_is_our_own_fault(wrong: Any) -> None:
     assert "GetPromptResult is needed" in told or "sys.exit(2)" in told
 
 
+async def test_r15_a_request_without_a_name_gets_to_its_handler() -> None:
+    server, names = Server("t", observers=[]), []
+    server.add_resource("doc://1", "text")
+
+    @server.middleware
+    async def around(call: Call, following: Any) -> Any:
+        names.append(call.name)
+        return await following(call)
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await peer.error("resources/read", {"uri": ""}))["data"]["kind"] == "invalid_uri"
+    assert names == [""]
+
+
 async def test_t18_the_time_of_a_tool_counts_around_which_middleware_waits() -> None:
     clock, running = ManualClock(), asyncio.Event()
     server = Server("t", observers=[], clock=clock, settings=Settings(work_timeout=60))
@@ -200,7 +215,7 @@ async def test_t18_the_time_of_a_tool_counts_around_which_middleware_waits() -> 
         await running.wait()
         clock.advance(3)
         answer = await peer.answer_to(ident)
-    assert answer["result"]["_meta"]["trunkline/error"]["kind"] == "request_timeout"
+    assert answer["result"]["_meta"]["trunkline/error"]["kind"] == "tool_execution_timeout"
 
 
 def test_middleware_is_async() -> None:

@@ -8,7 +8,7 @@ import pytest
 from trunkline import Server, Settings
 from trunkline.errors import InvalidCursor, PageSizeTooLarge
 from trunkline.protocol.revisions import Revision
-from trunkline.protocol.types import Implementation
+from trunkline.protocol.types import Implementation, Tool
 from trunkline.server.offer import Offer, Switches
 
 NEWEST = Revision.V2025_11_25
@@ -109,3 +109,26 @@ def test_n02_a_change_is_told_with_its_kind() -> None:
     server.add_tool(lambda: None, name="f")
     offer.tools.add(server.tools.get("f"))  # type: ignore[arg-type]
     assert told == ["tool"]
+
+
+def test_a19_a_list_that_changes_while_it_is_made_is_made_anew() -> None:
+    offer = make_offer()
+    other = offer.tools.get("tool2")
+    offer.tools.remove("tool2")
+
+    class Late:
+        """A tool during whose description, as by a thread, another one is added."""
+
+        key = "late"
+
+        @property
+        def definition(self) -> Tool:
+            if "tool2" not in offer.tools:
+                offer.tools.add(other)
+            return Tool(name="late", input_schema={"type": "object"})
+
+    offer.tools.add(Late())
+    names = [
+        [tool["name"] for tool in json.loads(bytes(offer.list_tools(NEWEST, None, None)))["tools"]] for _ in range(2)
+    ]
+    assert names == [["tool0", "tool1", "late"], ["tool0", "tool1", "late", "tool2"]]

@@ -125,3 +125,39 @@ async def test_watchers_may_be_plain_functions_and_several(*, plain: bool) -> No
     await watchers.started(URI, "a")
     assert seen == [URI, URI]
     assert len(watchers._turns) == 0  # nothing is kept for a resource that nobody is busy with
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_if_one_watcher_fails_what_others_have_begun_is_ended(cancelled: bool) -> None:
+    watchers: Watchers[str] = Watchers()
+    said: list[str] = []
+
+    async def fail(uri: str) -> None:
+        if cancelled:
+            await asyncio.Event().wait()
+        raise OSError("no")
+
+    watchers.on_first += [lambda uri: said.append(f"begun {uri}"), fail]
+    watchers.on_last.append(lambda uri: said.append(f"ended {uri}"))
+    starting = asyncio.ensure_future(watchers.started(URI, "a"))
+    await turns()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError if cancelled else OSError):
+        await starting
+    assert said == [f"begun {URI}", f"ended {URI}"]
+    assert watchers.subscriptions.subscribers(URI) == []
+
+
+async def test_a_watcher_that_fails_to_end_keeps_no_other_from_ending() -> None:
+    watchers: Watchers[str] = Watchers()
+    said: list[str] = []
+
+    def fail(uri: str) -> None:
+        raise OSError(uri)
+
+    watchers.on_last += [fail, said.append]
+    for uri in (URI, "r://2"):
+        await watchers.started(uri, "a")
+    with pytest.raises(OSError, match=URI):
+        await watchers.ended(watchers.subscriptions.drop("a"))
+    assert said == [URI, "r://2"]

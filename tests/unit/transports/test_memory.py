@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.contract.test_channels import Recorder, turns
+from tests.contract.lines import Recorder, turns
 
 from trunkline.transports.channel import Closed
 from trunkline.transports.memory import MemoryChannel, memory_pair

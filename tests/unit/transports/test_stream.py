@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contract.test_channels import Recorder, turns
+from tests.contract.lines import Recorder, turns
 
 from trunkline import Settings
 from trunkline.transports.channel import ChannelInfo, Closed, Origin
@@ -48,6 +48,8 @@ class Ends:
 
     def close(self) -> None:
         self.closed = True
+
+    async def gone(self) -> None: ...
 
 
 class Echo(Recorder):
@@ -280,3 +282,111 @@ async def test_a_channel_that_was_never_opened_can_be_closed() -> None:
     await channel.close()
     channel.resume()
     await turns()
+
+
+# --- what a peer begins with -------------------------------------------------------------------------------
+
+
+def strict() -> tuple[StreamChannel, Recorder, Ends]:
+    channel = StreamChannel(ChannelInfo("test"), max_frame=1000, settings=SETTINGS, strict=True)
+    recorder, ends = Recorder(), Ends()
+    channel.open(recorder, ends, ends)
+    return channel, recorder, ends
+
+
+@pytest.mark.parametrize("chunks", [[b"POST / HTTP/1.1\r\n\r\n" + line(1)], [b"\r\nC", b"on", b"nect\n" + line(1)]])
+async def test_a_strict_channel_ends_when_the_peer_speaks_something_else(chunks: list[bytes]) -> None:
+    channel, recorder, ends = strict()
+    for chunk in chunks:
+        channel.feed(chunk)
+    channel.feed(line(2))
+    assert recorder.messages == []
+    (closed,) = recorder.ends
+    assert closed.reason.startswith("the peer speaks something else: it began with")
+    assert ends.closed
+    assert ends.written == []
+
+
+async def test_another_channel_takes_it_for_a_bad_message() -> None:
+    channel, recorder, _ = make()
+    channel.feed(b"oops\n" + line(1))
+    bad, good = recorder.messages
+    assert isinstance(bad, Malformed)
+    assert good.id == 1  # type: ignore[union-attr]
+
+
+async def test_blanks_and_a_header_may_come_byte_by_byte() -> None:
+    channel, recorder, ends = strict()
+    body = line(1).strip()
+    for byte in b" \r\n\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body):
+        channel.feed(bytes([byte]))
+    assert recorder.ids == [1]
+    channel.send(Notification("n"))
+    await turns(1)
+    assert ends.written[0].startswith(b"Content-Length: ")
+
+
+@pytest.mark.parametrize(("framing", "start"), [("lines", b"{"), ("headers", b"Content-Length: ")])
+async def test_a_channel_that_was_told_how_to_speak_does_so_whatever_it_hears(framing: Any, start: bytes) -> None:
+    channel = StreamChannel(ChannelInfo("test"), max_frame=1000, settings=SETTINGS, framing=framing)
+    recorder, ends = Recorder(), Ends()
+    channel.open(recorder, ends, ends)
+    for heard in (b"", line(1) if framing == "headers" else b"Content-Length: 2\r\n\r\n{}"):
+        channel.feed(heard)
+        channel.send(Notification("n"))
+        await turns(1)
+    assert [written[: len(start)] for written in ends.written] == [start, start]
+    assert len(recorder.messages) == 1
+
+
+# --- one end reads on ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reads_on", [False, True])
+async def test_n14_of_two_ends_that_both_have_much_unsent_one_reads_on(*, reads_on: bool) -> None:
+    channel = StreamChannel(ChannelInfo("test"), max_frame=1 << 16, settings=SETTINGS, reads_on=reads_on)
+    recorder, ends = Recorder(), Ends()
+    channel.open(recorder, ends, ends)
+    ends.keeps = True
+    channel.send(Notification("n", {"x": "x" * 2000}))
+    await turns(1)
+    channel.feed(line(1))
+    assert ends.reading is reads_on
+    assert recorder.ids == ([1] if reads_on else [])
+    draining = asyncio.ensure_future(channel.drain())
+    await turns()
+    assert not draining.done()
+    ends.unsent = 0
+    channel.sent()
+    await draining
+    assert (ends.reading, recorder.ids) == (True, [1])
+
+
+# --- the end of what a peer says ------------------------------------------------------------------------------
+
+
+async def test_what_was_said_before_the_end_is_handed_up_even_to_a_receiver_that_has_paused() -> None:
+    channel, recorder, _ = make()
+    channel.pause()
+    channel.feed(b"".join(line(number) for number in range(AT_ONCE + 5)))
+    assert recorder.messages == []
+    channel.ended(Closed("over"))
+    channel.ended(Closed("again"))
+    assert recorder.ids == list(range(AT_ONCE + 5))
+    assert [end.reason for end in recorder.ends] == ["over"]
+
+
+async def test_what_was_not_written_before_the_line_broke_never_is() -> None:
+    channel, _, ends = make()
+    channel.send(Notification("n"))
+    channel.lost(Closed("broke"))
+    await turns()
+    assert ends.written == []
+
+
+async def test_a_peer_that_does_not_read_keeps_nobody_from_closing() -> None:
+    channel, recorder, ends = make(settings=Settings(drain_timeout=0.01))
+    ends.finished.clear()
+    async with asyncio.timeout(5):
+        await channel.close()
+    assert [end.reason for end in recorder.ends] == ["closed"]

@@ -4,7 +4,17 @@ import tracemalloc
 
 import pytest
 
-from trunkline.wire.framing import MAX_HEADER, BadFrame, Frame, Framing, LengthFramer, LineFramer, TooLarge, detect
+from trunkline.wire.framing import (
+    MAX_HEADER,
+    BadFrame,
+    Foreign,
+    Frame,
+    Framing,
+    LengthFramer,
+    LineFramer,
+    TooLarge,
+    detect,
+)
 
 LIMIT = 100
 
@@ -196,19 +206,32 @@ def test_w10_a_frame_goes_out_after_its_length() -> None:
 # --- which of the two ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", [b"Content-Length: 2\r\n\r\n{}", b"content-type: x", b"\r\n C"])
+@pytest.mark.parametrize("start", [b"Content-Length: 2\r\n\r\n{}", b"content-type: x", b"\r\n CONTENT-LENGTH"])
 def test_x24_a_connection_that_begins_with_a_header_is_framed_by_lengths(start: bytes) -> None:
     assert isinstance(detect(start, LIMIT), LengthFramer)
 
 
-@pytest.mark.parametrize("start", [b"{", b"\n [", b"oops", b"\xff"])
-def test_x24_a_connection_that_begins_with_anything_else_is_framed_by_lines(start: bytes) -> None:
+@pytest.mark.parametrize("start", [b"{", b"\n [", b'{"jsonrpc"'])
+def test_x24_a_connection_that_begins_with_a_message_is_framed_by_lines(start: bytes) -> None:
     assert isinstance(detect(start, LIMIT), LineFramer)
 
 
-@pytest.mark.parametrize("start", [b"", b" \r\n\t"])
-def test_x24_blanks_tell_nothing_about_the_framing(start: bytes) -> None:
+@pytest.mark.parametrize("start", [b"", b" \r\n\t", b"C", b"\r\ncOn", b"Content-", b"Content-Lengt"])
+def test_x24_blanks_and_the_beginning_of_a_header_show_nothing_yet(start: bytes) -> None:
     assert detect(start, LIMIT) is None
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"POST / HTTP/1.1\r\n", b"CONNECT a:1", b"OPTIONS", b"Conn", b"\n oops", b"\xff", b"\x16\x03\x01", b"SSH-2.0"],
+)
+def test_x24_a_connection_that_begins_with_anything_else_is_foreign(start: bytes) -> None:
+    assert detect(start, LIMIT) == Foreign(start.lstrip())
+
+
+def test_x24_of_a_stranger_little_is_kept_and_shown() -> None:
+    assert detect(b"GET /" + b"x" * 1000, LIMIT) == Foreign(b"GET /" + b"x" * 35)
+    assert Foreign(b"GET \xff").why == "the peer speaks something else: it began with 'GET \ufffd'"
 
 
 def test_w16_a_fault_says_its_limit_in_a_sentence() -> None:

@@ -1,13 +1,17 @@
 """Prompts: listed and rendered."""
 
+from functools import partial
+
 from msgspec import Raw
 
 from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
 from trunkline.errors import PromptNotFound
+from trunkline.facts import PromptStep
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import progress_token
 from trunkline.protocol.types import GetPromptParams, PaginatedParams
+from trunkline.registry.prompts import PromptEntry
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 
@@ -15,16 +19,30 @@ __all__ = ["FEATURE"]
 
 
 def _list(connection: Connection, call: Running, params: PaginatedParams) -> Raw:  # noqa: ARG001
-    return connection.offer.list_prompts(connection.session.spoken, params.cursor, params.limit)
+    return connection.offer.list_prompts(connection.session.spoken, params.cursor, params.limit, connection.now())
 
 
 def _get(connection: Connection, call: Running, params: GetPromptParams) -> Work:
     entry = connection.offer.prompts.live.get(params.name)
     if entry is None:
         raise PromptNotFound(params.name)
-    call.token = progress_token(params.meta)
+    if params.meta is not None:
+        call.token = progress_token(params.meta)
+    context = Context(connection, call) if entry.wants_context else None
+    if connection.watched:
+        return _watched(entry, context, connection, call, params)
+    return entry.run(entry.arguments(params.arguments or {}), context, None)
+
+
+def _watched(
+    entry: PromptEntry, context: Context | None, connection: Connection, call: Running, params: GetPromptParams
+) -> Work:
+    """The same, told step by step."""
+    tell = partial(connection.tell, PromptStep, request=call.id, name=params.name)
+    tell(step="ProcessArguments")
     arguments = entry.arguments(params.arguments or {})
-    return entry.run(arguments, Context(connection, call) if entry.wants_context else None, None)
+    tell(step="RenderTemplate")
+    return entry.run(arguments, context, partial(tell, step="GenerateMessages"))
 
 
 FEATURE = Feature("prompts", {"prompts/list": _list, "prompts/get": _get})

@@ -15,7 +15,6 @@ from trunkline.protocol.types import (
     SubscribeParams,
     UnsubscribeParams,
 )
-from trunkline.registry.handlers import Handler
 from trunkline.registry.resources import check_uri
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
@@ -27,28 +26,27 @@ __all__ = ["FEATURE"]
 def _list(connection: Connection, call: Running, params: PaginatedParams) -> Work:
     if connection.offer.listing_templates():
         return list_with_templates(connection, call, params)
-    return connection.offer.list_resources(connection.session.spoken, params.cursor, params.limit)
+    spoken, now = connection.session.spoken, connection.now()
+    return connection.offer.list_resources(spoken, params.cursor, params.limit, now)
 
 
 def _list_templates(connection: Connection, call: Running, params: PaginatedParams) -> Raw:  # noqa: ARG001
-    return connection.offer.list_templates(connection.session.spoken, params.cursor, params.limit)
+    spoken, now = connection.session.spoken, connection.now()
+    return connection.offer.list_templates(spoken, params.cursor, params.limit, now)
 
 
 def _read(connection: Connection, call: Running, params: ReadResourceParams) -> Work:
     offer, uri = connection.offer, params.uri
-    call.token = progress_token(params.meta)
+    if params.meta is not None:
+        call.token = progress_token(params.meta)
     entry = offer.resources.live.get(uri)
     if entry is not None:
-        return entry.run(entry.arguments, _context(connection, call, entry.handler), uri)
-    check_uri(uri, connection.settings)
-    for template in offer.templates:
-        if (arguments := template.arguments(uri)) is not UNSET:
-            return template.run(arguments, _context(connection, call, template.handler), uri)
-    raise ResourceNotFound(uri)
-
-
-def _context(connection: Connection, call: Running, handler: Handler | None) -> Context | None:
-    return Context(connection, call) if handler is not None and handler.wants_context else None
+        return entry.run(entry.arguments, Context(connection, call) if entry.wants_context else None, uri)
+    if len(uri) <= connection.settings.max_uri:
+        for template in offer.templates:
+            if (arguments := template.arguments(uri)) is not UNSET:
+                return template.run(arguments, Context(connection, call) if template.wants_context else None, uri)
+    raise ResourceNotFound(check_uri(uri, connection.settings))
 
 
 async def _subscribe(connection: Connection, call: Running, params: SubscribeParams) -> Empty:  # noqa: ARG001

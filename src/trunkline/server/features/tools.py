@@ -1,6 +1,7 @@
 """Tools: listed and called."""
 
 from functools import partial
+from typing import Any
 
 from msgspec import Raw
 
@@ -14,7 +15,8 @@ from trunkline.registry.tools import ToolEntry
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.limits import Guard
-from trunkline.wire.codec import DecodeError
+from trunkline.server.listing import list_allowed
+from trunkline.wire.codec import DecodeError, as_written
 
 __all__ = ["FEATURE"]
 
@@ -28,8 +30,11 @@ class ToolDisabled(InternalError):
         super().__init__(f"tool {name!r} is disabled", data={"name": name})
 
 
-def _list(connection: Connection, call: Running, params: PaginatedParams) -> Raw:  # noqa: ARG001
-    return connection.offer.list_tools(connection.session.spoken, params.cursor, params.limit)
+def _list(connection: Connection, call: Running, params: PaginatedParams) -> Work:
+    offer = connection.offer
+    if offer.guarded_tools():
+        return list_allowed(connection, call, params)
+    return offer.list_tools(connection.session.spoken, params.cursor, params.limit, connection.now())
 
 
 def _call(connection: Connection, call: Running, params: CallToolParams) -> Work:
@@ -37,20 +42,37 @@ def _call(connection: Connection, call: Running, params: CallToolParams) -> Work
     entry = tools.live.get(params.name)
     if entry is None:
         raise ToolDisabled(params.name) if params.name in tools else ToolNotFound(params.name)
-    try:
-        arguments = entry.decode(params.arguments)
-    except (DecodeError, RecursionError) as error:
-        missing = bytes(params.arguments) == b"null"  # which some clients send for no arguments at all
-        arguments = _without_arguments(entry) if missing else entry.reread(params.arguments, error)
     if params.meta is not None:
         call.token = progress_token(params.meta)
+    if entry.guard is not None:
+        return _guarded(entry, entry.guard, connection, call, params)
+    arguments = _arguments(entry, params)
     if entry.timeout is not None:
         connection.limit(call, entry.timeout)
-    if entry.guard is not None:
-        guard: Guard = entry.guard
-        context = Context(connection, call)
-        return guard.run(context, partial(entry.run, arguments, context, None), connection.threads)
     return entry.run(arguments, Context(connection, call) if entry.handler.wants_context else None, None)
+
+
+def _guarded(entry: ToolEntry, guard: Guard, connection: Connection, call: Running, params: CallToolParams) -> Work:
+    """A call that may have to wait, or be refused, before its arguments are looked at."""
+    if entry.timeout is not None:
+        connection.limit(call, entry.timeout)
+    context = Context(connection, call)
+    return guard.run(
+        context,
+        partial(_arguments, entry, params),
+        lambda arguments: entry.run(arguments, context, None),
+        connection.threads,
+    )
+
+
+def _arguments(entry: ToolEntry, params: CallToolParams) -> Any:
+    given = params.arguments
+    try:
+        return entry.decode(given) if type(given) is Raw else entry.decode_plain(given)
+    except (DecodeError, RecursionError) as error:
+        given = as_written(given)
+        missing = bytes(given) == b"null"  # which some clients send for no arguments at all
+        return _without_arguments(entry) if missing else entry.reread(given, error)
 
 
 def _without_arguments(entry: ToolEntry) -> object:

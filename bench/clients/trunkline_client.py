@@ -1,0 +1,35 @@
+"""Our client, measured: `trunkline_client.py stdio|tcp|memory PYTHON RAW_SERVER`."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from bench.clients.batches import obey
+from bench.peers.handlers import echo as echo_tool
+
+from trunkline import Client, Server
+
+
+async def main(line: str, *server: str) -> None:
+    """Connects and obeys."""
+    if line == "memory":
+        target = Server("bench")
+        target.add_tool(echo_tool)
+    elif line == "tcp":
+        raw = subprocess.Popen([*server, "tcp"], stdout=subprocess.PIPE, text=True)
+        target = f"tcp://127.0.0.1:{raw.stdout.readline().strip()}"
+    else:
+        target = list(server)
+
+    async with Client(target) as client:
+
+        async def echo(text: str) -> str:
+            return (await client.call_tool("echo", {"text": text})).data
+
+        await obey(echo)
+
+
+asyncio.run(main(*sys.argv[1:]))

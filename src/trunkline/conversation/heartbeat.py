@@ -1,0 +1,41 @@
+"""Looks after a peer that may vanish without a word: pings it when it is silent, and gives it up when it stays so."""
+
+from collections.abc import Callable
+
+from trunkline.clock import Clock, Timer
+from trunkline.protocol.keepalive import Keepalive, Verdict
+
+__all__ = ["Heartbeat"]
+
+
+class Heartbeat:
+    """One timer, set to when there may be something to do; `heard` is when the peer was heard last."""
+
+    def __init__(
+        self, interval: float, timeout: float, clock: Clock, ping: Callable[[], bool], dead: Callable[[], None]
+    ) -> None:
+        """`ping` sends one; it gives False when this is not the time for it, since nothing can be heard anyhow."""
+        self._keepalive = Keepalive(interval, timeout)
+        self._clock = clock
+        self._ping = ping
+        self._dead = dead
+        self.heard = clock.now()
+        self._timer: Timer | None = clock.call_at(self.heard + interval, self._look)
+
+    def _look(self) -> None:
+        now = self._clock.now()
+        verdict, again = self._keepalive.look(self.heard, now)
+        if verdict is Verdict.DEAD:
+            self._timer = None
+            self._dead()
+            return
+        if verdict is Verdict.PING and not self._ping():
+            self.heard = now
+            again = self._keepalive.look(now, now).look_at
+        self._timer = self._clock.call_at(again, self._look)
+
+    def stop(self) -> None:
+        """Looks no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,159 @@
+"""The kinds of errors of the founding documents: their numbers there, and what becomes of each here.
+
+A kind is a stable name that travels as `data.kind`, whatever the code is. The founding numbers are sent by nobody yet:
+outside of a profile of their own, the wire has the codes of the specification alone. A kind that nothing leads to is
+reserved, with the reason.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from msgspec import Struct
+
+__all__ = ["BY_NAME", "KINDS", "Kind", "Told"]
+
+
+class Told(Enum):
+    """How whoever is concerned learns of an error."""
+
+    ERROR = "error"  # the peer: an error in place of a result
+    RESULT = "failed result"  # the peer: a result of tools/call that says so, for a model to read
+    RAISED = "exception"  # the program that uses Trunkline
+    FACT = "fact"  # observers; the peer is not concerned, or has gone
+
+
+class Kind(Struct, frozen=True):
+    """One kind of error."""
+
+    founding: int  # its number in the founding documents
+    name: str
+    told: Told = Told.ERROR
+    code: int | None = None  # on the wire, where it is an error there
+    reserved: str | None = None  # why nothing leads to it
+
+
+def _error(founding: int, name: str, code: int = -32602) -> Kind:
+    return Kind(founding, name, Told.ERROR, code)
+
+
+def _result(founding: int, name: str) -> Kind:
+    return Kind(founding, name, Told.RESULT)
+
+
+def _raised(founding: int, name: str) -> Kind:
+    return Kind(founding, name, Told.RAISED)
+
+
+def _fact(founding: int, name: str) -> Kind:
+    return Kind(founding, name, Told.FACT)
+
+
+def _reserved(founding: int, name: str, why: str) -> Kind:
+    return Kind(founding, name, reserved=why)
+
+
+_AUTH: Final = "authentication is not built yet"
+_HTTP: Final = "HTTP is not built yet"
+_TASKS: Final = "tasks are not built yet"
+_MODELS: Final = "model providers are not built yet; what a client says of its model is raised as `PeerError`"
+
+KINDS: Final[tuple[Kind, ...]] = (
+    _error(-32700, "parse_error", -32700),
+    _error(-32600, "invalid_request", -32600),
+    _error(-32601, "method_not_found", -32601),
+    _error(-32602, "invalid_params"),
+    _error(-32603, "internal_error", -32603),
+    _error(-32001, "resource_not_found", -32002),
+    _error(-32002, "tool_not_found"),
+    _error(-32003, "prompt_not_found"),
+    _error(-32004, "capability_not_supported", -32601),
+    _error(-32005, "server_not_initialized", -32600),
+    _error(-32006, "subscription_failed", -32603),
+    _reserved(-32007, "validation_failed", "what is not valid has a more precise kind; tasks are not built yet"),
+    _reserved(-32008, "transport_error", "there is nobody left to be told; it is raised as `TransportError`"),
+    _error(-32009, "request_timeout", -32603),
+    _reserved(-32010, "rate_limit_exceeded", "rates are not limited yet"),
+    _raised(-32011, "tool_description_exceeds_max"),
+    _error(-32012, "message_size_exceeds_maximum", -32600),
+    _error(-32013, "invalid_content_type", -32603),
+    _reserved(-32014, "content_too_large", "content is text or binary, and each has a limit and a kind of its own"),
+    _error(-32015, "invalid_encoding", -32603),
+    _error(-32016, "binary_data_too_large", -32603),
+    _error(-32017, "text_too_long", -32603),
+    _error(-32018, "invalid_mime_type", -32603),
+    _reserved(-32019, "unsupported_media_type", "every media type is allowed"),
+    _reserved(-32020, "media_type_not_acceptable", _HTTP),
+    _raised(-32021, "resource_template_not_found"),
+    _error(-32022, "invalid_uri"),
+    _error(-32023, "uri_syntax_error"),
+    _error(-32024, "uri_too_long"),
+    _error(-32025, "resource_access_denied"),
+    _raised(-32026, "resource_already_exists"),
+    _reserved(-32027, "resource_locked", "resources are not locked"),
+    _reserved(-32028, "resource_version_mismatch", "reading is not conditional"),
+    _raised(-32029, "template_render_failed"),
+    _raised(-32030, "invalid_uri_template"),
+    _result(-32031, "tool_execution_failed"),
+    _result(-32032, "tool_execution_timeout"),
+    _result(-32033, "tool_execution_cancelled"),
+    _result(-32034, "invalid_tool_arguments"),
+    _result(-32035, "tool_is_disabled"),
+    _result(-32036, "tool_result_too_large"),
+    _result(-32037, "tool_not_allowed"),
+    _result(-32038, "maximum_concurrent_tools_exceeded"),
+    _result(-32039, "tool_dependency_failed"),
+    _raised(-32040, "tool_schema_invalid"),
+    _error(-32042, "url_elicitation_required", -32042),
+    _error(-32043, "prompt_argument_missing"),
+    _error(-32044, "prompt_render_failed", -32603),
+    _error(-32045, "invalid_prompt_arguments"),
+    _reserved(-32046, "sampling_failed", _MODELS),
+    _result(-32047, "sampling_timeout"),
+    _raised(-32048, "invalid_model_preferences"),
+    _reserved(-32049, "model_not_available", _MODELS),
+    _reserved(-32050, "sampling_rate_limited", _MODELS),
+    _reserved(-32051, "authentication_failed", _AUTH),
+    _reserved(-32052, "authorization_failed", _AUTH),
+    _reserved(-32053, "invalid_credentials", _AUTH),
+    _reserved(-32054, "token_expired", _AUTH),
+    _reserved(-32055, "insufficient_permissions", _AUTH),
+    _reserved(-32056, "access_denied", _HTTP),
+    _reserved(-32057, "session_expired", _HTTP),
+    _reserved(-32058, "session_not_found", _HTTP),
+    _reserved(-32059, "invalid_token", _AUTH),
+    _reserved(-32060, "unauthorized_operation", _AUTH),
+    _error(-32071, "invalid_cursor"),
+    _error(-32072, "cursor_expired"),
+    _reserved(-32073, "pagination_not_supported", "every list has pages"),
+    _error(-32074, "page_size_too_large"),
+    _error(-32075, "invalid_page_size"),
+    _reserved(
+        -32076, "invalid_offset", "cursors are sealed, so that none can be made up; such a one is invalid_cursor"
+    ),
+    _reserved(-32081, "task_not_found", _TASKS),
+    _reserved(-32082, "task_already_exists", _TASKS),
+    _reserved(-32083, "task_failed", _TASKS),
+    _reserved(-32084, "task_cancelled", _TASKS),
+    _reserved(-32085, "task_timeout", _TASKS),
+    _reserved(-32086, "task_state_invalid", _TASKS),
+    _reserved(-32087, "maximum_concurrent_tasks_exceeded", _TASKS),
+    _reserved(-32088, "task_dependency_failed", _TASKS),
+    _reserved(-32089, "task_result_not_ready", _TASKS),
+    _reserved(-32090, "task_already_completed", _TASKS),
+    _fact(-32091, "invalid_progress_token"),
+    _fact(-32092, "progress_token_expired"),
+    _reserved(-32093, "progress_update_failed", "a peer that has gone has no calls; that is progress_token_expired"),
+    _reserved(-32094, "notification_failed", "sending does not fail; a line that does is closed"),
+    _reserved(-32095, "notification_queue_full", "a peer that does not read is cut off"),
+    _raised(-32096, "invalid_notification_type"),
+    _reserved(-32097, "notification_not_delivered", "a session that has gone has no subscriptions"),
+    _error(-32110, "completion_not_found"),
+    _error(-32111, "invalid_completion_reference"),
+    _error(-32112, "invalid_completion_argument"),
+    _error(-32113, "completion_failed", -32603),
+)
+"""All of them, in the order of their numbers there."""
+
+BY_NAME: Final[Mapping[str, Kind]] = {kind.name: kind for kind in KINDS}
+"""The same, by their names."""

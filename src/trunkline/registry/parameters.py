@@ -1,0 +1,132 @@
+"""Parameters that a peer can give values for: what each is told as, and the type that all are read into."""
+
+import inspect
+from collections.abc import Callable
+from copy import copy
+from functools import partial
+from typing import Annotated, Any, Final, cast, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT, UNSET, Struct
+
+from trunkline.errors import RegistrationError
+from trunkline.registry import schema
+from trunkline.registry import types as kinds
+from trunkline.registry.classes import UNIONS, Member, Side, is_plain
+from trunkline.registry.docstrings import Docstring
+from trunkline.registry.models import is_field
+from trunkline.registry.notes import read_notes
+from trunkline.wire import codec
+
+__all__ = ["Parameter", "arguments_type", "input_schema", "parameter_of"]
+
+_MUTABLE: Final = (list, dict, set, bytearray, Struct)
+
+
+class Parameter(Struct, frozen=True):
+    """A parameter that a peer can give a value for."""
+
+    name: str
+    annotation: Any
+    default: Any = UNSET
+    description: str | None = None
+    factory: Callable[[], Any] | None = None  # of the default, for each call its own
+
+    @property
+    def required(self) -> bool:
+        """Whether a call without it is refused."""
+        return self.default is UNSET and self.factory is None
+
+
+# --- from a signature ------------------------------------------------------------------------------
+
+
+def parameter_of(parameter: inspect.Parameter, annotation: Any, said: Docstring, owner: str) -> Parameter:
+    """A parameter with its notes and its default, in whoever's words. Raises `RegistrationError` for what has no
+    meaning for a function."""
+    default: Any = parameter.default
+    what = f"{owner}: parameter {parameter.name}"
+    if type(default).__name__ in {"Field", "_CountingAttr"}:
+        raise RegistrationError(
+            f"{what}: field(…) is for members of a class; give the default itself, and say more with Annotated[…]"
+        )
+    if is_field(default):
+        annotation, default = Annotated[annotation, default], inspect.Parameter.empty
+    factory: Callable[[], Any] | None = None
+    if default is UNSET:
+        factory = partial(getattr, msgspec, "UNSET")  # which is a default of its own
+    if default is inspect.Parameter.empty:
+        default, factory = _noted_default(annotation, what)
+    return Parameter(parameter.name, annotation, default, _description(annotation, said, parameter.name), factory)
+
+
+def _noted_default(annotation: Any, what: str) -> tuple[Any, Callable[[], Any] | None]:
+    """The default that a pydantic `Field` has."""
+    notes = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+    for field in filter(is_field, notes):
+        if field.alias is not None or field.validation_alias is not None:
+            raise RegistrationError(f"{what}: a parameter goes by its own name; rename it instead of giving an alias")
+        if getattr(field, "default_factory_takes_validated_data", False):
+            raise RegistrationError(f"{what}: its default_factory may not look at other parameters")
+        if field.default_factory is not None:
+            return UNSET, field.default_factory
+        if not field.is_required():
+            return field.default, None
+    return UNSET, None
+
+
+def _description(annotation: Any, said: Docstring, name: str) -> str | None:
+    """What is noted about a parameter, or about one of its options; or what the docstring says."""
+    if get_origin(annotation) is Annotated:
+        noted: Any = read_notes(annotation.__metadata__).words.get("description")
+        return noted or said.arguments.get(name)
+    options = get_args(annotation) if get_origin(annotation) in UNIONS else ()
+    found = (_description(option, Docstring("", {}), name) for option in options)
+    return next(filter(None, found), said.arguments.get(name))
+
+
+# --- all together ----------------------------------------------------------------------------------
+
+
+def arguments_type(owner: str, parameters: list[Parameter], *, open_ended: bool) -> type[Struct]:
+    """The type that JSON is read into. Raises `RegistrationError` where a parameter could never be read."""
+    fields: list[Any] = []
+    for parameter in parameters:
+        try:
+            if not is_plain(parameter.annotation):
+                schema.of_type(parameter.annotation)
+            adapted = kinds.adapt(parameter.annotation, Side.ARGUMENT)
+            codec.decoder(adapted)  # fails here and now for a type that cannot be decoded
+        except (TypeError, RuntimeError) as error:
+            why = f"{owner}: its arguments cannot be described: {parameter.name}: {error}"
+            raise RegistrationError(why, kind="tool_schema_invalid") from None
+        fields.append((parameter.name, adapted, *(() if parameter.required else (_field_of(parameter),))))
+    try:
+        return msgspec.defstruct(f"{owner}_arguments", fields, forbid_unknown_fields=not open_ended, kw_only=True)
+    except (TypeError, RuntimeError) as error:
+        why = f"{owner}: its arguments cannot be described: {error}"
+        raise RegistrationError(why, kind="tool_schema_invalid") from None
+
+
+def _field_of(parameter: Parameter) -> Any:
+    default: Any = parameter.default
+    if parameter.factory is not None:
+        return msgspec.field(default_factory=parameter.factory)
+    if isinstance(default, _MUTABLE):
+        return msgspec.field(default_factory=partial(copy, cast("Any", default)))
+    return msgspec.field(default=default)
+
+
+def input_schema(parameters: tuple[Parameter, ...], *, closed: bool) -> dict[str, Any]:
+    """The JSON Schema of all of them."""
+    made = schema.of_members([_as_member(parameter) for parameter in parameters], closed=closed)
+    for parameter in parameters:
+        if parameter.description is not None:  # where pydantic describes a type, it does not know of ours
+            made["properties"][parameter.name].setdefault("description", parameter.description)
+    return made
+
+
+def _as_member(p: Parameter) -> Member:
+    noted = p.annotation if p.description is None else Annotated[p.annotation, p.description]
+    factory: Any = NODEFAULT if p.factory is None else p.factory
+    return Member(p.name, p.name, noted, p.name, p.required, p.default, factory)

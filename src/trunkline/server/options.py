@@ -1,0 +1,94 @@
+"""What `tool`, `resource`, `prompt` and their like can be told, one type each. Comments say what an option means."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar, cast
+
+from trunkline.errors import RegistrationError
+from trunkline.registry import options
+from trunkline.server.context import Context
+
+__all__ = [
+    "Allow",
+    "CompletionOptions",
+    "DirectoryOptions",
+    "FileOptions",
+    "Health",
+    "LimitOptions",
+    "PromptOptions",
+    "ResourceOptions",
+    "ToolOptions",
+    "checked",
+    "only",
+]
+
+Allow = Callable[[Context], bool | Awaitable[bool]]
+"""Whether a session may call a tool, and is shown it. It runs on the loop, so it must not block."""
+
+Health = Callable[[], bool | Awaitable[bool]]
+"""Whether something that tools rely on is well. It runs on the loop, so it must not block."""
+
+T = TypeVar("T")
+
+
+class _Started(TypedDict, total=False):
+    thread: bool | None  # False: a plain function runs on the loop, and must not block
+
+
+class LimitOptions(TypedDict, total=False):
+    """What a tool can be held to. Whoever is refused gets a failed result that says why."""
+
+    max_concurrency: int | None  # calls that run at once, of all connections together
+    max_queue: int | None  # calls that wait for their turn; more are refused
+    max_result_bytes: int | None  # of a result, as JSON
+    allow: Allow | None  # says who may call it; others are not shown it either
+    requires: Sequence[str | Health]  # what must be well: predicates, or names given to `health`
+
+
+class ToolOptions(options.ToolOptions, LimitOptions, _Started, total=False):
+    """What `tool` and `add_tool` take."""
+
+    enabled: bool  # False: not offered until `server.tools.enable`
+
+
+class ResourceOptions(options.ResourceOptions, _Started, total=False):
+    """What `resource` and `add_resource` take."""
+
+    guard: bool  # False: the values of a template may climb with `..`
+    list: Callable[..., Any] | None  # gives the resources of a template, or their URIs, whenever clients list
+
+
+class FileOptions(options.ResourceOptions, total=False):
+    """What `add_file` takes."""
+
+
+class DirectoryOptions(options.TemplateOptions, total=False):
+    """What `add_directory` takes."""
+
+    listed: bool  # False: not in lists, which otherwise walk through the folder
+
+
+class PromptOptions(options.PromptOptions, _Started, total=False):
+    """What `prompt` and `add_prompt` take."""
+
+    defaults: Mapping[str, str] | None  # of the places of a text
+
+
+class CompletionOptions(_Started, total=False):
+    """What `completion` and `add_completion` take besides the argument: one of the first three."""
+
+    prompt: str | None  # the name of the prompt
+    resource: str | None  # the template
+    tool: str | None  # the name of the tool
+
+
+def checked(what: str, kind: Any, given: Mapping[str, Any]) -> None:
+    """Raises `RegistrationError` for an option that there is not."""
+    known: frozenset[str] = kind.__optional_keys__
+    if strange := [name for name in given if name not in known]:
+        raise RegistrationError(f"{what} has no option {strange[0]!r}; its options are {', '.join(sorted(known))}")
+
+
+def only(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Those of the options that are of a kind."""
+    known: frozenset[str] = cast("Any", kind).__optional_keys__
+    return cast("T", {name: value for name, value in given.items() if name in known})

@@ -1,0 +1,361 @@
+"""A line on which things go wrong, as you say and when you say it: for tests of what becomes of that.
+
+    faults = Faults().kill(sent="tools/call")
+    async with Client(faults.on(server)) as client:
+        with pytest.raises(ConnectionClosed):
+            await client.call_tool("add", {"a": 1, "b": 2})
+
+Messages are counted from 1, those that were sent and those that were received apart, seen from the end that the faults
+are put on. Nothing here waits for real time, and the same faults give the same line, also those by chance.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final, Literal, Self
+
+from msgspec import Struct
+
+from trunkline.clock import Clock, LoopClock
+from trunkline.config import Settings
+from trunkline.errors import MisuseError, TransportError
+from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed, Connector, Origin, Receiver
+from trunkline.wire import codec
+from trunkline.wire.messages import Batch, Encoded, Incoming, Malformed, Message, RequestId
+
+__all__ = ["Faults", "FaultyChannel"]
+
+Direction = Literal["sent", "received"]
+Which = int | str  # the number of a message, or its method: the next of that name
+
+
+_KILLED: Final = Closed("killed by a fault")
+_BY_CHANCE: Final = frozenset({"cut", "drop", "duplicate", "garble", "kill", "swap", "truncate"})
+
+
+class _Rule(Struct):
+    direction: Direction
+    which: Which
+    fault: str
+    seconds: float = 0.0
+    closed: Closed = _KILLED
+
+
+class _Entry(Struct):
+    """A message on its way, and what belongs to it."""
+
+    item: Any
+    about: RequestId | None = None
+    origin: Origin | None = None
+
+
+class Faults:
+    """What goes wrong on the lines that it is put on. Every method but `kill`, `stall` and `release` is about a message
+    to come, named by its number or its method, as `sent=` or as `received=`."""
+
+    def __init__(self, *, clock: Clock | None = None, seed: int = 0, **chances: float) -> None:
+        """`chances` are probabilities by fault, for every message: `drop=0.1`; all but delays can happen so."""
+        if unknown := sorted(chances.keys() - _BY_CHANCE):
+            raise MisuseError(f"no fault {unknown[0]!r} happens by chance; {', '.join(sorted(_BY_CHANCE))} do")
+        self.lines: list[FaultyChannel] = []
+        self.counts: dict[Direction, int] = {"sent": 0, "received": 0}
+        self._chances = chances
+        self._random = Random(seed)  # noqa: S311 - the same each time is what is wanted
+        self._given_clock = clock
+        self._rules: list[_Rule] = []
+        self._refusals = 0
+        self.stalled: set[Direction] = set()
+
+    # --- where ---------------------------------------------------------------------------------
+
+    def on(self, target: Any) -> Connector:
+        """A connector to whatever a client can connect to, on whose lines these faults happen."""
+        from trunkline.client.targets import connector_of
+
+        return _Faulty(connector_of(target, Settings()), self)
+
+    def around(self, accept: Accept) -> Accept:
+        """The same for whoever takes channels, as `server.connect`."""
+        return lambda channel: self.put_on(channel, accept)
+
+    def put_on(self, channel: Channel, accept: Accept) -> "FaultyChannel":
+        """A channel around another one, on which these faults happen."""
+        faulty = FaultyChannel(channel, self)
+        faulty.open(accept(faulty))
+        self.lines.append(faulty)
+        return faulty
+
+    # --- what, to a message to come --------------------------------------------------------------
+
+    def drop(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
+        """Loses a message."""
+        return self._rule("drop", sent, received)
+
+    def duplicate(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
+        """Passes a message on twice."""
+        return self._rule("duplicate", sent, received)
+
+    def swap(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
+        """Lets the next message pass before this one."""
+        return self._rule("swap", sent, received)
+
+    def truncate(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
+        """Passes on the first half of a message."""
+        return self._rule("truncate", sent, received)
+
+    def garble(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
+        """Passes on a message with some of its bytes changed; it cannot be read any more."""
+        return self._rule("garble", sent, received)
+
+    def delay(self, seconds: float, *, sent: Which | None = None, received: Which | None = None) -> Self:
+        """Holds a message, and all that come after it, for so long on the clock."""
+        return self._rule("delay", sent, received, seconds=seconds)
+
+    def cut(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
+        """Breaks the line in the midst of a message."""
+        return self._rule("cut", sent, received)
+
+    def _rule(self, fault: str, sent: Which | None, received: Which | None, **more: Any) -> Self:
+        if sent is not None:
+            self._rules.append(_Rule("sent", sent, fault, **more))
+        if received is not None:
+            self._rules.append(_Rule("received", received, fault, **more))
+        return self
+
+    # --- what, to a line -------------------------------------------------------------------------
+
+    def kill(
+        self,
+        *,
+        sent: Which | None = None,
+        received: Which | None = None,
+        closed: Closed = _KILLED,
+    ) -> Self:
+        """Ends every line now; or, if a message is named, its line right after that message."""
+        if sent is None and received is None:
+            for line in list(self.lines):
+                line.broken(closed)
+        return self._rule("kill", sent, received, closed=closed)
+
+    def stall(self, direction: Direction) -> Self:
+        """Lets nothing pass in a direction, until `release`."""
+        self.stalled.add(direction)
+        return self
+
+    def release(self, direction: Direction) -> Self:
+        """Lets pass what was held, and what comes."""
+        self.stalled.discard(direction)
+        for line in list(self.lines):
+            line.lanes[direction].flow()
+        return self
+
+    def refuse(self, times: int = 1) -> Self:
+        """Lets the next attempts to connect fail."""
+        self._refusals += times
+        return self
+
+    # --- for the lines ---------------------------------------------------------------------------
+
+    def refused(self) -> bool:
+        """Whether this attempt to connect fails."""
+        refused = self._refusals > 0
+        self._refusals -= refused
+        return refused
+
+    def judge(self, direction: Direction, item: Any) -> _Rule | None:
+        """What happens to a message."""
+        self.counts[direction] += 1
+        names = (self.counts[direction], getattr(item, "method", None))
+        for rule in self._rules:
+            if rule.direction == direction and rule.which in names:
+                self._rules.remove(rule)
+                return rule
+        for fault, chance in self._chances.items():
+            if self._random.random() < chance:
+                return _Rule(direction, 0, fault)
+        return None
+
+    def garbled(self, frame: bytes) -> bytes:
+        """A frame with some of its bytes changed, and still on one line."""
+        changed = bytearray(frame)
+        for _ in range(1 + len(frame) // 20):
+            changed[self._random.randrange(len(frame))] = self._random.randrange(0x80, 0x100)
+        return bytes(changed)
+
+    @property
+    def clock(self) -> Clock:
+        """What delays are measured by."""
+        return self._given_clock or LoopClock(asyncio.get_running_loop())
+
+
+class _Lane:
+    """One direction of a line."""
+
+    def __init__(self, line: "FaultyChannel", direction: Direction, deliver: Callable[[list[_Entry]], None]) -> None:
+        self._line = line
+        self._direction: Direction = direction
+        self._deliver = deliver
+        self._waiting: list[_Entry] = []  # while nothing passes
+        self._overtaken: list[_Entry] = []  # until one more message has passed
+        self._delays = 0
+
+    def put(self, entry: _Entry) -> None:
+        """Takes a message, and does to it what is due."""
+        rule = self._line.faults.judge(self._direction, entry.item)
+        match None if rule is None else rule.fault:
+            case "drop":
+                return
+            case "duplicate":
+                self._pass(entry, entry)
+            case "swap":
+                self._overtaken.append(entry)
+            case "truncate":
+                frame = _frame(entry.item)
+                self._pass(self._damaged(entry, frame[: len(frame) // 2]))
+            case "garble":
+                self._pass(self._damaged(entry, self._line.faults.garbled(_frame(entry.item))))
+            case "delay" if rule is not None:
+                self._delay(rule.seconds)
+                self._pass(entry)
+            case "cut":
+                self._line.broken(Closed("cut within a message, by a fault"))
+            case "kill" if rule is not None:
+                self._pass(entry)
+                self._line.broken(rule.closed)
+            case _:
+                self._pass(entry)
+
+    def _damaged(self, entry: _Entry, frame: bytes) -> _Entry:
+        item = Encoded(frame) if self._direction == "sent" else codec.decode(frame)
+        return _Entry(item, entry.about, entry.origin)
+
+    def _delay(self, seconds: float) -> None:
+        clock = self._line.faults.clock
+        self._delays += 1
+        clock.call_at(clock.now() + seconds, self._delayed)
+
+    def _delayed(self) -> None:
+        self._delays -= 1
+        self.flow()
+
+    def _pass(self, *entries: _Entry) -> None:
+        overtaken, self._overtaken = self._overtaken, []
+        self._waiting += (*entries, *overtaken)
+        self.flow()
+
+    def flow(self) -> None:
+        """Passes on what waits, if it need not wait any longer."""
+        if self._waiting and not self._delays and self._direction not in self._line.faults.stalled:
+            entries, self._waiting = self._waiting, []
+            self._deliver(entries)
+
+
+def _frame(item: Any) -> bytes:
+    if isinstance(item, Encoded):
+        return item.frame
+    if isinstance(item, Malformed):
+        return b"{}"  # what it was is not known any more; half of this is no message either
+    return codec.to_json(list(item.messages) if isinstance(item, Batch) else item)
+
+
+class FaultyChannel:
+    """A channel that stands between another one and its receiver."""
+
+    def __init__(self, inner: Channel, faults: Faults) -> None:
+        self.faults = faults
+        self._inner = inner
+        self._receiver: Receiver | None = None
+        self._over = False
+        self._closing: asyncio.Task[None] | None = None
+        self.lanes = {"sent": _Lane(self, "sent", self._send), "received": _Lane(self, "received", self._hand_up)}
+
+    def open(self, receiver: Receiver) -> None:
+        """Names who is told of messages."""
+        self._receiver = receiver
+
+    @property
+    def info(self) -> ChannelInfo:
+        """What kind of line this is."""
+        return self._inner.info
+
+    # --- from the receiver to the channel ---------------------------------------------------------
+
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
+        """Takes a message; one without JSON is refused, whatever would have become of it."""
+        if not isinstance(message, Encoded):
+            codec.to_json(message)
+        if not self._over:
+            self.lanes["sent"].put(_Entry(message, about))
+
+    def _send(self, entries: list[_Entry]) -> None:
+        for entry in entries:
+            self._inner.send(entry.item, about=entry.about)
+
+    def pause(self) -> None:
+        """Reads no more for now."""
+        self._inner.pause()
+
+    def resume(self) -> None:
+        """Reads again."""
+        self._inner.resume()
+
+    async def drain(self) -> None:
+        """Waits as the other channel does."""
+        await self._inner.drain()
+
+    async def close(self) -> None:
+        """Ends the line."""
+        await (self._inner.close() if self._closing is None else asyncio.shield(self._closing))
+
+    # --- from the channel to the receiver ---------------------------------------------------------
+
+    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+        """Takes what one read brought."""
+        for message in messages:
+            if not self._over:
+                self.lanes["received"].put(_Entry(message, origin=origin))
+
+    def _hand_up(self, entries: list[_Entry]) -> None:
+        for entry in entries:
+            if self._receiver is not None and entry.origin is not None and not self._over:
+                self._receiver.received([entry.item], entry.origin)
+
+    def closed(self, closed: Closed) -> None:
+        """The other channel has ended."""
+        if not self._over:
+            self._over = True
+            self.faults.lines.remove(self)
+            if self._receiver is not None:
+                self._receiver.closed(closed)
+
+    def broken(self, closed: Closed) -> None:
+        """Ends the line at once; what there is of it ends by itself."""
+        if not self._over:
+            self._closing = asyncio.get_running_loop().create_task(self._inner.close())
+            self.closed(closed)
+
+
+class _Faulty:
+    """Opens lines on which things go wrong."""
+
+    def __init__(self, connector: Connector, faults: Faults) -> None:
+        self._connector = connector
+        self._faults = faults
+
+    @property
+    def name(self) -> str:
+        """The peer."""
+        return self._connector.name
+
+    async def connect(self, accept: Accept) -> Channel:
+        """A new line."""
+        if self._faults.refused():
+            raise TransportError(f"cannot reach {self.name}: refused by a fault")
+        made: list[FaultyChannel] = []
+
+        def take(channel: Channel) -> Receiver:
+            made.append(self._faults.put_on(channel, accept))
+            return made[0]
+
+        await self._connector.connect(take)
+        return made[0]

@@ -1,0 +1,295 @@
+"""Byte streams over descriptors: pipes, terminals, plain files. Both sides of stdio read and write with these.
+
+Where the loop can wait for a descriptor it is polled. Where it cannot, for a plain file or on Windows, a thread waits.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["PIPE_SIZE", "READ_SIZE", "PolledReader", "PolledWriter", "ThreadReader", "ThreadWriter", "reader", "writer"]
+
+READ_SIZE: Final = 64 * 1024
+PIPE_SIZE: Final = 1024 * 1024  # what an unprivileged process may ask for on Linux
+_F_SETPIPE_SZ: Final = 1031  # fcntl has the name only where the platform has the call
+
+Feed = Callable[[bytes], None]
+Broke = Callable[[OSError], None]
+
+
+def reader(
+    loop: asyncio.AbstractEventLoop, descriptor: int, feed: Feed, at_end: Callable[[], None]
+) -> "PolledReader | ThreadReader":
+    """Feeds what a descriptor brings, once it is told to `resume`; tells its end once."""
+    kind = PolledReader if _pollable(loop, descriptor) else ThreadReader
+    return kind(loop, descriptor, feed, at_end)
+
+
+def writer(
+    loop: asyncio.AbstractEventLoop, descriptor: int, sent: Callable[[], None], broke: Broke
+) -> "PolledWriter | ThreadWriter":
+    """Writes to a descriptor; tells when less lies here than before, and that nobody reads any more."""
+    kind = PolledWriter if _pollable(loop, descriptor) else ThreadWriter
+    return kind(loop, descriptor, sent, broke)
+
+
+def _pollable(loop: asyncio.AbstractEventLoop, descriptor: int) -> bool:
+    """Whether the loop can wait for a descriptor: not for a plain file, and not on Windows."""
+    try:
+        loop.add_reader(descriptor, lambda: None)
+    except (NotImplementedError, OSError, ValueError):
+        return False
+    loop.remove_reader(descriptor)
+    return True
+
+
+# --- descriptors that can be polled: pipes, sockets, terminals ------------------------------------------
+
+
+class PolledReader:
+    """Reads when there is something to read: more than most messages need, and much more once that was not enough."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, descriptor: int, feed: Feed, at_end: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._descriptor = descriptor
+        self._feed = feed
+        self._at_end = at_end
+        self._size = READ_SIZE
+        self._reading = False
+        self._done = False
+        os.set_blocking(descriptor, False)
+        _enlarge(descriptor)
+
+    def resume(self) -> None:
+        """Reads, until paused."""
+        if not self._reading and not self._done:
+            self._reading = True
+            self._loop.add_reader(self._descriptor, self._readable)
+
+    def pause(self) -> None:
+        """Leaves bytes where they are."""
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._descriptor)
+
+    def _readable(self) -> None:
+        self._read(self._size)
+
+    def _read(self, size: int) -> int:
+        try:
+            data = os.read(self._descriptor, size)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return 0
+        self._size = PIPE_SIZE if len(data) == size else READ_SIZE
+        self._feed(data)
+        return len(data)
+
+    def exhaust(self) -> None:
+        """Reads what lies there now, paused or not; no more than a pipe holds, since somebody may still be writing."""
+        left = PIPE_SIZE
+        while left > 0 and not self._done and (read := self._read(PIPE_SIZE)):
+            left -= read
+
+    def close(self) -> None:
+        """Reads no more, whoever decided that."""
+        if not self._done:
+            self.pause()
+            self._done = True
+            self._at_end()
+
+    async def gone(self) -> None:
+        """There is nothing to wait for: the descriptor belongs to somebody else."""
+
+
+class PolledWriter:
+    """Writes what can be written at once, and the rest when there is room."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, descriptor: int, sent: Callable[[], None], broke: Broke
+    ) -> None:
+        self._loop = loop
+        self._descriptor = descriptor
+        self._sent = sent
+        self._broke = broke
+        self._queue: deque[memoryview] = deque()
+        self.unsent = 0
+        self._emptied: asyncio.Future[None] | None = None
+        self._closed = False
+        os.set_blocking(descriptor, False)
+        _enlarge(descriptor)
+
+    def write(self, data: bytes) -> None:
+        """Takes bytes."""
+        if self._closed:
+            return
+        written = 0
+        if not self._queue:
+            try:
+                written = os.write(self._descriptor, data)
+            except OSError as error:
+                written = self._unwritten(error, data)
+            if written == len(data):
+                return
+            self._loop.add_writer(self._descriptor, self._writable)
+        self._queue.append(memoryview(data)[written:])
+        self.unsent += len(data) - written
+
+    def _unwritten(self, error: OSError, data: bytes | memoryview) -> int:
+        """How much can be forgotten of what could not be written: nothing for now, or all of it for good."""
+        if isinstance(error, BlockingIOError | InterruptedError):
+            return 0
+        self.close()
+        self._broke(error)
+        return len(data)
+
+    def _writable(self) -> None:
+        while self._queue:
+            piece = self._queue[0]
+            try:
+                written = os.write(self._descriptor, piece)
+            except OSError as error:
+                written = self._unwritten(error, piece)
+            if self._closed:
+                return
+            self.unsent -= written
+            if written < len(piece):
+                self._queue[0] = piece[written:]
+                break
+            self._queue.popleft()
+        if not self._queue:
+            self._loop.remove_writer(self._descriptor)
+            self._release()
+        self._sent()
+
+    def _release(self) -> None:
+        if self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def close(self) -> None:
+        """Writes no more, and forgets what is unsent."""
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_writer(self._descriptor)
+            self._queue.clear()
+            self.unsent = 0
+            self._release()
+
+    async def finish(self) -> None:
+        """Waits until all is written, or until that makes no sense any more."""
+        if self._queue:
+            if self._emptied is None or self._emptied.done():
+                self._emptied = self._loop.create_future()
+            await asyncio.shield(self._emptied)
+
+
+def _enlarge(descriptor: int) -> None:
+    """Makes a pipe as large as we may; fewer turns for large messages."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.fcntl(descriptor, _F_SETPIPE_SZ, PIPE_SIZE)
+
+
+# --- descriptors that cannot be polled: plain files, and pipes on Windows -------------------------------
+
+
+class ThreadReader:
+    """Reads on a thread."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, descriptor: int, feed: Feed, at_end: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._descriptor = descriptor
+        self._feed = feed
+        self._at_end = at_end
+        self._go = threading.Event()
+        self._taken = threading.Semaphore()  # so that no read is begun before the last one was taken
+        self._done = False
+        self._thread: threading.Thread | None = None
+
+    def resume(self) -> None:
+        """Reads, until paused."""
+        self._go.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="trunkline-reader", daemon=True)
+            self._thread.start()
+
+    def pause(self) -> None:
+        """Leaves bytes where they are, after the read that may be under way."""
+        self._go.clear()
+
+    def exhaust(self) -> None:
+        """Reads on even if paused; what comes is fed as it comes."""
+        self._go.set()
+
+    def close(self) -> None:
+        """Reads no more, whoever decided that."""
+        if not self._done:
+            self._done = True
+            self._go.set()
+            self._taken.release()
+            self._at_end()
+
+    async def gone(self) -> None:
+        """There is nothing to wait for: the thread ends with the read that it is in."""
+
+    def _work(self) -> None:
+        while self._taken.acquire() and self._go.wait() and not self._done:
+            try:
+                data = os.read(self._descriptor, READ_SIZE)
+            except OSError:
+                data = b""
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                self._loop.call_soon_threadsafe(self._take, data)
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            self.close()
+        elif not self._done:
+            self._feed(data)
+            self._taken.release()
+
+
+class ThreadWriter:
+    """Writes where it stands, waiting if it must: a plain file never makes it wait for long."""
+
+    unsent = 0
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, descriptor: int, sent: Callable[[], None], broke: Broke
+    ) -> None:
+        del loop, sent
+        self._descriptor = descriptor
+        self._broke = broke
+        self._closed = False
+
+    def write(self, data: bytes) -> None:
+        """Writes bytes."""
+        if self._closed:
+            return
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            self.close()
+            self._broke(error)
+
+    def close(self) -> None:
+        """Writes no more."""
+        self._closed = True
+
+    async def finish(self) -> None:
+        """All is written already."""

@@ -1,0 +1,74 @@
+"""What every network transport passes its peers through: how many there may be, and how long one may say nothing.
+
+A peer is watched until its first valid message. One that has sent none in time is cut off, whatever else it has sent.
+"""
+
+from collections.abc import Callable, Sequence
+
+from trunkline.clock import Clock, Timer
+from trunkline.config import Settings
+from trunkline.transports.channel import Accept, Channel, Closed, Origin, Receiver
+from trunkline.wire.messages import Incoming, Malformed
+
+__all__ = ["Guard"]
+
+Cut = Callable[[Closed], None]
+
+
+class Guard:
+    """Stands before a listener's peers."""
+
+    def __init__(self, accept: Accept, settings: Settings, clock: Clock) -> None:
+        self._accept = accept
+        self._most = settings.max_connections
+        self._patience = settings.initialize_timeout
+        self._clock = clock
+        self._shut = False
+        self.peers = 0  # on the line
+
+    @property
+    def full(self) -> bool:
+        """Whether one more peer would be too many."""
+        return self._shut or self.peers >= self._most
+
+    def shut(self) -> None:
+        """Lets nobody in any more, not even who is on the way."""
+        self._shut = True
+
+    def admit(self, channel: Channel, cut: Cut) -> Receiver:
+        """Takes a peer. `cut` ends its channel at once."""
+        watched = _Watched(self._accept(channel), self._left)
+        self.peers += 1
+        if self._patience is not None:
+            seconds = self._patience
+            watched.timer = self._clock.call_at(
+                self._clock.now() + seconds, lambda: cut(Closed(f"the peer said nothing valid within {seconds:g} s"))
+            )
+        return watched
+
+    def _left(self) -> None:
+        self.peers -= 1
+
+
+class _Watched:
+    """Passes on what a channel reports, and stops the clock at the first valid message."""
+
+    def __init__(self, receiver: Receiver, left: Callable[[], None]) -> None:
+        self._receiver = receiver
+        self._left = left
+        self.timer: Timer | None = None
+
+    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+        if self.timer is not None and any(not isinstance(message, Malformed) for message in messages):
+            self._stop()
+        self._receiver.received(messages, origin)
+
+    def closed(self, closed: Closed) -> None:
+        self._stop()
+        self._left()
+        self._receiver.closed(closed)
+
+    def _stop(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None

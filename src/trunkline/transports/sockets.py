@@ -1,0 +1,169 @@
+"""One stream socket, whoever opened it: the bytes between a transport of the loop and a channel.
+
+The loop reads into one room that all lines of a listener share, since what was read is taken out of it at once. A line
+that ends does so in both directions: what is unsent is sent, then ours is closed, and what the peer still says is read
+and dropped for a moment, since closing on unread bytes would make the system throw away what the peer has yet to read.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from trunkline.config import Settings
+from trunkline.transports.addresses import spelt
+from trunkline.transports.channel import ChannelInfo, Closed, Receiver
+from trunkline.transports.stream import Spoken, StreamChannel
+
+__all__ = ["LINGER", "Lines", "SocketLine"]
+
+LINGER: Final = 1.0  # seconds that a peer has to take what was sent, and to close its side too
+READ_SIZE: Final = 256 * 1024
+THE_PEER_CLOSED: Final = "the peer closed the connection"
+
+
+class Lines:
+    """What the lines of one listener, or to one peer, have in common."""
+
+    def __init__(self, transport: str, settings: Settings, *, peer: str = "", framing: Spoken | None = None) -> None:
+        """A client names its framing; a server speaks as it is spoken to."""
+        self.settings = settings
+        self.room = memoryview(bytearray(READ_SIZE))
+        self._transport = transport
+        self._peer = peer
+        self._framing: Spoken | None = framing
+
+    def channel(self, transport: asyncio.Transport) -> StreamChannel:
+        """A channel for a new line."""
+        return StreamChannel(
+            ChannelInfo(self._transport, self._peer or _address_of(transport), may_vanish=self._transport == "tcp"),
+            max_frame=self.settings.tcp_message_size_limit,
+            settings=self.settings,
+            framing=self._framing,
+            strict=True,
+            reads_on=self._framing is not None,
+        )
+
+
+def _address_of(transport: asyncio.Transport) -> str:
+    address: Any = transport.get_extra_info("peername")
+    return spelt(address[0], address[1]) if address else ""
+
+
+class SocketLine(asyncio.BufferedProtocol):
+    """A line over a socket: the source of its channel, and its sink."""
+
+    def __init__(self, lines: Lines, admit: "Callable[[SocketLine], Receiver | None]") -> None:
+        """`admit` is given the line once it stands, and says who is told of what comes; None if it is not wanted."""
+        self._lines = lines
+        self._admit = admit
+        self._room = lines.room
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+        self._hung_up = False  # the peer
+        self._timer: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Future[None] | None = None
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self.channel: StreamChannel
+        self._transport: asyncio.Transport
+
+    # --- what the loop tells ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The line stands."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.write = self._transport.write
+        high = self._lines.settings.unsent_high
+        self._transport.set_write_buffer_limits(high=high, low=high // 2)
+        self.channel = self._lines.channel(self._transport)
+        self._feed = self.channel.feed
+        receiver = self._admitted()
+        if receiver is None:
+            self._closing = True
+            self._transport.abort()
+        else:
+            self.channel.open(receiver, self, self)
+
+    def _admitted(self) -> Receiver | None:
+        try:
+            return self._admit(self)
+        except BaseException:
+            self._closing = True
+            self._transport.abort()
+            raise
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - there is one room
+        """Where the loop puts what it reads."""
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Takes what was read."""
+        if not self._closing:
+            self._feed(self._room[:nbytes].tobytes())
+
+    def eof_received(self) -> None:
+        """The peer says no more."""
+        self._hung_up = True
+        self.channel.ended(Closed(THE_PEER_CLOSED))
+
+    def resume_writing(self) -> None:
+        """Less is unsent than before."""
+        self.channel.sent()
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The line is gone."""
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.channel.ended(Closed(THE_PEER_CLOSED if exc is None else f"the connection broke: {exc}", exc))
+        self._gone.set_result(None)
+        self._look()
+
+    # --- what the channel asks for ---------------------------------------------------------------
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes the peer has not taken yet."""
+        return self._transport.get_write_buffer_size()
+
+    async def finish(self) -> None:
+        """Waits until all is sent, or until that makes no sense any more."""
+        if self.unsent and not self._gone.done():
+            self._transport.set_write_buffer_limits(high=0)
+            if self._emptied is None or self._emptied.done():
+                self._emptied = self._loop.create_future()
+            await asyncio.shield(self._emptied)
+
+    def _look(self) -> None:
+        if self._emptied is not None and not self._emptied.done() and (self._gone.done() or not self.unsent):
+            self._emptied.set_result(None)
+
+    def pause(self) -> None:
+        """Leaves bytes where they are."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Reads again."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Begins the end."""
+        if self._closing:
+            return
+        self._closing = True
+        self._timer = self._loop.call_later(LINGER, self._transport.abort)
+        if self._hung_up:
+            self._transport.close()
+        elif self.unsent:
+            self._transport.abort()  # it was waited for long enough, or never will be taken
+        elif self._transport.can_write_eof():
+            self.resume()
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    async def gone(self) -> None:
+        """Waits until the socket is closed."""
+        await asyncio.shield(self._gone)

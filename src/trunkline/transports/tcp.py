@@ -1,0 +1,119 @@
+"""TCP, both sides, in the open or under TLS: one message per line, or each after a header with its length.
+
+A server answers in the framing that its client speaks. A stream that begins with anything but a message is closed
+without an answer, so that a web page which posts to our port gets nothing done.
+"""
+
+import asyncio
+import ipaddress
+import ssl
+import warnings
+from collections.abc import Sequence
+from typing import Any, Final
+
+from trunkline.clock import Clock
+from trunkline.config import Settings
+from trunkline.errors import TransportError
+from trunkline.transports.addresses import spelt
+from trunkline.transports.channel import Accept, Channel, Listener
+from trunkline.transports.dialling import dial, guard_for, guarded
+from trunkline.transports.guard import Guard
+from trunkline.transports.sockets import LINGER, Lines, SocketLine
+from trunkline.transports.stream import Spoken
+
+__all__ = ["LOOPBACK", "TcpConnector", "listen_tcp"]
+
+LOOPBACK: Final = "127.0.0.1"
+BACKLOG: Final = 1024  # peers that wait to be let in
+
+
+class TcpConnector:
+    """Opens lines to a server at a host and port."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: bool | ssl.SSLContext = False,
+        framing: Spoken = "lines",
+        settings: Settings | None = None,
+    ) -> None:
+        """`tls=True` trusts whom the system trusts and checks the host's name; a context of your own says otherwise."""
+        self._host = host
+        self._port = port
+        self._context = ssl.create_default_context() if tls is True else tls or None
+        self._lines = Lines("tcp", settings or Settings(), peer=spelt(host, port), framing=framing)
+
+    @property
+    def name(self) -> str:
+        """The server's address."""
+        return f"{_scheme(self._context)}://{spelt(self._host, self._port)}"
+
+    async def connect(self, accept: Accept) -> Channel:
+        """Opens a line."""
+        loop = asyncio.get_running_loop()
+        secured: dict[str, Any] = {"ssl": self._context, "ssl_shutdown_timeout": LINGER} if self._context else {}
+
+        async def open_(factory: Any) -> tuple[Any, SocketLine]:
+            return await loop.create_connection(factory, self._host, self._port, **secured)
+
+        return await dial(self.name, self._lines, accept, open_)
+
+
+async def listen_tcp(
+    accept: Accept,
+    settings: Settings,
+    *,
+    host: str = LOOPBACK,
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
+    clock: Clock | None = None,
+) -> Listener:
+    """Waits for clients at a host and port; port 0 lets the system choose one. Warns if strangers could read along."""
+    loop = asyncio.get_running_loop()
+    guard = guard_for(accept, settings, clock)
+    secured: dict[str, Any] = {"ssl": tls, "ssl_shutdown_timeout": LINGER} if tls else {}
+    try:
+        factory = guarded(Lines("tcp", settings), guard)
+        server = await loop.create_server(factory, host, port, backlog=BACKLOG, **secured)
+    except OSError as error:
+        raise TransportError(f"cannot listen at {spelt(host, port)}: {error.strerror or error}") from error
+    bound = [place.getsockname()[:2] for place in server.sockets]
+    address = f"{_scheme(tls)}://{spelt(*bound[0])}"
+    if tls is None and not _is_loopback([place[0] for place in bound]):
+        warnings.warn(
+            f"{address} can be reached from other machines, and anybody on the way can read along; "
+            f"pass tls=, or host={LOOPBACK!r}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return _TcpListener(server, guard, address)
+
+
+class _TcpListener:
+    """A place where clients are waited for."""
+
+    def __init__(self, server: asyncio.AbstractServer, guard: Guard, address: str) -> None:
+        self._server = server
+        self._guard = guard
+        self._address = address
+
+    @property
+    def address(self) -> str:
+        """Where it is; the port that was chosen, if it was left open."""
+        return self._address
+
+    async def close(self) -> None:
+        """Takes no more clients."""
+        self._guard.shut()
+        self._server.close()
+        await asyncio.sleep(0)  # uvloop closes on the next turn
+
+
+def _scheme(context: ssl.SSLContext | None) -> str:
+    return "tls" if context else "tcp"
+
+
+def _is_loopback(hosts: Sequence[str]) -> bool:
+    return all(ipaddress.ip_address(host.partition("%")[0]).is_loopback for host in hosts)

@@ -1,0 +1,306 @@
+"""Lines of every kind, both ends of each in this process, for the suite that runs over all of them."""
+
+import asyncio
+import os
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trunkline import Settings
+from trunkline.transports.addresses import parse
+from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed, Connector, Listener, Origin
+from trunkline.transports.descriptors import reader, writer
+from trunkline.transports.memory import memory_pair
+from trunkline.transports.process import Command
+from trunkline.transports.stream import Spoken, StreamChannel
+from trunkline.transports.tcp import TcpConnector, listen_tcp
+from trunkline.transports.unix import UnixConnector, listen_unix
+from trunkline.wire.messages import Incoming, Notification
+
+CERTIFICATE = Path(__file__).parent / "localhost.pem"
+PATIENCE = 20.0
+
+
+class Recorder:
+    """A receiver that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.messages: list[Incoming] = []
+        self.origins: list[Origin] = []
+        self.ends: list[Closed] = []
+
+    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+        assert messages
+        assert not self.ends
+        self.messages += messages
+        self.origins.append(origin)
+
+    def closed(self, closed: Closed) -> None:
+        self.ends.append(closed)
+
+    @property
+    def methods(self) -> list[str]:
+        return [message.method for message in self.messages]  # type: ignore[union-attr]
+
+    @property
+    def ids(self) -> list[Any]:
+        return [message.id for message in self.messages]  # type: ignore[union-attr]
+
+
+@dataclass
+class Line:
+    """Two ends of a line, and who is told at each."""
+
+    ours: Channel
+    theirs: Channel
+    at_ours: Recorder = field(default_factory=Recorder)
+    at_theirs: Recorder = field(default_factory=Recorder)
+    principal: Any = None  # who is known to be at our end
+
+    async def settle(self) -> None:
+        """Waits until what we have sent could have arrived: they send something, and we have it."""
+        before = len(self.at_ours.messages)
+        self.theirs.send(Notification("settle"))
+        await until(lambda: len(self.at_ours.messages) > before)
+        await turns()
+
+
+async def turns(number: int = 10) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def until(truth: Callable[[], Any]) -> None:
+    """Waits for something to become true."""
+    deadline = time.monotonic() + PATIENCE
+    while not truth():
+        assert time.monotonic() < deadline, f"not true within {PATIENCE} s"
+        await asyncio.sleep(0.001)
+
+
+# --- within the process ----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def memory(settings: Settings) -> AsyncIterator[Line]:
+    ours, theirs = memory_pair("somebody")
+    line = Line(ours, theirs, principal="somebody")
+    ours.open(line.at_ours)
+    theirs.open(line.at_theirs)
+    yield line
+
+
+class Pipe:
+    """A byte stream from one `StreamChannel` into another, which can be stopped."""
+
+    def __init__(self) -> None:
+        self.unsent = 0
+        self._queue: list[bytes] = []
+        self._flowing = True
+        self._ended = False
+        self._from: StreamChannel
+        self._into: StreamChannel
+
+    def join(self, from_: StreamChannel, into: StreamChannel) -> None:
+        self._from, self._into = from_, into
+
+    def write(self, data: bytes) -> None:
+        self._queue.append(bytes(data))
+        self.unsent += len(data)
+        self._flow()
+
+    def _flow(self) -> None:
+        while self._queue and self._flowing:
+            data = self._queue.pop(0)
+            self.unsent -= len(data)
+            self._into.feed(data)
+        self._from.sent()
+        if self._ended and not self._queue:
+            self._into.ended(Closed("end of stream"))
+
+    def pause(self) -> None:
+        self._flowing = False
+
+    def resume(self) -> None:
+        self._flowing = True
+        asyncio.get_running_loop().call_soon(self._flow)
+
+    def close(self) -> None:
+        self._flowing = False
+        self._queue.clear()
+        self.unsent = 0
+
+    async def finish(self) -> None:
+        while self.unsent and self._flowing:
+            await asyncio.sleep(0)
+        self._ended = True
+        asyncio.get_running_loop().call_soon(self._flow)
+
+    async def gone(self) -> None: ...
+
+
+def _channels(settings: Settings, framing: Spoken) -> tuple[StreamChannel, StreamChannel]:
+    options: dict[str, Any] = {"max_frame": settings.stdio_message_size_limit, "settings": settings}
+    return (
+        StreamChannel(ChannelInfo("stream", "them"), **options, framing=framing, reads_on=True),
+        StreamChannel(ChannelInfo("stream", "us"), **options, origin=Origin(principal="somebody")),
+    )
+
+
+@asynccontextmanager
+async def stream(settings: Settings, framing: Spoken = "lines") -> AsyncIterator[Line]:
+    there, back = Pipe(), Pipe()
+    ours, theirs = _channels(settings, framing)
+    line = Line(ours, theirs, principal="somebody")
+    there.join(ours, theirs)
+    back.join(theirs, ours)
+    ours.open(line.at_ours, back, there)
+    theirs.open(line.at_theirs, there, back)
+    yield line
+
+
+@asynccontextmanager
+async def pipes(settings: Settings, framing: Spoken = "lines") -> AsyncIterator[Line]:
+    """The descriptors of stdio, without a process: closing a channel closes what it writes to."""
+    loop, there, back = asyncio.get_running_loop(), os.pipe(), os.pipe()
+    ours, theirs = _channels(settings, framing)
+    line = Line(ours, theirs, principal="somebody")
+
+    def open_(channel: StreamChannel, recorder: Recorder, reading: int, writing: int) -> None:
+        def broke(error: OSError) -> None:
+            channel.lost(Closed("broke", error))
+
+        class Source:
+            def close(self) -> None:
+                source.close()
+                sink.close()
+                os.close(writing)
+                os.close(reading)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(source, name)
+
+        source = reader(loop, reading, channel.feed, lambda: channel.ended(Closed("end of stream")))
+        sink = writer(loop, writing, channel.sent, broke)
+        channel.open(recorder, Source(), sink)  # type: ignore[arg-type]
+        source.resume()
+
+    open_(ours, line.at_ours, back[0], there[1])
+    open_(theirs, line.at_theirs, there[0], back[1])
+    yield line
+
+
+# --- over sockets ----------------------------------------------------------------------------------------
+
+Listen = Callable[[Accept], Any]
+
+
+async def _accepted(listen: Listen, connector: Callable[[Listener], Connector]) -> tuple[Line, Listener]:
+    """A line to a listener of our own."""
+    there: list[Channel] = []
+    at_theirs, at_ours = Recorder(), Recorder()
+
+    def accept(channel: Channel) -> Recorder:
+        there.append(channel)
+        return at_theirs
+
+    listener = await listen(accept)
+    ours = await connector(listener).connect(lambda _: at_ours)
+    await until(lambda: there)
+    return Line(ours, there[0], at_ours, at_theirs), listener
+
+
+def server_tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    return context
+
+
+def client_tls() -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(CERTIFICATE))
+
+
+@asynccontextmanager
+async def tcp(
+    settings: Settings, framing: Spoken = "lines", *, host: str = "127.0.0.1", tls: bool = False
+) -> AsyncIterator[Line]:
+    def connector(listener: Listener) -> Connector:
+        where = parse(listener.address)
+        context = client_tls() if tls else False
+        return TcpConnector(where.host, where.port, tls=context, framing=framing, settings=settings)
+
+    def listen(accept: Accept) -> Any:
+        return listen_tcp(accept, settings, host=host, tls=server_tls() if tls else None)
+
+    line, listener = await _accepted(listen, connector)
+    yield line
+    await listener.close()
+
+
+@asynccontextmanager
+async def unix(settings: Settings, framing: Spoken = "lines") -> AsyncIterator[Line]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "socket"
+        line, listener = await _accepted(
+            lambda accept: listen_unix(accept, settings, path),
+            lambda _: UnixConnector(path, framing=framing, settings=settings),
+        )
+        yield line
+        await listener.close()
+
+
+# --- with a process between ------------------------------------------------------------------------------
+
+RELAY = """
+import os, socket, sys, threading
+there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+there.connect(sys.argv[1])
+
+def forward():
+    while data := os.read(0, 1 << 16):
+        there.sendall(data)
+    there.shutdown(socket.SHUT_WR)
+
+threading.Thread(target=forward, daemon=True).start()
+while data := there.recv(1 << 16):
+    while data:
+        data = data[os.write(1, data):]
+"""
+
+
+@asynccontextmanager
+async def process(settings: Settings, framing: Spoken = "lines") -> AsyncIterator[Line]:
+    """Our end is a process of ours; what it reads and writes goes on through a socket to the other end."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "socket"
+        command = [sys.executable, "-S", "-E", "-c", RELAY, str(path)]
+        line, listener = await _accepted(
+            lambda accept: listen_unix(accept, settings, path),
+            lambda _: Command(command, framing=framing, settings=settings),
+        )
+        yield line
+        await listener.close()
+
+
+Open = Callable[[Settings], AbstractAsyncContextManager[Line]]
+
+OVER_BYTES: dict[str, Open] = {
+    "stream": stream,
+    "stream, headers": partial(stream, framing="headers"),
+    "pipes": pipes,
+    "process": process,
+    "process, headers": partial(process, framing="headers"),
+    "tcp": tcp,
+    "tcp, headers": partial(tcp, framing="headers"),
+    "tcp, IPv6": partial(tcp, host="::1"),
+    "tls": partial(tcp, tls=True),
+    "unix": unix,
+}
+LINES: dict[str, Open] = {"memory": memory, **OVER_BYTES}

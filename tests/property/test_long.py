@@ -1,0 +1,209 @@
+"""A request is read to the same values whether its frame is short, and read level by level, or long, and read at once."""
+
+import enum
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from msgspec import UNSET, Meta, Raw, Struct
+
+from trunkline.protocol.types import CallToolParams
+from trunkline.wire import codec
+from trunkline.wire.messages import Incoming, Request
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Point(Struct):
+    x: int
+    y: float = 0.5
+
+
+@dataclass
+class Named:
+    name: str
+    at: datetime | None = None
+
+
+class Everything(Struct, forbid_unknown_fields=True):
+    """Members of such types as plain values might tell less of than JSON does."""
+
+    text: Annotated[str, Meta(min_length=1)] | None = None
+    count: int | None = None
+    ratio: float | None = None
+    any: Any = None
+    blob: bytes | None = None
+    ident: UUID | None = None
+    colour: Colour | None = None
+    five: Literal[5, "five"] | None = None
+    points: list[Point] | None = None
+    unique: set[int] | None = None
+    by_number: dict[int, str] | None = None
+    named: Named | None = None
+    pair: tuple[int, str] | None = None
+
+
+class Exact(Struct):
+    """What floats cannot hold."""
+
+    ratio: Decimal | None = None
+    raw: Raw | None = None
+
+
+KINDS = (Everything, Exact, CallToolParams, dict[str, Any], dict[str, int | None])
+NAMES = (*Everything.__struct_fields__, "raw", "arguments", "_meta", "x", "y", "name", "at", "1")
+
+odd_numbers = st.sampled_from(["1.10", "1e3", "-0", "1e999", "0.1234567890123456789", "12345678901234567890123", "NaN"])
+odd_texts = st.sampled_from(
+    ['"2020-01-02T03:04:05Z"', '"aGk="', '"red"', '"five"', f'"{UUID(int=5)}"', r'"\ud800"', '"\t"']
+)
+scalars = st.one_of(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)
+).map(json.dumps)
+
+
+def in_braces(pairs: list[tuple[str, str]]) -> str:
+    return "{" + ",".join(f'"{name}":{value}' for name, value in pairs) + "}"
+
+
+def objects_of(inner: st.SearchStrategy[str], *, twice: bool) -> st.SearchStrategy[str]:
+    """Objects as JSON; `twice`: a name may stand in one more than once."""
+    pairs = st.tuples(st.sampled_from(NAMES), inner)
+    return st.lists(pairs, max_size=4, unique_by=None if twice else lambda pair: pair[0]).map(in_braces)
+
+
+def values_of(*, twice: bool) -> st.SearchStrategy[str]:
+    return st.recursive(
+        scalars | odd_numbers | odd_texts,
+        lambda inner: (
+            st.lists(inner, max_size=3).map(lambda items: f"[{','.join(items)}]") | objects_of(inner, twice=twice)
+        ),
+        max_leaves=6,
+    )
+
+
+def frame_of(params: str) -> bytes:
+    return f'{{"jsonrpc":"2.0","id":7,"method":"m","params":{params}}}'.encode()
+
+
+def seen(source: Any, kind: Any) -> Any:
+    """What a decoder makes of JSON, for comparison: NaN and 1 have to be themselves."""
+    try:
+        found = codec.decoder(kind)(source)
+    except (codec.DecodeError, RecursionError) as error:
+        return type(error), str(error)
+    if kind is CallToolParams:
+        return found.name, repr(found.meta), seen(found.arguments, Everything), bytes(codec.as_written(found.arguments))
+    if kind is Exact and found.raw is not None:
+        return repr(found.ratio), bytes(found.raw)
+    return repr(found)
+
+
+def read(frame: bytes, kind: Any) -> Any:
+    message: Incoming = codec.decode(frame)
+    if isinstance(message, Request) and message.params is not UNSET:
+        return message.id, message.method, seen(message.params, kind)
+    return message
+
+
+def shorter(frame: bytes) -> bytes:
+    """JSON in a short frame. What comes after it keeps msgspec from wording some faults by how many bytes are left."""
+    return frame + b" " * 16
+
+
+def longer(frame: bytes) -> bytes:
+    """The same JSON in a long frame."""
+    return frame + b" " * codec.LONG
+
+
+DEEP = f"[{'[' * 600}{']' * 600}]"
+
+
+@given(objects_of(values_of(twice=False), twice=False), st.sampled_from(KINDS))
+@example(in_braces([("any", DEEP)]), Everything)
+@example(in_braces([("any", "[" * 100_000 + "]" * 100_000)]), dict[str, Any])
+@example(in_braces([("name", '"echo"'), ("arguments", "null")]), CallToolParams)
+@example(in_braces([("name", '"echo"'), ("arguments", '{"text":""}')]), CallToolParams)
+@example(in_braces([("ratio", "0.1234567890123456789")]), Exact)
+def test_a_long_frame_is_read_as_a_short_one_is(params: str, kind: Any) -> None:
+    assert read(longer(frame_of(params)), kind) == read(shorter(frame_of(params)), kind)
+
+
+@given(objects_of(values_of(twice=True), twice=True), st.sampled_from((Everything, CallToolParams, dict[str, Any])))
+@example(in_braces([("count", "1"), ("count", "2")]), Everything)
+def test_of_a_name_that_stands_there_twice_the_last_counts_in_both(params: str, kind: Any) -> None:
+    """A short frame is refused if any of them does not fit, a long one if the last does not."""
+    short, long = read(shorter(frame_of(params)), kind), read(longer(frame_of(params)), kind)
+
+    assert long == short or "DecodeError" in repr(short) or "ValidationError" in repr(short)
+
+
+@given(objects_of(values_of(twice=False), twice=False), st.integers(0), st.binary(max_size=2))
+def test_what_is_broken_is_broken_in_both(params: str, at: int, other: bytes) -> None:
+    """One byte of a frame is replaced, by none, one or two."""
+    frame = frame_of(params)
+    at %= len(frame)
+    frame = frame[:at] + other + frame[at + 1 :]
+
+    assert read(longer(frame), dict[str, Any]) == read(shorter(frame), dict[str, Any])
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"jsonrpc":"2.0","method":"m","params":{"a":1}}',
+        b'{"jsonrpc":"2.0","id":7,"result":{"a":1}}',
+        b'{"jsonrpc":"2.0","id":7,"method":"m"}',
+        b'{"jsonrpc":"2.0","id":7,"method":"m","params":[1]}',
+        b'{"jsonrpc":"2.0","id":7,"method":"m","params":null}',
+        b'{"jsonrpc":"1.0","id":7,"method":"m","params":{}}',
+        b'{"id":7,"method":"m","params":{}}',
+        b'[{"jsonrpc":"2.0","id":7,"method":"m","params":{}}]',
+        b"[]",
+        b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"a":"\xff"}}',
+    ],
+)
+def test_what_is_no_request_with_params_is_what_it_is_in_a_short_frame(frame: bytes) -> None:
+    assert codec.decode(longer(frame)) == codec.decode(shorter(frame))
+
+
+def test_params_of_a_long_frame_can_be_had_as_they_were_written() -> None:
+    message = codec.decode(longer(frame_of('{"a": 1.10}')))
+
+    assert isinstance(message, Request)
+    assert isinstance(message.params, codec.Plain)
+    assert bytes(codec.as_written(message.params)) == b'{"a": 1.10}'
+    assert codec.as_written(Raw(b"1")) == Raw(b"1")
+
+
+@pytest.fixture(params=["orjson", "msgspec"])
+def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """With orjson and without."""
+    if request.param == "msgspec":
+        monkeypatch.setitem(sys.modules, "orjson", None)
+    codec._text_writer.cache_clear()
+    yield request.param
+    codec._text_writer.cache_clear()
+
+
+@given(text=st.text(st.characters(codec="utf-8")))
+@example(text='\x00\x1f\x7f\u2028"\\/\b\f\n\r\t\U0001f600')
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it holds for all of them
+def test_a_text_is_written_the_same_whoever_writes_it(writer: str, text: str) -> None:
+    assert bytes(codec.text_to_raw(text)) == codec.to_json(text)
+
+
+@pytest.mark.usefixtures("writer")
+def test_a_text_that_cannot_be_written_is_refused_the_same_whoever_writes_it() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        codec.text_to_raw("\ud800")

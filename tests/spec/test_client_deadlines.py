@@ -1,0 +1,168 @@
+"""How long a caller waits, and what becomes of a call that nobody waits for any more."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from trunkline import Client, Context, Server, Settings
+from trunkline.errors import ConnectionClosed, RequestTimeout, TransportError
+from trunkline.testing import Faults, ManualClock, ScriptedServer
+
+
+class Scene:
+    """A server whose tools note how they end, and a client, by a clock that is moved by hand."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = ManualClock()
+        self.ended: list[str] = []
+        self.started = asyncio.Event()
+        server = Server("s", clock=self.clock)
+        server.add_tool(self.wait)
+        server.add_tool(self.count)
+        self.client = Client(server, clock=self.clock, settings=Settings(**settings))
+
+    async def wait(self) -> None:
+        self.started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.append("wait")
+
+    async def count(self, ctx: Context, every: float) -> str:
+        """Reports progress, for ever."""
+        try:
+            for step in range(10_000):
+                ctx.progress(step)
+                turn = asyncio.get_running_loop().create_future()
+                self.clock.call_at(self.clock.now() + every, lambda turn=turn: turn.done() or turn.set_result(None))
+                await turn
+        finally:
+            self.ended.append("count")
+        return "never"
+
+    async def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        await settle()
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_call_has_the_time_that_its_caller_gives_it_and_the_tool_ends_with_it() -> None:
+    scene = Scene()
+    async with scene.client:
+        call = asyncio.create_task(scene.client.call_tool("wait", timeout=2))
+        await scene.started.wait()
+        await scene.advance(1.9)
+        assert not call.done()
+        await scene.advance(0.2)
+        with pytest.raises(RequestTimeout, match=r"tools/call was not done after 2.* s"):
+            await call
+        assert scene.ended == ["wait"]
+        await scene.client.ping()
+
+
+async def test_progress_renews_the_time_and_the_longest_time_holds() -> None:
+    scene = Scene(longest_call=30)
+    heard: list[float] = []
+    async with scene.client:
+        asked = scene.client.call_tool(
+            "count", {"every": 3}, timeout=4, on_progress=lambda told: heard.append(told.progress)
+        )
+        call = asyncio.create_task(asked)
+        await settle()
+        for _ in range(9):
+            await scene.advance(3)
+            assert not call.done()
+        await scene.advance(3)
+        with pytest.raises(RequestTimeout, match="after 30 s"):
+            await call
+        assert len(heard) >= 9
+        assert scene.ended == ["count"]
+
+
+async def test_a_call_that_had_to_wait_for_the_line_has_no_more_time_for_that() -> None:
+    clock, server = ManualClock(), ScriptedServer()
+    async with Client(server, clock=clock, settings=Settings(backoff_jitter=0)) as client:
+        server.refusals = [TransportError("down")]
+        server.line.die()
+        await settle()
+        call = asyncio.create_task(client.call_tool("pay", timeout=3))
+        await settle()
+        clock.advance(1)
+        line = await server.connected(2)
+        await line.request("tools/call")
+        clock.advance(2.1)
+        with pytest.raises(RequestTimeout, match=r"tools/call was not done after 2 s"):
+            await call
+
+
+async def test_a_server_that_does_not_tell_what_tools_it_has_takes_no_more_of_a_callers_time() -> None:
+    clock, server = ManualClock(), ScriptedServer(answered=["initialize"])
+    async with Client(server, clock=clock) as client:
+        call = asyncio.create_task(client.call_tool("any", timeout=1))
+        server.line.reply(await server.line.request("tools/call"), {"content": [], "structuredContent": {"result": 1}})
+        await settle()
+        assert not call.done()  # how to read it is not known yet
+        clock.advance(1)
+        assert (await call).structured == {"result": 1}
+
+
+async def test_a_caller_who_goes_stops_an_async_tool() -> None:
+    scene = Scene()
+    async with scene.client:
+        call = asyncio.create_task(scene.client.call_tool("wait"))
+        await scene.started.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await settle()
+        assert scene.ended == ["wait"]
+        assert scene.client.pending() == []
+
+
+@pytest.mark.parametrize("how", ["cancel", "timeout"])
+async def test_a_caller_who_goes_stops_a_plain_tool_that_looks_within_a_second(how: str) -> None:
+    server = Server("s")
+    started, stopped = threading.Event(), threading.Event()
+
+    @server.tool
+    def burn(ctx: Context) -> None:
+        started.set()
+        while not ctx.cancelled:
+            sum(range(1000))
+        stopped.set()
+
+    async with Client(server) as client:
+        call = asyncio.create_task(client.call_tool("burn", timeout=None if how == "cancel" else 0.05))
+        assert await asyncio.to_thread(started.wait, 10)
+        if how == "cancel":
+            call.cancel()
+        gone = time.perf_counter()
+        with pytest.raises(asyncio.CancelledError if how == "cancel" else RequestTimeout):
+            await call
+        assert await asyncio.to_thread(stopped.wait, 10)
+        took = time.perf_counter() - gone
+        assert took < 1, f"the tool went on for {took:.2f} s"
+    await server.aclose()
+
+
+async def test_the_answer_to_a_call_that_was_given_up_harms_nobody() -> None:
+    scene = Scene()
+    faults = Faults(clock=scene.clock).delay(5, received=2)  # after the answer to initialize
+    server = Server("s", clock=scene.clock)
+    server.add_tool(lambda text: text, name="echo", thread=False)
+    async with Client(faults.on(server), clock=scene.clock) as client:
+        late = asyncio.create_task(client.call_tool("echo", {"text": "late"}, timeout=1))
+        await settle()
+        scene.clock.advance(1)
+        await settle()
+        scene.clock.advance(4)
+        with pytest.raises((RequestTimeout, ConnectionClosed)):
+            await late
+        assert (await client.call_tool("echo", {"text": "next"})).data == "next"

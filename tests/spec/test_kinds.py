@@ -1,0 +1,452 @@
+"""The kinds of errors: the table is that of the founding documents, and each kind that is not reserved has its cause."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Literal
+
+import pytest
+
+from trunkline import (
+    Context,
+    ImageContent,
+    Server,
+    Settings,
+    UrlElicitationRequired,
+)
+from trunkline.errors import MisuseError, ProtocolError
+from trunkline.facts import Dropped
+from trunkline.protocol.codes import CODES
+from trunkline.protocol.kinds import BY_NAME, KINDS, Kind, Told
+from trunkline.protocol.revisions import Revision
+from trunkline.protocol.types import ModelPreferences
+from trunkline.registry.templates import UriTemplate
+from trunkline.testing import ManualClock, RawPeer, RecordingObserver
+from trunkline.transports.channel import Origin
+from trunkline.wire.messages import Malformed
+
+FOUNDING = """
+-32700 Parse error
+-32600 Invalid Request
+-32601 Method not found
+-32602 Invalid params
+-32603 Internal error
+-32001 Resource not found
+-32002 Tool not found
+-32003 Prompt not found
+-32004 Capability not supported
+-32005 Server not initialized
+-32006 Subscription failed
+-32007 Validation failed
+-32008 Transport error
+-32009 Request timeout
+-32010 Rate limit exceeded
+-32011 Tool description exceeds max
+-32012 Message size exceeds maximum
+-32013 Invalid content type
+-32014 Content too large
+-32015 Invalid encoding
+-32016 Binary data too large
+-32017 Text too long
+-32018 Invalid MIME type
+-32019 Unsupported media type
+-32020 Media type not acceptable
+-32021 Resource template not found
+-32022 Invalid URI
+-32023 URI syntax error
+-32024 URI too long
+-32025 Resource access denied
+-32026 Resource already exists
+-32027 Resource locked
+-32028 Resource version mismatch
+-32029 Template render failed
+-32030 Invalid URI template
+-32031 Tool execution failed
+-32032 Tool execution timeout
+-32033 Tool execution cancelled
+-32034 Invalid tool arguments
+-32035 Tool is disabled
+-32036 Tool result too large
+-32037 Tool not allowed
+-32038 Maximum concurrent tools exceeded
+-32039 Tool dependency failed
+-32040 Tool schema invalid
+-32042 URL elicitation required
+-32043 Prompt argument missing
+-32044 Prompt render failed
+-32045 Invalid prompt arguments
+-32046 Sampling failed
+-32047 Sampling timeout
+-32048 Invalid model preferences
+-32049 Model not available
+-32050 Sampling rate limited
+-32051 Authentication failed
+-32052 Authorization failed
+-32053 Invalid credentials
+-32054 Token expired
+-32055 Insufficient permissions
+-32056 Access denied
+-32057 Session expired
+-32058 Session not found
+-32059 Invalid token
+-32060 Unauthorized operation
+-32071 Invalid cursor
+-32072 Cursor expired
+-32073 Pagination not supported
+-32074 Page size too large
+-32075 Invalid page size
+-32076 Invalid offset
+-32081 Task not found
+-32082 Task already exists
+-32083 Task failed
+-32084 Task cancelled
+-32085 Task timeout
+-32086 Task state invalid
+-32087 Maximum concurrent tasks exceeded
+-32088 Task dependency failed
+-32089 Task result not ready
+-32090 Task already completed
+-32091 Invalid progress token
+-32092 Progress token expired
+-32093 Progress update failed
+-32094 Notification failed
+-32095 Notification queue full
+-32096 Invalid notification type
+-32097 Notification not delivered
+-32110 Completion not found
+-32111 Invalid completion reference
+-32112 Invalid completion argument
+-32113 Completion failed
+"""
+
+OURS = {  # kinds that the founding documents have no row for
+    "already_initialized",
+    "connection_timeout",
+    "illegal_transition",
+    "invalid_content",
+    "progress_value_invalid",
+    "refused",
+    "request_id_conflict",
+    "timeout_reconnecting",
+}
+
+
+# --- the table --------------------------------------------------------------------------------------------------
+
+
+def test_a18_the_table_is_that_of_the_founding_documents() -> None:
+    rows = [line.split(" ", 1) for line in FOUNDING.split("\n") if line]
+    assert len(rows) == 91
+    expected = [(int(code), re.sub(r"\W+", "_", message.lower())) for code, message in rows]
+    assert [(kind.founding, kind.name) for kind in KINDS] == expected
+
+
+def test_a18_an_error_has_a_code_of_the_specification_and_nothing_else_has_one() -> None:
+    standard = {-32700, -32600, -32601, -32602, -32603, -32002, -32042}
+    for kind in KINDS:
+        told_as_error = kind.told is Told.ERROR and kind.reserved is None
+        assert (kind.code in standard) is told_as_error, kind.name
+
+
+def errors(of: type[ProtocolError] = ProtocolError) -> Iterator[type[ProtocolError]]:
+    for derived in of.__subclasses__():
+        yield derived
+        yield from errors(derived)
+
+
+def test_a18_every_class_of_errors_has_a_kind_of_the_table_or_one_of_our_own() -> None:
+    ours = [error for error in errors() if error.__module__.startswith("trunkline")]
+    assert {error.kind for error in ours} - BY_NAME.keys() <= OURS
+    for error in ours:
+        row = BY_NAME.get(error.kind)
+        if row is not None and row.told is Told.ERROR:
+            newest = dict(CODES.get(error.kind, ())).get(Revision.V2025_11_25, error.code)
+            assert (row.reserved, row.code) == (None, newest), error
+
+
+# --- a server on which everything goes wrong ----------------------------------------------------------------------
+
+
+class Stage:
+    """A server with a cause for every kind, and whoever plays against it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.observer = RecordingObserver()
+        self.began = asyncio.Event()
+        settings = Settings(max_text=20, max_binary=10, page_size=1, cursor_lifetime=60)
+        self.server = Server("t", observers=[self.observer], clock=self.clock, settings=settings, logging=False)
+        self._add_tools()
+        self._add_prompts()
+        self._add_resources()
+        self.peer = RawPeer(self.server)
+
+    def _add_tools(self) -> None:
+        server = self.server
+
+        @server.tool
+        async def add(a: int, b: int = 3) -> int:
+            return a + b
+
+        @server.tool
+        async def fails() -> str:
+            raise ValueError("secret")
+
+        @server.tool
+        async def gives_up() -> str:
+            raise asyncio.CancelledError
+
+        @server.tool
+        async def asks(ctx: Context) -> str:
+            self.began.set()
+            return (await ctx.sample("hello", timeout=1)).text
+
+        @server.tool
+        async def sends_away() -> str:
+            raise UrlElicitationRequired.of(("log in", "https://example.com"))
+
+        async def waits(ctx: Context) -> str:
+            self.began.set()
+            await asyncio.Event().wait()
+            return "done"
+
+        server.add_tool(waits, timeout=5, max_concurrency=1, max_queue=0)
+        server.add_tool(add, name="off", enabled=False)
+        server.add_tool(add, name="large", max_result_bytes=10)
+        server.add_tool(add, name="closed", allow=lambda ctx: False)
+        server.add_tool(add, name="needy", requires=[lambda: False])
+
+    def _add_prompts(self) -> None:
+        self.server.add_prompt("{language}", name="review")
+        self.server.add_prompt(lambda: {"role": "user", "content": {"type": "hologram"}}, name="hologram")
+        self.server.add_prompt(lambda: 1 / 0, name="broken")
+
+        async def waits() -> str:
+            self.began.set()
+            await asyncio.Event().wait()
+            return "done"
+
+        def level(number: Literal["1", "2"]) -> str:
+            return number
+
+        self.server.add_prompt(waits)
+        self.server.add_prompt(level)
+        self.server.completion(prompt="review", argument="language")(lambda value: 1 / 0)
+
+    def _add_resources(self) -> None:
+        add = self.server.add_resource
+        add("doc://broken", lambda: 1 / 0)
+        add("doc://files/{+path}", lambda path: path)
+        add("doc://long", "x" * 21)
+        add("doc://binary", b"x" * 11)
+        self.server.add_tool(lambda: ImageContent("@@@", "image/png"), name="no_base64", thread=False)
+        self.server.add_tool(lambda: ImageContent("AAEC", "foo"), name="no_mime", thread=False)
+        self.server.on_first_subscriber(self._watch)
+
+    def _watch(self, uri: str) -> None:
+        if uri == "doc://broken":
+            raise OSError("cannot be watched")
+
+    # --- what peers do ------------------------------------------------------------------------------------------
+
+    async def says(self, frame: str) -> Any:
+        """The next thing that is said to a frame."""
+        self.peer.send(frame)
+        return await self.peer.receive()
+
+    async def too_large(self) -> Any:
+        """What a transport hands up for a message over its limit."""
+        self.peer.connection.received([Malformed(-32600, "too large", limit=1024)], Origin())
+        return await self.peer.receive()
+
+    async def tool(self, name: str, **arguments: Any) -> Any:
+        return await self.peer.request("tools/call", {"name": name, "arguments": arguments})
+
+    async def late(self, method: str, params: Any, seconds: float) -> Any:
+        """The answer to a call that is still at it after so many seconds."""
+        ident = self.peer.call(method, params)
+        await self.began.wait()
+        await self.peer.quiet()
+        self.clock.advance(seconds)
+        return await self.peer.answer_to(ident)
+
+    async def busy(self) -> Any:
+        self.peer.call("tools/call", {"name": "waits"})
+        await self.began.wait()
+        return await self.tool("waits")
+
+    async def expired(self) -> Any:
+        cursor = (await self.peer.result("tools/list"))["nextCursor"]
+        self.clock.advance(61)
+        return await self.peer.request("tools/list", {"cursor": cursor})
+
+    async def reads(self, uri: str) -> Any:
+        return await self.peer.request("resources/read", {"uri": uri})
+
+    async def gets(self, name: str, **arguments: Any) -> Any:
+        return await self.peer.request("prompts/get", {"name": name, "arguments": arguments})
+
+    async def completes(self, ref: Any, argument: str = "language") -> Any:
+        params = {"ref": ref, "argument": {"name": argument, "value": ""}}
+        return await self.peer.request("completion/complete", params)
+
+
+Cause = Callable[[Stage], Awaitable[Any]]
+REVIEW = {"type": "ref/prompt", "name": "review"}
+
+ON_THE_WIRE: dict[str, Cause] = {
+    "parse_error": lambda s: s.says("{"),
+    "invalid_request": lambda s: s.says('{"jsonrpc": "1.0", "id": 1, "method": "ping"}'),
+    "method_not_found": lambda s: s.peer.request("no/such/method"),
+    "invalid_params": lambda s: s.peer.request("tools/call", {"name": 5}),
+    "internal_error": lambda s: s.reads("doc://broken"),
+    "resource_not_found": lambda s: s.reads("doc://nope"),
+    "tool_not_found": lambda s: s.tool("nope"),
+    "prompt_not_found": lambda s: s.gets("nope"),
+    "capability_not_supported": lambda s: s.peer.request("logging/setLevel", {"level": "info"}),
+    "server_not_initialized": lambda s: s.peer.request("tools/list"),
+    "subscription_failed": lambda s: s.peer.request("resources/subscribe", {"uri": "doc://broken"}),
+    "request_timeout": lambda s: s.late("prompts/get", {"name": "waits"}, 61),
+    "message_size_exceeds_maximum": lambda s: s.too_large(),
+    "invalid_content_type": lambda s: s.gets("hologram"),
+    "invalid_encoding": lambda s: s.tool("no_base64"),
+    "binary_data_too_large": lambda s: s.reads("doc://binary"),
+    "text_too_long": lambda s: s.reads("doc://long"),
+    "invalid_mime_type": lambda s: s.tool("no_mime"),
+    "invalid_uri": lambda s: s.reads(""),
+    "uri_syntax_error": lambda s: s.reads("ht!tp://["),
+    "uri_too_long": lambda s: s.reads("doc://" + "x" * 2048),
+    "resource_access_denied": lambda s: s.reads("doc://files/../etc/passwd"),
+    "tool_execution_failed": lambda s: s.tool("fails"),
+    "tool_execution_timeout": lambda s: s.late("tools/call", {"name": "waits"}, 6),
+    "tool_execution_cancelled": lambda s: s.tool("gives_up"),
+    "invalid_tool_arguments": lambda s: s.tool("add", a="x"),
+    "tool_is_disabled": lambda s: s.tool("off", a=1),
+    "tool_result_too_large": lambda s: s.tool("large", a=1),
+    "tool_not_allowed": lambda s: s.tool("closed", a=1),
+    "maximum_concurrent_tools_exceeded": lambda s: s.busy(),
+    "tool_dependency_failed": lambda s: s.tool("needy", a=1),
+    "url_elicitation_required": lambda s: s.tool("sends_away"),
+    "prompt_argument_missing": lambda s: s.gets("review"),
+    "prompt_render_failed": lambda s: s.gets("broken"),
+    "invalid_prompt_arguments": lambda s: s.gets("level", number="3"),
+    "sampling_timeout": lambda s: s.late("tools/call", {"name": "asks"}, 2),
+    "invalid_cursor": lambda s: s.peer.request("tools/list", {"cursor": "xxx"}),
+    "cursor_expired": lambda s: s.expired(),
+    "page_size_too_large": lambda s: s.peer.request("tools/list", {"limit": 1001}),
+    "invalid_page_size": lambda s: s.peer.request("tools/list", {"limit": 0}),
+    "completion_not_found": lambda s: s.completes({"type": "ref/prompt", "name": "nope"}),
+    "invalid_completion_reference": lambda s: s.completes({"type": "foo", "name": "review"}),
+    "invalid_completion_argument": lambda s: s.completes(REVIEW, "nope"),
+    "completion_failed": lambda s: s.completes(REVIEW),
+}
+
+
+def on_the_wire(kind: Kind) -> bool:
+    return kind.reserved is None and kind.told in {Told.ERROR, Told.RESULT}
+
+
+def test_a18_every_kind_that_is_told_to_the_peer_has_a_cause_here() -> None:
+    assert list(ON_THE_WIRE) == [kind.name for kind in KINDS if on_the_wire(kind)]
+
+
+@pytest.mark.parametrize("name", ON_THE_WIRE)
+async def test_a18_t18_y03_a_kind_reaches_the_peer_as_the_table_says(name: str) -> None:
+    stage, kind = Stage(), BY_NAME[name]
+    async with stage.peer:
+        if name != "server_not_initialized":
+            await stage.peer.initialize(capabilities={"sampling": {}})
+        answer = await ON_THE_WIRE[name](stage)
+    if kind.told is Told.ERROR and "error" in answer:
+        assert (answer["error"]["code"], answer["error"]["data"]["kind"]) == (kind.code, name)
+    else:  # what would be an error elsewhere is a failed result of a tool
+        assert answer["result"]["isError"] is True
+        assert answer["result"]["_meta"]["trunkline/error"]["kind"] == name
+    assert "secret" not in str(answer)
+    await stage.server.aclose()
+
+
+# --- what peers do not hear of --------------------------------------------------------------------------------------
+
+
+def described(length: int) -> Callable[[Server], None]:
+    return lambda server: server.add_tool(lambda: None, name="tool", description="x" * length)
+
+
+async def sampled(server: Server) -> None:
+    raised: list[Exception] = []
+
+    @server.tool
+    async def sample(ctx: Context) -> None:
+        try:
+            await ctx.sample("hello", model_preferences=ModelPreferences(cost_priority=1.1))
+        except MisuseError as error:
+            raised.append(error)
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"sampling": {}})
+        await peer.result("tools/call", {"name": "sample"})
+    raise raised[0]
+
+
+RAISED: dict[str, Callable[[Server], Any]] = {
+    "tool_description_exceeds_max": described(10_001),
+    "resource_template_not_found": lambda server: server.remove_resource("x://{y}"),
+    "resource_already_exists": lambda server: [server.add_resource("x://y", "") for _ in range(2)],
+    "template_render_failed": lambda server: UriTemplate("x://{y}").expand({"y": "\ud800"}),
+    "invalid_uri_template": lambda server: server.add_resource("x://{y", lambda y: y),
+    "tool_schema_invalid": lambda server: server.add_tool(lambda: None, name="tool", input_schema={"type": "strng"}),
+    "invalid_model_preferences": sampled,
+    "invalid_notification_type": lambda server: server.notify_list_changed("x/y"),
+}
+
+
+def test_a18_every_kind_that_is_raised_has_a_cause_here() -> None:
+    assert list(RAISED) == [kind.name for kind in KINDS if kind.told is Told.RAISED and kind.reserved is None]
+
+
+@pytest.mark.parametrize("name", RAISED)
+async def test_a18_t18_a_kind_is_raised_where_the_program_has_a_mistake(name: str) -> None:
+    async def go_wrong() -> None:
+        made = RAISED[name](Server("t"))
+        if isinstance(made, Awaitable):
+            await made
+
+    with pytest.raises(MisuseError) as caught:
+        await go_wrong()
+    assert caught.value.kind == name
+
+
+async def strange_progress(stage: Stage) -> None:
+    stage.peer.notify("notifications/progress", {"progressToken": "nobody", "progress": 1})
+    await stage.peer.quiet()
+
+
+async def late_progress(stage: Stage) -> None:
+    contexts: list[Context] = []
+
+    @stage.server.tool
+    async def keeps(ctx: Context) -> None:
+        contexts.append(ctx)
+
+    await stage.tool("keeps")
+    contexts[0].progress(1)
+
+
+TOLD_TO_OBSERVERS: dict[str, Cause] = {
+    "invalid_progress_token": strange_progress,
+    "progress_token_expired": late_progress,
+}
+
+
+def test_a18_every_kind_that_only_observers_hear_of_has_a_cause_here() -> None:
+    assert list(TOLD_TO_OBSERVERS) == [kind.name for kind in KINDS if kind.told is Told.FACT]
+
+
+@pytest.mark.parametrize("name", TOLD_TO_OBSERVERS)
+async def test_a18_observers_hear_of_what_the_peer_does_not(name: str) -> None:
+    stage = Stage()
+    async with stage.peer:
+        await stage.peer.initialize()
+        await TOLD_TO_OBSERVERS[name](stage)
+    assert name in [fact.kind for fact in stage.observer.of(Dropped)]

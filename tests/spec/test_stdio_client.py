@@ -1,0 +1,361 @@
+"""stdio, the client's side: servers started as processes of ours, how they are spoken to and how they end."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.lines import Recorder, until
+from tests.processes import eventually, gone
+
+from trunkline import Settings
+from trunkline.errors import ConfigError, TransportError
+from trunkline.transports.channel import Channel
+from trunkline.transports.process import Command
+from trunkline.wire.messages import Encoded, Notification, Request
+
+SAY = """
+import json, os, signal, subprocess, sys, time
+def say(**told):
+    print(json.dumps({"jsonrpc": "2.0", "method": "said", "params": told}), flush=True)
+"""
+SHORT = Settings(stop_timeout=0.2)
+
+
+class Child(Recorder):
+    """A server process, and what it says."""
+
+    def __init__(self, script: str, *, settings: Settings = SHORT, **options: Any) -> None:
+        super().__init__()
+        self.command = Command([sys.executable, "-c", SAY + script], settings=settings, **options)
+        self.channel: Channel
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """Everything it has told so far, together."""
+        return {k: v for m in self.messages for k, v in json.loads(bytes(m.params)).items()}  # type: ignore[union-attr]
+
+    async def has_said(self, name: str) -> Any:
+        await until(lambda: name in self.said)
+        return self.said[name]
+
+    async def end(self) -> Any:
+        """Waits for its end; gives what was told of it."""
+        await until(lambda: self.ends)
+        return self.ends[0]
+
+
+@contextlib.asynccontextmanager
+async def started(script: str, **options: Any) -> AsyncIterator[Child]:
+    child = Child(script, **options)
+    child.channel = await child.command.connect(lambda _: child)
+    yield child
+    await child.channel.close()
+
+
+# --- speaking --------------------------------------------------------------------------------------------
+
+
+async def test_std_01_w02_a_server_is_started_and_answers() -> None:
+    recorder = Recorder()
+    command = Command([sys.executable, "-c", "from trunkline import Server; Server('hello').run()"])
+    channel = await command.connect(lambda _: recorder)
+    channel.send(Request(1, "ping"))
+    await until(lambda: recorder.messages)
+    assert recorder.ids == [1]
+    started_at = time.monotonic()
+    await channel.close()
+    assert time.monotonic() - started_at < 2  # it ends when its input does
+    assert [end.reason for end in recorder.ends] == ["closed"]
+
+
+async def test_a_command_is_one_text_too_and_no_shell_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(sys.executable).parent)
+    recorder = Recorder()
+    script = 'import json, sys; print(json.dumps({"jsonrpc": "2.0", "method": sys.argv[1]}))'
+    command = Command(f"{sys.executable} -c '{script}' '$HOME; echo *'")
+    channel = await command.connect(lambda _: recorder)
+    await until(lambda: recorder.ends)
+    assert recorder.methods == ["$HOME; echo *"]
+    assert channel.info.peer == command.name
+    await channel.close()
+
+
+@pytest.mark.parametrize("command", ["", [], "  "])
+def test_an_empty_command_is_refused(command: Any) -> None:
+    with pytest.raises(ConfigError, match="name of a program"):
+        Command(command)
+
+
+async def test_a_server_runs_in_the_folder_that_it_is_given(tmp_path: Path) -> None:
+    async with started("say(cwd=os.getcwd())", cwd=tmp_path) as child:
+        assert await child.has_said("cwd") == str(tmp_path)
+
+
+# --- what cannot be started ------------------------------------------------------------------------------
+
+
+def _file(path: Path, text: str, mode: int) -> str:
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda _: {"command": ["no-such-program", "x"]}, "no program 'no-such-program' on PATH; install it"),
+        (lambda tmp: {"command": [tmp / "nothing"]}, "there is no program at"),
+        (lambda tmp: {"command": [_file(tmp / "x", "#!/no/such/thing\n", 0o755)]}, "or none to run it with"),
+        (lambda tmp: {"command": [_file(tmp / "x", "hello", 0o644)]}, "may not be executed; check its mode"),
+        (lambda tmp: {"command": [_file(tmp / "x", "hello", 0o755)]}, "a script needs a first line"),
+        (lambda tmp: {"command": ["true"], "cwd": tmp / "nowhere"}, "there is no folder .*; check cwd"),
+        (lambda _: {"command": ["true", "a\0b"]}, "may hold a zero byte"),
+        (lambda _: {"command": ["true"], "env": {"A": "\0"}}, "may hold a zero byte"),
+    ],
+)
+async def test_what_cannot_be_started_is_told_with_its_name_and_how_to_mend_it(
+    make: Any, why: str, tmp_path: Path
+) -> None:
+    command = Command(**make(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(TransportError, match=why) as raised:
+        await command.connect(lambda _: Recorder())
+    assert repr(command.name)[1:-1] in str(raised.value)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_server_that_nobody_takes_is_ended() -> None:
+    pids: list[int] = []
+
+    def refuse(_: Channel) -> Recorder:
+        pids.extend(int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split())
+        raise RuntimeError("not now")
+
+    with pytest.raises(RuntimeError, match="not now"):
+        await Command(["cat"]).connect(refuse)
+    assert pids
+    assert all(map(gone, pids))
+
+
+# --- its environment -------------------------------------------------------------------------------------
+
+
+async def test_a_server_inherits_what_it_needs_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_SECRET", "tweet")
+    monkeypatch.setenv("OTHER_SECRET", "chirp")
+    monkeypatch.setenv("LC_MONETARY", "C")
+    monkeypatch.setenv("TERM", "() { :; }; echo bad")
+    async with started("say(env=dict(os.environ))", env={"GIVEN": "1"}, env_from=["OTHER_SECRET", "NOT_SET"]) as child:
+        env = await child.has_said("env")
+    assert env.keys() <= {
+        *("GIVEN", "HOME", "LANG", "LANGUAGE", "LOGNAME", "OTHER_SECRET", "PATH", "SHELL", "TMPDIR", "TZ", "USER"),
+        *(name for name in env if name.startswith("LC_")),
+    }
+    assert (env["GIVEN"], env["OTHER_SECRET"], env["LC_MONETARY"]) == ("1", "chirp", "C")
+    assert env["PATH"] == os.environ["PATH"]
+
+
+# --- how it ends -----------------------------------------------------------------------------------------
+
+
+async def test_death_is_told_within_a_quarter_of_a_second_and_after_what_was_said() -> None:
+    async with started("[say(number=n) for n in range(1000)]; say(pid=os.getpid()); sys.stdin.read()") as child:
+        os.kill(await child.has_said("pid"), signal.SIGKILL)
+        killed_at = time.monotonic()
+        closed = await child.end()
+        assert time.monotonic() - killed_at < 0.25
+        assert (closed.reason, closed.status) == ("the server process was killed by SIGKILL", -9)
+        assert len(child.messages) == 1001
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_a_server_that_exits_leaves_its_status_and_last_words(paused: bool) -> None:
+    child = Child("print('one', file=sys.stderr); say(n=1); print('zwölf', file=sys.stderr); sys.exit(3)")
+    child.channel = await child.command.connect(lambda _: child)
+    if paused:
+        child.channel.pause()  # it is told all the same, after what was said
+    closed = await child.end()
+    assert (closed.reason, closed.status, closed.last_words) == (
+        "the server process exited with status 3",
+        3,
+        "one\nzwölf",
+    )
+    assert child.said == {"n": 1}
+    await child.channel.close()
+    assert len(child.ends) == 1
+
+
+async def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    async with started("os.kill(os.getpid(), signal.SIGRTMIN + 6)") as child:
+        assert (await child.end()).reason == f"the server process was killed by signal {signal.SIGRTMIN + 6}"
+
+
+@pytest.mark.parametrize(("stream", "number"), [("output", 1), ("input", 0)])
+async def test_std_07_a_server_that_closes_a_stream_and_stays_is_ended(stream: str, number: int) -> None:
+    async with started(f"say(pid=os.getpid()); os.close({number}); time.sleep(100)") as child:
+        pid = await child.has_said("pid")
+        while not child.ends:
+            child.channel.send(Notification("is anybody there"))
+            await asyncio.sleep(0.001)
+        assert child.ends[0].reason == f"the server process closed its standard {stream}"
+        assert child.ends[0].status is None
+        await child.channel.close()
+        assert gone(pid)
+
+
+STUBBORN = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+say(pid=os.getpid())
+while True:
+    time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "least", "most"),
+    [
+        ("say(pid=os.getpid()); sys.stdin.read()", 0, 0.2),  # its input ends
+        ("say(pid=os.getpid()); time.sleep(100)", 0.2, 0.4),  # SIGTERM
+        (STUBBORN, 0.4, 0.8),  # SIGKILL
+    ],
+    ids=["polite", "deaf", "stubborn"],
+)
+async def test_std_06_a_server_is_asked_to_end_then_told_to_then_killed(script: str, least: float, most: float) -> None:
+    async with started(script) as child:
+        pid = await child.has_said("pid")
+        began = time.monotonic()
+        await child.channel.close()
+        assert least <= time.monotonic() - began < most + 1  # a busy machine
+        assert not Path(f"/proc/{pid}").exists()  # not even as a zombie
+        assert [end.reason for end in child.ends] == ["closed"]
+
+
+async def test_a_server_that_does_not_read_keeps_nobody_from_ending_it() -> None:
+    settings = Settings(stop_timeout=0.1, drain_timeout=0.1)
+    async with started("say(pid=os.getpid()); time.sleep(100)", settings=settings) as child:
+        pid = await child.has_said("pid")
+        child.channel.send(Encoded(b" " * (4 << 20) + b"{}"))
+        async with asyncio.timeout(5):
+            await child.channel.close()
+        assert gone(pid)
+
+
+async def test_what_a_server_says_while_it_ends_is_read_so_that_it_can_and_goes_nowhere() -> None:
+    script = "say(pid=os.getpid()); sys.stdin.read(); [say(x='x' * 100_000) for _ in range(100)]; say(done=1)"
+    async with started(script, settings=Settings(stop_timeout=20)) as child:
+        await child.has_said("pid")
+        child.channel.pause()
+        await child.channel.close()
+        assert child.said.keys() == {"pid"}
+
+
+# --- those it has started --------------------------------------------------------------------------------
+
+GRANDCHILD = """
+inner = subprocess.Popen([sys.executable, "-c", "import signal, time; "
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(100)"], stdout=subprocess.PIPE)
+inner.stdout.readline()
+say(pid=os.getpid(), inner=inner.pid)
+"""
+
+
+@pytest.mark.parametrize(
+    "ending", ["sys.stdin.read()", "time.sleep(100)", "sys.exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"]
+)
+async def test_nobody_whom_a_server_has_started_outlives_it(ending: str) -> None:
+    async with started(GRANDCHILD + ending) as child:
+        inner = await child.has_said("inner")
+    await until(lambda: gone(inner))
+
+
+async def test_a_server_is_told_from_whoever_else_sits_at_our_terminal() -> None:
+    async with started("say(pid=os.getpid(), session=os.getsid(0)); sys.stdin.read()") as child:
+        assert await child.has_said("session") == child.said["pid"] != os.getsid(0)
+
+
+HOST = """
+import asyncio, json, sys
+from trunkline.transports.process import Command
+
+class Told:
+    def received(self, messages, origin):
+        print(bytes(messages[0].params).decode(), flush=True)
+    def closed(self, closed):
+        print(closed, file=sys.stderr)
+
+async def main():
+    await Command([sys.executable, "-c", sys.argv[1]]).connect(lambda _: Told())
+    await asyncio.sleep(100)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_host_that_is_killed_or_ends_without_closing_leaves_no_process_behind(number: signal.Signals) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", HOST, SAY + GRANDCHILD + STUBBORN]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as host:
+        assert host.stdout is not None
+        told = json.loads(host.stdout.readline())
+        ended_at = time.monotonic()
+        host.send_signal(number)
+        host.wait(10)
+        eventually(lambda: gone(told["pid"]) and gone(told["inner"]), 5)
+        assert time.monotonic() - ended_at < 2
+
+
+# --- standard error --------------------------------------------------------------------------------------
+
+
+async def test_std_05_every_line_of_standard_error_is_heard_and_is_no_failure() -> None:
+    heard: list[str] = []
+    script = (
+        "sys.stderr.write('one\\ntwo\\n'); sys.stderr.flush(); say(n=1); sys.stdin.read(); sys.stderr.write('three')"
+    )
+    async with started(script, on_stderr=heard.append) as child:
+        await child.has_said("n")
+        await until(lambda: heard == ["one", "two"])
+        assert child.ends == []
+    assert heard == ["one", "two", "three"]
+
+
+async def test_a_listener_that_fails_harms_nobody() -> None:
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+    def fail(line: str) -> None:
+        raise ValueError(line)
+
+    async with started("sys.stderr.write('one\\ntwo\\n'); sys.exit(4)", on_stderr=fail) as child:
+        assert ((await child.end()).status, child.ends[0].last_words) == (4, "one\ntwo")
+    assert [str(failure) for failure in failures] == ["one", "two"]
+
+
+async def test_a_flood_of_complaints_neither_stops_a_server_nor_fills_our_memory() -> None:
+    lines = 0
+
+    def count(_: str) -> None:
+        nonlocal lines
+        lines += 1
+
+    script = "[sys.stderr.write(('x' * 99 + '\\n') * 10_000) for _ in range(100)]; say(done=1); sys.exit(5)"
+    before = _resident()
+    async with started(script, on_stderr=count) as child:
+        closed = await child.end()
+        assert child.said == {"done": 1}
+        assert (lines, closed.status) == (1_000_000, 5)
+        assert 60_000 < len(closed.last_words) <= Settings().stderr_kept
+    assert _resident() - before < 16 << 20
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")

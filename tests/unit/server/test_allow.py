@@ -1,0 +1,136 @@
+"""Who may call a tool is shown it, and nobody else: the set that is listed is the set that can be called."""
+
+from typing import Any
+
+import pytest
+
+from trunkline import Context, Server, Settings
+from trunkline.facts import HandlerFailed
+from trunkline.testing import RawPeer, RecordingObserver
+
+
+def kind_of(answer: Any) -> str | None:
+    result = answer["result"]
+    return result["_meta"]["trunkline/error"]["kind"] if result["isError"] else None
+
+
+def is_ann(ctx: Context) -> bool:
+    return ctx.principal == "ann"
+
+
+async def is_bob(ctx: Context) -> bool:
+    return ctx.principal == "bob"
+
+
+def broken(ctx: Context) -> bool:
+    raise ValueError("secret")
+
+
+def served(**options: Any) -> Server:
+    server = Server("t", **{"observers": [], **options})
+    for name, allow in {
+        "hers": is_ann,
+        "anybodys": None,
+        "his": is_bob,
+        "nobodys": broken,
+        "also hers": is_ann,
+    }.items():
+        server.add_tool(lambda: None, name=name.replace(" ", "_"), allow=allow)
+    return server
+
+
+async def listed(peer: RawPeer, **params: Any) -> list[str]:
+    return [tool["name"] for tool in (await peer.result("tools/list", params))["tools"]]
+
+
+@pytest.mark.parametrize(
+    ("principal", "may"),
+    [("ann", ["hers", "anybodys", "also_hers"]), ("bob", ["anybodys", "his"]), (None, ["anybodys"])],
+)
+async def test_t18_what_a_session_may_not_call_it_is_not_shown(principal: str | None, may: list[str]) -> None:
+    server = served()
+    async with RawPeer(server, principal=principal) as peer:
+        await peer.initialize()
+        assert await listed(peer) == may
+        answers = {entry.name: await peer.request("tools/call", {"name": entry.name}) for entry in server.tools}
+    assert [name for name, answer in answers.items() if kind_of(answer) is None] == may
+    refused = {kind_of(answer) for name, answer in answers.items() if name not in may and name != "nobodys"}
+    assert refused == {"tool_not_allowed"}
+
+
+async def test_t18_a_predicate_that_fails_lets_nobody_in_and_its_reason_is_the_operators() -> None:
+    observer = RecordingObserver()
+    async with RawPeer(served(observers=[observer])) as peer:
+        await peer.initialize()
+        assert "nobodys" not in await listed(peer)
+        answer = await peer.request("tools/call", {"name": "nobodys"})
+        assert kind_of(answer) == "tool_execution_failed"
+        assert "secret" not in str(peer.transcript.said_by("server"))
+    assert [str(fact.error) for fact in observer.of(HandlerFailed)] == ["secret", "secret"]
+
+
+async def test_t12_the_name_is_checked_before_who_may_call_and_that_before_the_arguments() -> None:
+    server, asked = Server("t", observers=[]), []
+
+    def allow(ctx: Context) -> bool:
+        asked.append(ctx.request_id)
+        return ctx.principal == "ann"
+
+    @server.tool(allow=allow)
+    async def tool(number: int) -> int:
+        return number
+
+    kinds = {}
+    for principal in ("ann", "bob"):
+        async with RawPeer(server, principal=principal) as peer:
+            await peer.initialize()
+            unknown = await peer.error("tools/call", {"name": "other", "arguments": {"number": "x"}})
+            assert unknown["data"]["kind"] == "tool_not_found"
+            assert asked == []
+            kinds[principal] = kind_of(await peer.request("tools/call", {"name": "tool", "arguments": {"number": "x"}}))
+            asked.clear()
+    assert kinds == {"ann": "invalid_tool_arguments", "bob": "tool_not_allowed"}
+
+
+async def test_y04_pages_are_filled_with_what_a_session_may_see() -> None:
+    server = Server("t", observers=[], settings=Settings(page_size=2))
+    for number in range(7):
+        server.add_tool(lambda: None, name=f"tool{number}", allow=is_ann if number % 2 else None)
+    pages = {}
+    for principal in ("ann", "bob"):
+        async with RawPeer(server, principal=principal) as peer:
+            await peer.initialize()
+            pages[principal], cursor = [], None
+            while True:
+                result = await peer.result("tools/list", {"cursor": cursor} if cursor else {})
+                pages[principal].append([tool["name"] for tool in result["tools"]])
+                if (cursor := result.get("nextCursor")) is None:
+                    break
+    assert pages["ann"] == [["tool0", "tool1"], ["tool2", "tool3"], ["tool4", "tool5"], ["tool6"]]
+    assert pages["bob"] == [["tool0", "tool2"], ["tool4", "tool6"]]
+
+
+async def test_many_tools_with_one_predicate_ask_it_once_for_a_list() -> None:
+    server, asked = Server("t", observers=[]), []
+
+    def allow(ctx: Context) -> bool:
+        asked.append(ctx.session_id)
+        return True
+
+    for number in range(3):
+        server.add_tool(lambda: None, name=f"tool{number}", allow=allow)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert len(await listed(peer)) == 3
+    assert len(asked) == 1
+
+
+async def test_lists_are_kept_as_bytes_for_those_who_may_see_the_same() -> None:
+    server = served()
+    async with RawPeer(server, principal="ann") as peer:
+        await peer.initialize()
+        await listed(peer)
+        kept = dict(server._offer._pages)
+        await listed(peer)
+        assert all(server._offer._pages[key][1] is page for key, (_, page) in kept.items())
+        assert len(server._offer._pages) == len(kept) == 1

@@ -1,0 +1,222 @@
+"""Lines on which things go wrong."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.contract.lines import Recorder, tcp, turns, until
+
+from trunkline import Server, Settings
+from trunkline.errors import MisuseError, TransportError
+from trunkline.testing import Faults, ManualClock
+from trunkline.transports.channel import Channel, Closed
+from trunkline.transports.memory import memory_pair
+from trunkline.wire.messages import Batch, Encoded, Malformed, Notification, Response
+
+
+class Faulty:
+    """A line in memory with faults on our end."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults, self.at_ours, self.at_theirs = faults, Recorder(), Recorder()
+        inner, self.theirs = memory_pair()
+        self.ours = faults.put_on(inner, lambda _: self.at_ours)
+        inner.open(self.ours)
+        self.theirs.open(self.at_theirs)
+
+    async def say(self, *methods: str, by: str = "ours") -> None:
+        for method in methods:
+            getattr(self, by).send(Notification(method))
+        await turns()
+
+
+async def test_without_faults_everything_passes() -> None:
+    line = Faulty(Faults())
+    await line.say("a", "b")
+    await line.say("c", by="theirs")
+    assert (line.at_theirs.methods, line.at_ours.methods) == (["a", "b"], ["c"])
+    assert line.faults.counts == {"sent": 2, "received": 1}
+    assert line.ours.info.transport == "memory"
+    await line.ours.drain()
+    await line.ours.close()
+    assert [end.reason for end in line.at_ours.ends] == ["closed"]
+    await line.say("late")
+    assert line.at_theirs.methods == ["a", "b"]
+
+
+@pytest.mark.parametrize(("by", "at"), [("ours", "at_theirs"), ("theirs", "at_ours")])
+@pytest.mark.parametrize(
+    ("fault", "heard"),
+    [
+        ("drop", ["a", "c", "d"]),
+        ("duplicate", ["a", "b", "b", "c", "d"]),
+        ("swap", ["a", "c", "b", "d"]),
+    ],
+)
+async def test_a_message_is_lost_doubled_or_overtaken(by: str, at: str, fault: str, heard: list[str]) -> None:
+    for which in (2, "b"):
+        faults = Faults()
+        getattr(faults, fault)(**{"sent" if by == "ours" else "received": which})
+        line = Faulty(faults)
+        await line.say("a", "b", "c", "d", by=by)
+        assert getattr(line, at).methods == heard
+
+
+@pytest.mark.parametrize(("by", "at"), [("ours", "at_theirs"), ("theirs", "at_ours")])
+@pytest.mark.parametrize("fault", ["truncate", "garble"])
+async def test_a_message_arrives_unreadable_and_the_next_one_whole(by: str, at: str, fault: str) -> None:
+    faults = Faults()
+    getattr(faults, fault)(sent=1, received=1)
+    line = Faulty(faults)
+    await line.say("a", "b", by=by)
+    bad, good = getattr(line, at).messages
+    assert isinstance(bad, Malformed)
+    assert good == Notification("b")
+
+
+@pytest.mark.parametrize(
+    "item", [Encoded(b'{"jsonrpc":"2.0","method":"x"}'), [Response(1, {}), Response(2, {})]], ids=["encoded", "batch"]
+)
+async def test_every_kind_of_message_can_be_damaged(item: Any) -> None:
+    line = Faulty(Faults().truncate(sent=1).truncate(received=1))
+    line.ours.send(item)
+    line.theirs.send(item)
+    await turns()
+    assert [type(m) for m in line.at_theirs.messages + line.at_ours.messages] == [Malformed, Malformed]
+    line = Faulty(Faults().garble(received=1))
+    line.theirs.send(Encoded(b"nonsense"))
+    line.theirs.send([Response(1, {}), Response(2, {})])
+    await turns()
+    assert [type(m) for m in line.at_ours.messages] == [Malformed, Batch]
+
+
+async def test_what_has_no_json_is_refused_even_if_it_would_be_lost() -> None:
+    line = Faulty(Faults().drop(sent=1))
+    with pytest.raises(TypeError):
+        line.ours.send(Notification("n", {"x": object()}))
+
+
+async def test_a_delay_holds_a_message_and_all_after_it_until_the_clock_has_moved() -> None:
+    clock = ManualClock()
+    line = Faulty(Faults(clock=clock).delay(5, sent=2))
+    await line.say("a", "b", "c")
+    clock.advance(4.9)
+    await turns()
+    assert line.at_theirs.methods == ["a"]
+    clock.advance(0.1)
+    await turns()
+    assert line.at_theirs.methods == ["a", "b", "c"]
+
+
+async def test_a_delay_without_a_clock_of_its_own_is_measured_by_the_loop() -> None:
+    line = Faulty(Faults().delay(0.001, received=1))
+    await line.say("a", by="theirs")
+    await until(lambda: line.at_ours.messages)
+
+
+async def test_a_direction_stands_still_until_it_is_released() -> None:
+    line = Faulty(Faults().stall("received"))
+    await line.say("a")
+    await line.say("x", "y", by="theirs")
+    assert (line.at_theirs.methods, line.at_ours.messages) == (["a"], [])
+    line.faults.release("received")
+    assert line.at_ours.methods == ["x", "y"]
+
+
+async def test_a_line_is_killed_now_and_only_once() -> None:
+    line = Faulty(Faults())
+    closed = Closed("killed", status=-9, last_words="ouch")
+    line.faults.kill(closed=closed)
+    line.faults.kill(closed=closed)
+    assert line.at_ours.ends == [closed]
+    line.theirs.send(Notification("unheard"))
+    await line.ours.close()
+    assert (line.at_ours.messages, len(line.at_theirs.ends)) == ([], 1)
+
+
+async def test_a_line_is_killed_after_a_message_or_within_one() -> None:
+    line = Faulty(Faults().kill(sent="b", closed=Closed("died", status=3)))
+    await line.say("a", "b", "c")
+    assert line.at_theirs.methods == ["a", "b"]
+    assert line.at_ours.ends == [Closed("died", status=3)]
+    line = Faulty(Faults().cut(received=2))
+    await line.say("a", "b", "c", by="theirs")
+    assert line.at_ours.methods == ["a"]
+    assert [end.reason for end in line.at_ours.ends] == ["cut within a message, by a fault"]
+
+
+async def test_pausing_reaches_the_line_below() -> None:
+    line = Faulty(Faults())
+    line.ours.pause()
+    await line.say("a", by="theirs")
+    assert line.at_ours.messages == []
+    line.ours.resume()
+    await turns()
+    assert line.at_ours.methods == ["a"]
+
+
+async def test_faults_by_chance_are_the_same_for_the_same_seed() -> None:
+    async def heard(seed: int) -> list[str]:
+        line = Faulty(Faults(seed=seed, drop=0.2, duplicate=0.2, swap=0.1))
+        await line.say(*(str(number) for number in range(100)))
+        return line.at_theirs.methods
+
+    assert await heard(1) == await heard(1) != await heard(2)
+    assert await heard(1) != [str(number) for number in range(100)]
+
+
+def test_what_cannot_happen_by_chance_is_refused() -> None:
+    with pytest.raises(MisuseError, match="no fault 'explode' happens by chance; cut, drop"):
+        Faults(explode=0.5)
+
+
+# --- over connectors and servers -------------------------------------------------------------------------
+
+
+async def test_lines_to_whatever_a_client_connects_to_can_be_made_faulty_and_refused() -> None:
+    server, faults, recorder = Server("s"), Faults().drop(received=1).refuse(2), Recorder()
+    connector = faults.on(server)
+    assert connector.name == "s"
+    for _ in range(2):
+        with pytest.raises(TransportError, match="cannot reach s: refused by a fault"):
+            await connector.connect(lambda _: recorder)
+    channel = await connector.connect(lambda _: recorder)
+    for ident in (1, 2):
+        channel.send(Encoded(b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % ident))
+    await until(lambda: recorder.messages)
+    assert recorder.ids == [2]
+    await channel.close()
+    await server.aclose()
+    assert faults.lines == []
+
+
+async def test_a_server_can_be_given_faulty_lines_too() -> None:
+    server, faults, recorder = Server("s"), Faults().drop(sent=1), Recorder()
+    ours, theirs = memory_pair()
+    ours.open(recorder)
+    theirs.open(faults.around(server.connect)(theirs))
+    for ident in (1, 2):
+        ours.send(Encoded(b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % ident))
+    await until(lambda: recorder.messages)
+    assert recorder.ids == [2]
+    await ours.close()
+    await server.aclose()
+
+
+async def test_faults_happen_on_real_sockets_as_well() -> None:
+    async with tcp(Settings()) as line:
+        recorder, faults = Recorder(), Faults().garble(sent=2)
+        made: list[Channel] = []
+
+        def accept(channel: Channel) -> Recorder:
+            made.append(channel)
+            return recorder
+
+        faults.around(accept)(line.ours)
+        for method in ("a", "b", "c"):
+            made[0].send(Notification(method))
+        await until(lambda: len(line.at_theirs.messages) == 3)
+        assert [type(message) for message in line.at_theirs.messages] == [Notification, Malformed, Notification]
+        faults.kill()
+        await until(lambda: line.at_theirs.ends)
+        await asyncio.gather(made[0].close(), line.theirs.close())

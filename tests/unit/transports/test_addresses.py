@@ -1,0 +1,34 @@
+"""Addresses of streams."""
+
+import pytest
+
+from trunkline.errors import ConfigError
+from trunkline.transports.addresses import Address, parse, spelt
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("tcp://127.0.0.1:4000", Address("tcp", "127.0.0.1", 4000)),
+        ("tls://example.org:443", Address("tls", "example.org", 443)),
+        ("tcp://[::1]:0", Address("tcp", "::1", 0)),
+        ("unix:///run/a b.sock", Address("unix", path="/run/a b.sock")),
+    ],
+)
+def test_an_address_says_where_to_go(text: str, address: Address) -> None:
+    assert parse(text) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "tcp", "tcp://", "tcp://host", "tcp://:80", "tcp://h:x", "tcp://h:65536", "unix://x", "http://h:80", "h:80"],
+)
+def test_what_is_no_address_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"tcp://127\.0\.0\.1:4000"):
+        parse(text)
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:4000", "tcp://[fe80::1%eth0]:1"])
+def test_a_host_and_a_port_are_spelt_as_they_are_read(address: str) -> None:
+    found = parse(address)
+    assert f"tcp://{spelt(found.host, found.port)}" == address

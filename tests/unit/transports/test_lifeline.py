@@ -1,0 +1,121 @@
+"""Who ends our children when we could not: a guard beside us, and a pipe that breaks with us."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.processes import eventually, gone
+
+from trunkline.transports import lifeline
+
+
+def guards() -> list[int]:
+    """The guards of this process: those who hold the other end of its lifeline."""
+    if lifeline._lifeline is None:
+        return []
+    pipe = os.readlink(f"/proc/self/fd/{lifeline._lifeline}")
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _reads(entry, pipe)]
+
+
+def _reads(process: Path, pipe: str) -> bool:
+    try:
+        return int(process.name) != os.getpid() and os.readlink(process / "fd/0") == pipe
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two children, each with a group of its own."""
+    made = [subprocess.Popen(["sleep", "100"], start_new_session=True) for _ in range(2)]
+    yield made
+    for process in made:
+        lifeline.release(process.pid)
+        process.kill()
+        process.wait()
+
+
+def test_a_guard_stands_beside_us_as_long_as_there_are_children(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    one, two = (process.pid for process in sleepers)
+    lifeline.hold(one)
+    (guard,) = eventually(guards)
+    lifeline.hold(two)
+    lifeline.release(one)
+    assert guards() == [guard]
+    assert os.getsid(guard) not in {os.getsid(0), one, two}
+    lifeline.release(two)
+    assert lifeline._lifeline is None
+    eventually(lambda: gone(guard))
+    assert [process.poll() for process in sleepers] == [None, None]  # they were released, and live
+
+
+def test_the_guard_ends_those_that_it_was_told_of_last(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    one, two = sleepers
+    lifeline.hold(one.pid)
+    lifeline.hold(two.pid)
+    lifeline.release(one.pid)
+    lifeline._forget()  # as a process that is killed
+    assert two.wait(5) == -signal.SIGTERM
+    assert one.poll() is None
+
+
+def test_a_guard_that_was_killed_is_replaced_and_told_everything(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    one, two = sleepers
+    lifeline.hold(one.pid)
+    (guard,) = eventually(guards)
+    os.kill(guard, signal.SIGKILL)
+    eventually(lambda: gone(guard))
+    lifeline.hold(two.pid)
+    assert guards() != [guard]
+    lifeline._forget()
+    assert [one.wait(5), two.wait(5)] == [-signal.SIGTERM, -signal.SIGTERM]
+
+
+def test_a_guard_that_was_killed_is_not_replaced_for_nobody(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    lifeline.hold(sleepers[0].pid)
+    (guard,) = eventually(guards)
+    os.kill(guard, signal.SIGKILL)
+    eventually(lambda: gone(guard))
+    lifeline.release(sleepers[0].pid)
+    assert lifeline._lifeline is None
+
+
+def test_without_a_shell_there_is_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifeline, "_SHELL", "/no/such/shell")
+    before = len(os.listdir("/proc/self/fd"))
+    lifeline.hold(4711)
+    assert lifeline._lifeline is None
+    assert len(os.listdir("/proc/self/fd")) == before
+    lifeline.release(4711)
+
+
+FORKS = """
+import os, subprocess, time
+from trunkline.transports import lifeline
+held = subprocess.Popen(["sleep", "100"], start_new_session=True)
+lifeline.hold(held.pid)
+copy = os.fork()
+if copy == 0:
+    assert lifeline._lifeline is None and not lifeline._groups
+    time.sleep(100)
+print(held.pid, copy, flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_copy_of_us_does_not_hold_our_lifeline() -> None:
+    with subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE) as host:
+        assert host.stdout is not None
+        held, copy = map(int, host.stdout.readline().split())
+        host.kill()
+        host.wait()
+        killed_at = time.monotonic()
+        eventually(lambda: gone(held), 5)
+        assert time.monotonic() - killed_at < 2
+        assert not gone(copy)
+        os.kill(copy, signal.SIGKILL)
