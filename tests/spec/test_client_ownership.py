@@ -341,11 +341,16 @@ def test_a_client_is_used_and_closed_from_threads_with_loops_of_their_own(target
     answers: list[Any] = []
 
     async def use() -> None:
+        await client.open()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await client.call_tool("wait")
         answers.append((await client.call_tool("echo", {"text": "x"})).data)
 
     async def home() -> None:
         await client.open()
         await asyncio.gather(*(asyncio.to_thread(asyncio.run, use()) for _ in range(3)))
+        assert client.pending() == []
         await asyncio.gather(*(asyncio.to_thread(asyncio.run, client.close()) for _ in range(3)))
         assert client.phase is Phase.CLOSED
         await asyncio.to_thread(asyncio.run, client.close())

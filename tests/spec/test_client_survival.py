@@ -227,6 +227,7 @@ class Host:
             stdin=its_end,
             stdout=its_end,
             stderr=its_end,
+            env={**os.environ, "PYTHON_COLORS": "0"},
             start_new_session=True,
             preexec_fn=_own_terminal,  # noqa: PLW1509 - nothing else runs here
         )

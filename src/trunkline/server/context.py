@@ -179,6 +179,13 @@ class Context:
         self._connection.post(partial(self._connection.notify, "notifications/elicitation/complete", params))
         return Told(self._connection.channel.drain)
 
+    def close_stream(self) -> None:
+        """Lets the client go, on a transport whose answers are streams, and has it come back for the rest: for calls
+        that take long. Nothing is lost by that; other transports need none of it."""
+        stream = self._call.origin.stream
+        if stream is not None:
+            self._connection.post(stream.close_stream)
+
     # --- asking --------------------------------------------------------------------------------
 
     async def elicit(

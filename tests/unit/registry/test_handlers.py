@@ -13,7 +13,7 @@ import pytest
 from msgspec import UNSET, Meta, Struct
 
 from trunkline.errors import RegistrationError
-from trunkline.registry.handlers import Handler, OnThread, Parameter, Start, read, runner
+from trunkline.registry.handlers import Handler, OnThread, Parameter, Start, from_texts, read, runner
 
 
 class Context:
@@ -549,3 +549,31 @@ async def test_a_handler_that_exits_does_not_end_the_server() -> None:
 def test_a_parameter_is_required_without_a_default() -> None:
     assert Parameter("a", int).required
     assert not Parameter("a", int, None).required
+
+
+# --- arguments that are all text -------------------------------------------------------------------
+
+
+def test_texts_are_taken_as_they_are_by_a_function_of_strings() -> None:
+    def greet(name: str, greeting: str = "Hello") -> str:
+        return f"{greeting} {name}"
+
+    handler = read(greet, Context)
+    convert = from_texts(handler)
+
+    assert handler.bind(convert({"name": "you"}), None) == "Hello you"
+    assert convert({"name": "5", "greeting": "null"}) == handler.convert({"name": "5", "greeting": "null"})
+    for wrong in ({}, {"name": "you", "other": "x"}):
+        with pytest.raises(msgspec.ValidationError):
+            convert(wrong)
+
+
+def test_texts_become_numbers_where_a_function_takes_one_beside_strings() -> None:
+    handler = read(lambda name, times: name * times, Context)
+    assert from_texts(handler) is handler.convert
+
+    def repeat(name: str, times: int) -> str:
+        return name * times
+
+    handler = read(repeat, Context)
+    assert handler.bind(from_texts(handler)({"name": "ab", "times": "2"}), None) == "abab"

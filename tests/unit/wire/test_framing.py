@@ -236,3 +236,11 @@ def test_x24_of_a_stranger_little_is_kept_and_shown() -> None:
 
 def test_w16_a_fault_says_its_limit_in_a_sentence() -> None:
     assert TooLarge(LIMIT).why == "message is larger than the limit of 100 bytes"
+
+
+@pytest.mark.parametrize("blank", [b"\n", b" \r\n", b"\t\n\n"])
+def test_a_blank_line_alone_is_passed_over(blank: bytes) -> None:
+    framer = LineFramer(100)
+
+    assert framer.feed(blank) == []
+    assert framer.feed(b"{}\n") == [b"{}"]

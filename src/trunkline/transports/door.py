@@ -1,0 +1,68 @@
+"""Which callers a network transport lets in: by the host that they ask for, and by the page that they come from.
+
+A web page can have a browser talk to servers on the same machine, or to a name that suddenly leads there. So a server
+answers only to the names it is known by, and only to pages of origins that it was told of. What is turned away is told
+which setting would let it in.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+__all__ = ["LOOPBACK", "Door"]
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+"""The names of this machine to itself."""
+
+_MOST_KEPT: Final = 1024  # decisions; a caller who invents names must not fill the memory
+
+
+class Door:
+    """Decides by the headers Host and Origin. Names may have a port, begin with `*.`, or be `*`."""
+
+    def __init__(self, hosts: Iterable[str] = LOOPBACK, origins: Iterable[str] = ()) -> None:
+        self._hosts = tuple(host.lower() for host in hosts)
+        self._origins = tuple(origin.lower().rstrip("/") for origin in origins)
+        self._kept: dict[tuple[bytes | None, bytes | None], str | None] = {}
+
+    def refusal(self, host: bytes | None, origin: bytes | None) -> str | None:
+        """Why a caller is turned away; None if it is let in."""
+        try:
+            return self._kept[host, origin]
+        except KeyError:
+            why = self._why(host, origin)
+            if len(self._kept) < _MOST_KEPT:
+                self._kept[host, origin] = why
+            return why
+
+    def _why(self, host: bytes | None, origin: bytes | None) -> str | None:
+        name = "" if host is None else host.decode("latin-1").strip().lower()
+        if not self._knows(name):
+            return f"host {name!r} is not allowed here; allowed_hosts names those that are"
+        if origin is None or self.admits(origin):
+            return None
+        return f"origin {origin.decode('latin-1')!r} is not allowed here; allowed_origins names those that are"
+
+    def admits(self, origin: bytes) -> bool:
+        """Whether pages of an origin may talk to us: those that were named, and our own."""
+        text = origin.decode("latin-1").strip().lower()
+        if text in self._origins or "*" in self._origins:
+            return True
+        parts = urlsplit(text)
+        return parts.scheme in {"http", "https"} and "*" not in self._hosts and self._knows(parts.netloc)
+
+    def _knows(self, name: str) -> bool:
+        bare = _without_port(name)
+        return any(_fits(known, name, bare) for known in self._hosts)
+
+
+def _fits(known: str, name: str, bare: str) -> bool:
+    if known.startswith("*"):
+        return known == "*" or (bare.endswith(known[1:]) and len(bare) > len(known) - 1)
+    return known in {name, bare}
+
+
+def _without_port(name: str) -> str:
+    if name.startswith("["):
+        return name[: name.find("]") + 1]
+    return name.partition(":")[0]

@@ -1,0 +1,230 @@
+"""The channel of one HTTP session: many requests over HTTP, one conversation.
+
+Each POST is an exchange. What is answered while it is handed over, or later, finds its way by the request that it is
+about: the answer to an exchange that has sent nothing else is plain JSON, anything before it makes it a stream of
+events. What belongs to no request goes to the stream of the GET.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, cast
+
+from trunkline.config import Settings
+from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
+from trunkline.transports.http.events import EventStore, MemoryEvents
+from trunkline.transports.http.streams import STANDALONE, Stream
+from trunkline.wire.codec import encode
+from trunkline.wire.messages import Batch, Encoded, ErrorResponse, Incoming, Message, Request, RequestId, Response
+
+__all__ = ["Exchange", "HttpChannel"]
+
+
+class Exchange:
+    """One POST: what it asks, and what comes of it."""
+
+    __slots__ = ("_channel", "_done", "answer", "failed", "ids", "stream")
+
+    def __init__(self, channel: "HttpChannel", ids: Sequence[RequestId]) -> None:
+        self._channel = channel
+        self.ids = ids  # of the requests in it
+        self.answer: bytes | None = None  # the last message
+        self.failed = False  # the answer is an error
+        self.stream: Stream | None = None  # once something was sent before the answer
+        self._done: asyncio.Future[None] | None = None
+
+    def tell(self, frame: bytes) -> None:
+        """Sends something before the answer."""
+        self.open_stream().write(frame)
+
+    def finish(self, frame: bytes, *, failed: bool) -> None:
+        """Sends the answer."""
+        self.answer = frame
+        self.failed = failed
+        if self.stream is not None:
+            self.stream.write(frame)
+            self.stream.end()
+        self._rouse()
+
+    def open_stream(self) -> Stream:
+        """The stream of events that this exchange is answered with from now on."""
+        if self.stream is None:
+            self.stream = self._channel.new_stream()
+            self._rouse()
+        return self.stream
+
+    def close_stream(self) -> None:
+        """Lets the peer go, who comes back for the rest of the stream. Nothing is lost by that."""
+        self.open_stream().release()
+
+    def abandon(self) -> None:
+        """There will be no answer."""
+        self._rouse()
+
+    def _rouse(self) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    @property
+    def decided(self) -> bool:
+        """Whether it is known how it is answered: by JSON or by events."""
+        return self.answer is not None or self.stream is not None
+
+    def changed(self) -> "asyncio.Future[None]":
+        """Done when it is decided."""
+        if self._done is None:
+            self._done = asyncio.get_running_loop().create_future()
+        return self._done
+
+
+class HttpChannel:
+    """One session."""
+
+    __slots__ = (
+        "_closed",
+        "_current",
+        "_events",
+        "_exchanges",
+        "_info",
+        "_numbers",
+        "_receiver",
+        "_settings",
+        "_streams",
+        "active",
+        "standalone",
+    )
+
+    def __init__(self, peer: str, settings: Settings, *, transport: str = "http") -> None:
+        self._info = ChannelInfo(transport, peer)
+        self._settings = settings
+        self._receiver: Receiver | None = None
+        self._closed = False
+        self._current: Exchange | None = None  # the one that is being handed over
+        self._exchanges: dict[RequestId, Exchange] = {}
+        self._events: EventStore | None = None  # made when the first event is sent
+        self._numbers: count[int] | None = None
+        self._streams: dict[int, Stream] = {}
+        self.standalone: Stream | None = None
+        self.active = 0  # HTTP requests that are under way
+
+    @property
+    def info(self) -> ChannelInfo:
+        """What kind of line this is."""
+        return self._info
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session has ended."""
+        return self._closed
+
+    def open(self, receiver: Receiver) -> None:
+        """Names who is told of messages."""
+        self._receiver = receiver
+
+    # --- in ------------------------------------------------------------------------------------
+
+    def exchange(self, message: Incoming, origin: Origin) -> Exchange:
+        """Hands a message up, and gives what has come of it so far. `origin.stream` is set to the exchange."""
+        parts = message.messages if isinstance(message, Batch) else (message,)
+        made = Exchange(self, [part.id for part in parts if isinstance(part, Request)])
+        origin = Origin(origin.principal, origin.headers, made)
+        for ident in made.ids:
+            self._exchanges.setdefault(ident, made)  # one that is in use is refused by whoever receives it
+        self._current = made
+        try:
+            if self._receiver is not None:
+                self._receiver.received([message], origin)
+        finally:
+            self._current = None
+        return made
+
+    def pause(self) -> None:
+        """Nothing to be done: each POST waits for its own answer, so a peer cannot run ahead of us by much."""
+
+    def resume(self) -> None:
+        """Nothing to be done either."""
+
+    # --- out -----------------------------------------------------------------------------------
+
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
+        """Takes a message for the stream that it belongs to."""
+        if self._closed:
+            return
+        frame = encode(cast("Any", message))
+        if isinstance(message, Response | ErrorResponse):
+            self._answer(message.id, frame, failed=isinstance(message, ErrorResponse))
+        elif isinstance(message, Sequence):
+            self._answer(next((one.id for one in message if isinstance(one, Response | ErrorResponse)), None), frame)
+        else:
+            exchange = None if about is None else self._exchanges.get(about)
+            if exchange is not None:
+                exchange.tell(frame)
+            else:
+                self.stream(STANDALONE).write(frame)
+
+    def _answer(self, ident: Any, frame: bytes, *, failed: bool = False) -> None:
+        current = self._current
+        if current is not None and (ident in current.ids or not isinstance(ident, int | str)):
+            exchange: Exchange | None = current
+        else:
+            exchange = self._exchanges.get(ident)
+        if exchange is None:
+            return  # nobody waits for it any more
+        for one in exchange.ids:
+            if self._exchanges.get(one) is exchange:
+                del self._exchanges[one]
+        exchange.finish(frame, failed=failed)
+
+    # --- streams -------------------------------------------------------------------------------
+
+    def stream(self, number: int) -> Stream:
+        """The stream of a number, made if it is not there."""
+        found = self._streams.get(number)
+        if found is None:
+            if self._events is None:
+                self._events = MemoryEvents(self._settings.replay_events, self._settings.replay_bytes)
+            found = self._streams[number] = Stream(number, self._events)
+        return found
+
+    def known_stream(self, number: int) -> Stream | None:
+        """The stream of a number, if it is there; the one of the GET always is."""
+        return self.stream(STANDALONE) if number == STANDALONE else self._streams.get(number)
+
+    def new_stream(self) -> Stream:
+        """One more stream. The oldest that has ended is forgotten when there are too many."""
+        if self._numbers is None:
+            self._numbers = count(1)
+        if len(self._streams) > self._settings.replay_streams:
+            for number, stream in list(self._streams.items()):
+                if stream.ended and not stream.attached:
+                    self.forget(number)
+                    break
+        return self.stream(next(self._numbers))
+
+    def forget(self, number: int) -> None:
+        """Nobody will come back for that stream."""
+        self._streams.pop(number, None)
+        if self._events is not None:
+            self._events.drop(number)
+
+    # --- the end -------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Never waits: what is not read is bounded by the log."""
+
+    async def close(self) -> None:
+        """Ends the session and all of its streams."""
+        self.lost(Closed("closed"))
+
+    def lost(self, closed: Closed) -> None:
+        """The session is over."""
+        if self._closed:
+            return
+        self._closed = True
+        for stream in self._streams.values():
+            stream.end()
+        exchanges, self._exchanges = self._exchanges, {}
+        if self._receiver is not None:
+            self._receiver.closed(closed)
+        for exchange in exchanges.values():
+            exchange.abandon()

@@ -1,0 +1,172 @@
+"""HTTP+SSE, as revision 2024-11-05 had it: a stream of events from us, and an address that the peer posts to.
+
+The first event names that address. It holds a token that nobody can guess, and belongs to whoever opened the stream.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, cast
+from urllib.parse import parse_qs
+
+from trunkline.config import Settings
+from trunkline.transports.channel import Accept, ChannelInfo, Closed, Origin, Receiver
+from trunkline.transports.http.visits import BodyTooLarge, Disconnected, HeaderView, Visit
+from trunkline.wire import codec, sse
+from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
+
+__all__ = ["LegacyChannel", "LegacyEndpoint"]
+
+
+class LegacyChannel:
+    """One stream of events, and what is posted for it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._info = ChannelInfo("sse")
+        self._settings = settings
+        self._receiver: Receiver | None = None
+        self._waiting: deque[bytes] = deque()
+        self._unsent = 0
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    @property
+    def info(self) -> ChannelInfo:
+        """What kind of line this is."""
+        return self._info
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return self._closed
+
+    def open(self, receiver: Receiver) -> None:
+        """Names who is told of messages."""
+        self._receiver = receiver
+
+    def received(self, message: Incoming, origin: Origin) -> None:
+        """Hands a message up."""
+        if self._receiver is not None and not self._closed:
+            self._receiver.received([message], origin)
+
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002
+        """Takes a message for the stream."""
+        if self._closed:
+            return
+        event = sse.encode(codec.encode(cast("Any", message)), kind="message")
+        self._unsent += len(event)
+        if self._unsent > self._settings.unsent_limit:
+            self.lost(Closed(f"the peer left {self._unsent} bytes unread"))
+            return
+        self._waiting.append(event)
+        self._wake.set()
+
+    def pause(self) -> None:
+        """Nothing to be done: each POST is read by itself."""
+
+    def resume(self) -> None:
+        """Nothing to be done either."""
+
+    async def drain(self) -> None:
+        """Never waits; a peer that does not read is cut off."""
+
+    async def close(self) -> None:
+        """Ends the stream, once all is written."""
+        self.lost(Closed("closed"))
+
+    def lost(self, closed: Closed) -> None:
+        """The stream is over."""
+        if not self._closed:
+            self._closed = True
+            self._wake.set()
+            if self._receiver is not None:
+                self._receiver.closed(closed)
+
+    async def flow(self, visit: Visit) -> None:
+        """Writes out what is sent, until the end of the stream or of the peer."""
+        gone = asyncio.ensure_future(visit.hung_up())
+        try:
+            while not gone.done():
+                if self._waiting:
+                    data = b"".join(self._waiting)
+                    self._waiting.clear()
+                    self._unsent = 0
+                    await visit.go_on(data)
+                elif self._closed:
+                    await visit.end_stream()
+                    return
+                else:
+                    await self._wait(visit, gone)
+        finally:
+            gone.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await gone
+            self.lost(Closed("the peer closed the stream"))
+
+    async def _wait(self, visit: Visit, gone: "asyncio.Future[Any]") -> None:
+        self._wake.clear()
+        wake = asyncio.ensure_future(self._wake.wait())
+        limit = self._settings.stream_keepalive
+        try:
+            done, _ = await asyncio.wait([wake, gone], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            wake.cancel()
+        if not done:
+            await visit.go_on(sse.COMMENT)
+
+
+class LegacyEndpoint:
+    """Two addresses: one for streams, one for what is posted."""
+
+    def __init__(self, accept: Accept, settings: Settings, messages: str) -> None:
+        self._accept = accept
+        self._settings = settings
+        self._messages = messages  # the path to post to
+        self._lines: dict[str, tuple[LegacyChannel, Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    async def stream(self, visit: Visit) -> None:
+        """Opens a stream of events."""
+        if len(self._lines) >= self._settings.max_sessions:
+            await visit.refuse(503, "there are too many streams; try again later", (b"retry-after", b"30"))
+            return
+        token = secrets.token_urlsafe(32)
+        channel = LegacyChannel(self._settings)
+        channel.open(self._accept(channel))
+        self._lines[token] = (channel, visit.principal)
+        root: str = visit.scope.get("root_path", "")
+        try:
+            await visit.begin_stream()
+            await visit.go_on(sse.encode(f"{root}{self._messages}?session_id={token}".encode(), kind="endpoint"))
+            await channel.flow(visit)
+        finally:
+            del self._lines[token]
+            channel.lost(Closed("the peer closed the stream"))
+
+    async def post(self, visit: Visit) -> None:
+        """Takes a message for a stream; its answer goes there."""
+        query: bytes = visit.scope.get("query_string", b"")
+        token = parse_qs(query.decode("latin-1")).get("session_id", [""])[0]
+        channel, owner = self._lines.get(token, (None, None))
+        if channel is None or owner != visit.principal:
+            await visit.refuse(404, "there is no such session; open a stream first", kind="session_not_found")
+            return
+        try:
+            body = await visit.body(self._settings.http_body_size_limit)
+        except BodyTooLarge:
+            why = f"message is larger than the limit of {self._settings.http_body_size_limit} bytes"
+            await visit.refuse(413, why, kind="message_size_exceeds_maximum")
+            return
+        except Disconnected:
+            return
+        await visit.respond(202)
+        channel.received(codec.decode(body), Origin(visit.principal, HeaderView(visit.headers)))
+
+    def close(self, reason: str) -> None:
+        """Ends every stream."""
+        for channel, _ in list(self._lines.values()):
+            channel.lost(Closed(reason))

@@ -1,0 +1,106 @@
+"""The sessions of an HTTP endpoint: who has one, who may have one more, and whose time is up.
+
+A session belongs to the principal who opened it; to anybody else it does not exist. One that is used is never ended to
+make room: when the house is full, whoever comes last is turned away, and first those who hold most of it already.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from trunkline.clock import Clock, Timer
+from trunkline.config import Settings
+from trunkline.transports.channel import Closed
+from trunkline.transports.http.channel import HttpChannel
+
+__all__ = ["HttpSession", "Sessions"]
+
+
+class HttpSession(Struct):
+    """A channel, whose it is, and when it was used last."""
+
+    id: str
+    channel: HttpChannel
+    principal: Any
+    used: float
+
+
+class Sessions:
+    """All sessions of one endpoint."""
+
+    def __init__(self, settings: Settings, clock: Clock, ended: Callable[[str], None] = lambda _: None) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._ended = ended
+        self._sessions: dict[str, HttpSession] = {}
+        self._held: dict[Any, int] = {}  # how many each principal has
+        self._timer: Timer | None = None
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def full_for(self, principal: Any) -> str | None:
+        """Why that principal cannot have one more; None if it can."""
+        most = self._settings.max_sessions_per_principal
+        if principal is not None and most is not None and self._held.get(principal, 0) >= most:
+            return f"this principal has {most} sessions, which is the most; end one first"
+        if len(self._sessions) >= self._settings.max_sessions:
+            return f"there are {self._settings.max_sessions} sessions, which is the most; try again later"
+        return None
+
+    def add(self, channel: HttpChannel, principal: Any) -> HttpSession:
+        """Takes a session in, under an id that nobody can guess."""
+        session = HttpSession(secrets.token_urlsafe(32), channel, principal, self._clock.now())
+        self._sessions[session.id] = session
+        self._held[principal] = self._held.get(principal, 0) + 1
+        if self._timer is None and self._settings.session_ttl is not None:
+            self._wait()
+        return session
+
+    def get(self, ident: str, principal: Any) -> HttpSession | None:
+        """The session of that id, if it is that principal's and still open. It counts as used from now on."""
+        session = self._sessions.get(ident)
+        if session is None or session.principal != principal or session.channel.closed:
+            return None
+        session.used = self._clock.now()
+        return session
+
+    def now(self) -> float:
+        """The time, as sessions know it."""
+        return self._clock.now()
+
+    def remove(self, session: HttpSession, reason: str) -> None:
+        """Ends a session."""
+        if self._sessions.pop(session.id, None) is not None:
+            left = self._held[session.principal] - 1
+            if left:
+                self._held[session.principal] = left
+            else:
+                del self._held[session.principal]
+            session.channel.lost(Closed(reason))
+            self._ended(session.id)
+
+    def _wait(self) -> None:
+        self._timer = self._clock.call_at(self._clock.now() + self._settings.session_sweep, self._sweep)
+
+    def _sweep(self) -> None:
+        """Ends the sessions that nobody has used for too long. One with a request or a stream under way is in use."""
+        self._timer = None
+        now, limit = self._clock.now(), self._settings.session_ttl or 0.0
+        for session in list(self._sessions.values()):
+            if session.channel.active:
+                session.used = now
+            elif session.channel.closed or now - session.used >= limit:
+                self.remove(session, "session_expired")
+        if self._sessions:
+            self._wait()
+
+    def close(self, reason: str) -> None:
+        """Ends all of them."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for session in list(self._sessions.values()):
+            self.remove(session, reason)

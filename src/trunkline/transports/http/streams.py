@@ -1,0 +1,92 @@
+"""Streams of one session: where a message goes, and who is reading.
+
+A stream is a log with at most one reader. Whoever answers writes to the log; the reader, an HTTP response, writes out
+what it finds there. When the line breaks, the reader goes and the log stays, until somebody reads on or the session
+ends.
+"""
+
+import asyncio
+
+from trunkline.transports.http.events import EventStore, position
+from trunkline.wire import sse
+
+__all__ = ["STANDALONE", "Stream"]
+
+STANDALONE = 0
+"""The number of the stream for what belongs to no request."""
+
+
+class Stream:
+    """One stream of events."""
+
+    __slots__ = ("_events", "_reader", "_unwanted", "_wake", "ended", "number", "read")
+
+    def __init__(self, number: int, events: EventStore) -> None:
+        self.number = number
+        self.ended = False  # nothing more will be written
+        self.read = 0  # the number of the last event that was given to a reader
+        self._events = events
+        self._reader: object = None
+        self._unwanted = False  # the next who comes to read
+        self._wake: asyncio.Future[None] | None = None
+
+    def write(self, frame: bytes) -> None:
+        """One more message."""
+        self._events.append(self.number, frame)
+        self._rouse()
+
+    def end(self) -> None:
+        """The last message has been written."""
+        self.ended = True
+        self._rouse()
+
+    def _rouse(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def attach(self, after: int | None = None) -> object:
+        """A new reader, who takes the place of any other; it reads on after a number, or where the last one stopped."""
+        reader = object()
+        if self._unwanted:
+            self._unwanted = False
+            return reader
+        if after is not None:
+            self.read = after
+        self._reader = reader
+        self._rouse()
+        return reader
+
+    def detach(self) -> None:
+        """Lets the reader go; what is written from now on waits for the next one."""
+        self._reader = None
+        self._rouse()
+
+    def release(self) -> None:
+        """Has whoever reads, or is about to, go and come back later."""
+        self._unwanted = self._reader is None
+        self.detach()
+
+    @property
+    def attached(self) -> bool:
+        """Whether somebody reads."""
+        return self._reader is not None
+
+    def reads(self, reader: object) -> bool:
+        """Whether that is still the one who reads."""
+        return self._reader is reader
+
+    def take(self) -> bytes:
+        """The events that are there to be read, as they go out; what is no longer known is passed over."""
+        found = self._events.after(self.number, self.read)
+        if not found:
+            return b""
+        self.read = found[-1][0]
+        return b"".join(sse.encode(frame, kind="message", id=position(self.number, number)) for number, frame in found)
+
+    def wake(self) -> "asyncio.Future[None]":
+        """Done when there is something to look at."""
+        if self._wake is None or self._wake.done():
+            self._wake = asyncio.get_running_loop().create_future()
+        return self._wake

@@ -1,0 +1,111 @@
+"""One HTTP request, as ASGI has it, and what can be answered to it."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final
+
+from trunkline.wire import codec
+
+__all__ = ["JSON", "BodyTooLarge", "Disconnected", "HeaderView", "Headers", "Receive", "Scope", "Send", "Visit"]
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+JSON: Final = (b"content-type", b"application/json")
+_STREAM: Final[Headers] = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),  # proxies that gather would hold back events
+]
+
+
+class BodyTooLarge(Exception):
+    """More than may be sent."""
+
+
+class Disconnected(Exception):
+    """The peer went before it had said all."""
+
+
+class Visit:
+    """A request, and the way to answer it."""
+
+    __slots__ = ("_send", "extra", "headers", "principal", "receive", "scope")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.extra: Headers = []  # what goes with every answer
+        self.principal: Any = None
+        self._send = send
+
+    async def respond(self, status: int, body: bytes = b"", *headers: tuple[bytes, bytes]) -> None:
+        """A whole answer."""
+        length = (b"content-length", b"%d" % len(body))
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.extra, length]})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def refuse(
+        self,
+        status: int,
+        why: str,
+        *headers: tuple[bytes, bytes],
+        code: int = -32600,
+        kind: str = "invalid_request",
+    ) -> None:
+        """An answer that says no: a JSON-RPC error without an id, since the message was not looked at."""
+        error = {"jsonrpc": "2.0", "error": {"code": code, "message": why, "data": {"kind": kind}}}
+        await self.respond(status, codec.to_json(error), JSON, *headers)
+
+    async def begin_stream(self) -> None:
+        """The beginning of a stream of events."""
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*_STREAM, *self.extra]})
+
+    async def go_on(self, data: bytes) -> None:
+        """More of a stream."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end_stream(self) -> None:
+        """The end of a stream."""
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def hung_up(self) -> None:
+        """Waits until the peer has gone."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    async def body(self, limit: int) -> bytes:
+        """All that the request holds. Raises `BodyTooLarge` as soon as it is, and `Disconnected`."""
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            piece: bytes = message.get("body", b"")
+            size += len(piece)
+            if size > limit:
+                raise BodyTooLarge
+            if not message.get("more_body"):
+                return b"".join((*pieces, piece)) if pieces else piece
+            pieces.append(piece)
+
+
+class HeaderView(Mapping[str, str]):
+    """The headers of a request, as text."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: dict[bytes, bytes]) -> None:
+        self._raw = raw
+
+    def __getitem__(self, name: str) -> str:
+        return self._raw[name.lower().encode("latin-1")].decode("latin-1")
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.decode("latin-1") for name in self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
