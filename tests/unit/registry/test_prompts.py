@@ -258,3 +258,11 @@ def test_a_function_may_ask_for_the_context() -> None:
     assert entry.wants_context
     assert entry.definition.arguments is None
     assert get(entry) == [user("Context")]
+
+
+def test_a_text_above_the_limit_is_not_rendered() -> None:
+    handler = read(lambda: "abcd", Context, thread=False)
+    assert get(make_prompt(handler, Settings(max_text=4), name="it")) == [user("abcd")]
+
+    with pytest.raises(BadResult, match="above the limit of 3"):
+        get(make_prompt(handler, Settings(max_text=3), name="it"))

@@ -146,6 +146,16 @@ def test_a_whole_result_is_passed_on_if_its_contents_may_be_sent() -> None:
         entry.run(entry.arguments, None, entry.key)
 
 
+def test_a_text_above_the_limit_is_not_sent() -> None:
+    handler = read(lambda: "abcd", Context, thread=False)
+    entry = make_resource("doc://a", handler, Settings(max_text=4))
+    assert entry.run(entry.arguments, None, entry.key).contents[0].text == "abcd"
+
+    entry = make_resource("doc://a", handler, Settings(max_text=3))
+    with pytest.raises(BadResult, match="above the limit of 3"):
+        entry.run(entry.arguments, None, entry.key)
+
+
 # --- templates -----------------------------------------------------------------------------------
 
 
