@@ -29,6 +29,9 @@ ZOD_JUDGE = ROOT / "tests/interop/peers/zod_2024.mjs"
 ZOD_REVISION = "2024-11-05"
 BATCH_REVISION = "2025-03-26"  # the only one with JSON-RPC batches
 
+BESIDE: set[int] = set()
+"""The processes that live beside the tests, and are nobody's doing."""
+
 ANSWERED_EMPTY = {"ping", "resources/subscribe", "resources/unsubscribe", "logging/setLevel"}
 # A result may say that it is not the ordinary one: that more input is needed first, or that a task will give it later.
 NEEDS_INPUT = {"tools/call", "prompts/get", "resources/read"}
@@ -194,4 +197,5 @@ def _zod_judge() -> subprocess.Popen[str]:
         [NODE, ZOD_JUDGE, NPM_FOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
     )
     atexit.register(judge.communicate)  # closes its input, upon which it ends
+    BESIDE.add(judge.pid)
     return judge

@@ -24,6 +24,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
+from tests import official
+
 from trunkline.testing import RawPeer, Transcript
 
 PATIENCE = 20.0  # seconds before waiting for a process is a failure
@@ -261,12 +263,12 @@ def _descriptors() -> set[tuple[str, str]]:
 
 
 def children(pid: int | str = "self") -> set[int]:
-    """The child processes of a process, by default of this one."""
+    """The child processes of a process, by default of this one; those that live beside the tests do not count."""
     found: set[int] = set()
     for task in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
             found |= set(map(int, Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split()))
-    return found
+    return found - official.BESIDE
 
 
 def gone(pid: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import Recorder, until
-from tests.processes import eventually, gone
+from tests.processes import children, eventually, gone
 
 from trunkline import Settings
 from trunkline.errors import ConfigError, TransportError
@@ -137,7 +137,7 @@ async def test_a_server_that_nobody_takes_is_ended() -> None:
     pids: list[int] = []
 
     def refuse(_: Channel) -> Recorder:
-        pids.extend(int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split())
+        pids.extend(children())
         raise RuntimeError("not now")
 
     with pytest.raises(RuntimeError, match="not now"):

@@ -383,7 +383,7 @@ class Client(Calls):
 @cache
 def _reader(name: str) -> Callable[[Any], Any]:
     row = find(name)
-    return codec.decoder(object if row is None or row.result is None else row.result)
+    return codec.json_decoder(object if row is None or row.result is None else row.result)
 
 
 def _up_to(revision: str | None) -> tuple[Revision, ...]:

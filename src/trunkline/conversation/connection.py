@@ -120,7 +120,7 @@ class Connection(Telling):
             self.tell(Received, count=len(messages))
         receive = self.session.receive
         for message in messages:
-            if isinstance(message, Batch):
+            if type(message) is Batch:
                 self._receive_batch(message, now, origin)
                 continue
             event = receive(message, now)

@@ -10,7 +10,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
-from msgspec import UNSET, Struct, to_builtins
+from msgspec import UNSET, Raw, Struct, to_builtins
 
 from trunkline.conversation.drive import Work
 from trunkline.errors import (
@@ -52,14 +52,14 @@ class Dispatcher:
 
     def __init__(self, features: Iterable[Feature]) -> None:
         self.features = tuple(features)
-        self._answers: dict[str, tuple[Callable[[Any], Any], Answer]] = {}
+        self._answers: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Answer]] = {}
         self._bare: dict[str, Answer] = {}  # without what goes around them
         for feature in self.features:
             for name, answer in feature.answers.items():
                 row = find(name)
                 if row is None:
                     raise MethodNotFound(name)
-                self._answers[name] = (codec.decoder(row.params), answer)
+                self._answers[name] = (codec.json_decoder(row.params), codec.decoder(row.params), answer)
                 self._bare[name] = answer
 
     def answers(self, name: str) -> bool:
@@ -70,16 +70,17 @@ class Dispatcher:
         """Puts something around the answers of some methods, in place of what was there."""
         for name in names:
             if name in self._bare:
-                self._answers[name] = (self._answers[name][0], around(name, self._bare[name]))
+                read, decode, _ = self._answers[name]
+                self._answers[name] = (read, decode, around(name, self._bare[name]))
 
     def dispatch(self, connection: Any, call: Running, params: Any) -> Work:
         """The answer to a request, or the work that leads to it. Raises what went wrong on the way."""
         found = self._answers.get(call.method.name)
         if found is None:
             raise MethodNotFound(call.method.name)
-        decode, answer = found
+        read, decode, answer = found
         try:
-            typed = decode(b"{}" if params is UNSET else params)
+            typed = read(params) if type(params) is Raw else decode(b"{}" if params is UNSET else params)
         except (codec.DecodeError, RecursionError) as error:
             raise _misfit(call.method.name, error) from None
         return answer(connection, call, typed)

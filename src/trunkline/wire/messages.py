@@ -1,6 +1,6 @@
 """JSON-RPC 2.0 messages as records. Nothing here has heard of MCP."""
 
-from typing import Any
+from typing import Any, final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -78,6 +78,7 @@ class Malformed(Struct, frozen=True):
     limit: int | None = None  # the size limit that was crossed, where that is the fault
 
 
+@final
 class Batch(Struct, frozen=True):
     """Several messages in one JSON array."""
 
