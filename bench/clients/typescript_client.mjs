@@ -25,10 +25,8 @@ let number = 0;
 for await (const line of createInterface({ input: process.stdin })) {
   const [count, window] = line.split(" ").map(Number);
   const share = Math.floor(count / window);
-  const before = process.cpuUsage();
   await Promise.all(Array.from({ length: window }, (_, one) => calls(number + one * share, share)));
-  const { user, system } = process.cpuUsage(before);
   number += count;
-  console.log((user + system) / (share * window));
+  console.log("done");
 }
 await client.close();

@@ -44,7 +44,8 @@ class KnownTool:
 
     def faults(self, structured: Any) -> list[Fault]:
         """What is wrong with its structured content, by its own schema."""
-        return [] if self._validator is None else self._validator.faults(structured)
+        validator = self._validator
+        return [] if validator is None or validator.accepts(structured) else validator.faults(structured)
 
 
 class Catalogue:

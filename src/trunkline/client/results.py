@@ -30,7 +30,7 @@ class ToolResult(Struct, frozen=True):
     @property
     def text(self) -> str:
         """All text of the content, block by block."""
-        return "\n".join(block.text for block in self.content if isinstance(block, TextContent))
+        return _text(self.content)
 
 
 def tool_result(
@@ -38,27 +38,33 @@ def tool_result(
 ) -> ToolResult:
     """What a caller gets of what was sent. Raises `ToolFailed`, and `BadAnswer` for what breaks the tool's own schema
     or does not fit the type that the caller named."""
-    structured = None if sent.structured_content is UNSET else sent.structured_content
-    plain = ToolResult(sent.content, None, structured, sent.is_error, sent.meta)
+    structured = sent.structured_content
+    given = None if structured is UNSET else structured
     if sent.is_error:
+        failed = ToolResult(sent.content, None, given, True, sent.meta)
         if raise_on_error:
-            raise ToolFailed(name, plain.text, plain)
-        return plain
-    if sent.structured_content is not UNSET and known is not None and (faults := known.faults(structured)):
+            raise ToolFailed(name, failed.text, failed)
+        return failed
+    if structured is not UNSET and known is not None and (faults := known.faults(structured)):
         told = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
         raise BadAnswer(f"tool {name!r}", f"it breaks the tool's own output schema: {told}")
-    return ToolResult(sent.content, _data(name, plain, sent, known, wanted), structured, False, sent.meta)
+    return ToolResult(sent.content, _data(name, sent, known, wanted), given, False, sent.meta)
 
 
-def _data(name: str, plain: ToolResult, sent: CallToolResult, known: KnownTool | None, wanted: Any) -> Any:
+def _data(name: str, sent: CallToolResult, known: KnownTool | None, wanted: Any) -> Any:
+    structured = sent.structured_content
     if wanted is not UNSET:
-        return _as(name, wanted, plain, sent.structured_content)
-    if sent.structured_content is UNSET:
-        return plain.text if any(isinstance(block, TextContent) for block in plain.content) else None
-    return plain.structured if known is None else known.rebuild(plain.structured)
+        return _as(name, wanted, sent.content, structured)
+    if structured is UNSET:
+        return _text(sent.content) if any(isinstance(block, TextContent) for block in sent.content) else None
+    return structured if known is None else known.rebuild(structured)
 
 
-def _as(name: str, wanted: Any, plain: ToolResult, structured: Any) -> Any:
+def _text(content: list[ContentBlock]) -> str:
+    return "\n".join(block.text for block in content if isinstance(block, TextContent))
+
+
+def _as(name: str, wanted: Any, content: list[ContentBlock], structured: Any) -> Any:
     """The value in the type that the caller names: of the structured content, of what is wrapped in it, or of text."""
     read = types.decoder(wanted)
     tried: list[Any] = []
@@ -67,7 +73,8 @@ def _as(name: str, wanted: Any, plain: ToolResult, structured: Any) -> Any:
         inner = [members[WRAPPED]] if list(members) == [WRAPPED] else []
         tried = [codec.to_json(value) for value in cast("list[Any]", [*inner, structured])]
     else:
-        tried = [plain.text.encode(), codec.to_json(plain.text)]
+        text = _text(content)
+        tried = [text.encode(), codec.to_json(text)]
     why: Exception | None = None
     for json in tried:
         try:

@@ -127,6 +127,8 @@ class Connection(Telling):
             if type(event) is CallReceived and self._active < self._max_calls:  # the short way of most messages
                 event.call.origin = origin
                 self._start(event.call, event.params)
+            elif type(event) is Answered:  # and that of a client's
+                self._requests.answered(event)
             else:
                 self._handle(event, origin)
 

@@ -196,14 +196,14 @@ class Session:
                 return self._refuse_call(message, row)
             call = self._running[ident] = Running(ident, row, now)
             return CallReceived(call, message.params)
+        if isinstance(message, Response):
+            return self._receive_answer(message.id, message.result, None)
         return self._receive_other(message, now)
 
-    def _receive_other(self, message: Notification | Response | ErrorResponse | Malformed, now: float) -> Event:
+    def _receive_other(self, message: Notification | ErrorResponse | Malformed, now: float) -> Event:
         match message:
             case Notification():
                 return self._receive_notice(message, now)
-            case Response(id=ident, result=result):
-                return self._receive_answer(ident, result, None)
             case ErrorResponse(id=ident, error=error):
                 return self._receive_answer(ident, None, error)
             case Malformed():
