@@ -124,20 +124,10 @@ _HOME: Final = {name: module for module, names in _HOMES.items() for name in nam
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is used when it is used: a small server starts sooner, and need not know of clients.
-
-    What an import makes is there to stay, so nobody looks for garbage among it meanwhile: that takes a sixth of the
-    time."""
+    """Imports what is used when it is used: a small server starts sooner, and need not know of clients."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import gc
     from importlib import import_module
 
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    finally:
-        if collecting:
-            gc.enable()
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     return value

@@ -48,6 +48,9 @@ OpenUrl = Callable[..., "bool | ElicitResult | Awaitable[Any]"]
 
 # Each of them may have a second parameter, for an `Answering`.
 
+_Run = Callable[[Any, "Answering", Callable[[Any], Any]], Work]
+"""Asks a function: the question, what goes with it, and what makes the answer of its value."""
+
 _HOST_MODEL: Final = "unspecified"  # the name of the model behind a message that was given as plain text
 
 
@@ -82,10 +85,10 @@ class Answers:
     ) -> None:
         if sampling_tools and sampling is None:
             raise MisuseError("sampling_tools=True says that the sampling function can deal with tools; give one")
-        self._sampling = sampling
+        self._sampling = None if sampling is None else _prepared(sampling)
         self._sampling_tools = sampling_tools
-        self._elicitation = elicitation
-        self._open_url = open_url
+        self._elicitation = None if elicitation is None else _prepared(elicitation)
+        self._open_url = None if open_url is None else _prepared(open_url)
         self.roots = None if roots is None else [root_of(root) for root in roots]
 
     def capabilities(self) -> dict[str, Any]:
@@ -119,7 +122,8 @@ class Answers:
         if params.tools is not None and not self._sampling_tools:
             raise InvalidParams("this client's sampling takes no tools")  # sampling, "Tools": not declared
         call.token = progress_token(params.meta)
-        return _run(cast("Sample", self._sampling), (params, Answering(connection, call)), _message)
+        run = cast("_Run", self._sampling)  # declared, or nobody could have asked
+        return run(params, Answering(connection, call), _message)
 
     def _elicit(self, connection: Connection, call: Running, params: ElicitParams) -> Work:
         call.token = progress_token(params.meta)
@@ -127,22 +131,27 @@ class Answers:
         if params.mode == "url":
             if self._open_url is None:
                 raise InvalidParams("this client opens no URLs")
-            return _run(self._open_url, (UrlQuestion.of(params), answering), _consent)
+            return self._open_url(UrlQuestion.of(params), answering, _consent)
         if self._elicitation is None:
             raise InvalidParams("this client shows no forms")
         question = Question.of(params)
-        return _run(self._elicitation, (question, answering), partial(checked, question))
+        return self._elicitation(question, answering, partial(checked, question))
 
 
 def _pong(connection: Connection, call: Running, params: Empty) -> Empty:  # noqa: ARG001
     return Empty()
 
 
-def _run(function: Callable[..., Any], asked: tuple[Any, Answering], finish: Callable[[Any], Any]) -> Work:
-    call = partial(function, *asked[: _parameters(function)])
-    if inspect.iscoroutinefunction(called(function)):
-        return _awaited(call, finish)
-    return OnThread(call, finish)
+def _prepared(function: Callable[..., Any]) -> "_Run":
+    """How a function is asked, found out once."""
+    count = _parameters(function)
+    waits = inspect.iscoroutinefunction(called(function))
+
+    def run(question: Any, answering: Answering, finish: Callable[[Any], Any]) -> Work:
+        call = partial(function, *(question, answering)[:count])
+        return _awaited(call, finish) if waits else OnThread(call, finish)
+
+    return run
 
 
 def _parameters(function: Callable[..., Any]) -> int:

@@ -1,6 +1,7 @@
 """One typed coroutine for each thing that a server can be asked, and iterators over what comes in pages."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from msgspec import UNSET, Raw
@@ -88,7 +89,7 @@ class Calls:
         if row is None or row.result is None:
             raise MisuseError(f"{method!r} is not a request of the specification")
         try:
-            typed = codec.decoder(row.params)(codec.to_json(params or {}))
+            typed = _params(method)(codec.to_json(params or {}))
         except (codec.DecodeError, TypeError) as error:
             raise MisuseError(f"params of {method}: {error}") from None
         return await self._ask(method, typed, repeatable=lambda: False, timeout=timeout, on_progress=on_progress)
@@ -222,6 +223,13 @@ class Calls:
         params = CompleteParams(ref=reference, argument=CompletionArgument(argument, value), context=filled)
         result: CompleteResult = await self._ask("completion/complete", params, timeout=timeout)
         return result.completion
+
+
+@cache
+def _params(method: str) -> Callable[[Any], Any]:
+    """What reads the params of a method into their type."""
+    row = find(method)
+    return codec.json_decoder(Empty if row is None else row.params)
 
 
 def _arguments(name: str, given: Any) -> Raw:

@@ -1,5 +1,7 @@
 """What a tool gave back, as a program wants it."""
 
+from collections.abc import Callable, Hashable
+from functools import lru_cache
 from typing import Any, cast
 
 from msgspec import UNSET, Struct
@@ -64,9 +66,14 @@ def _text(content: list[ContentBlock]) -> str:
     return "\n".join(block.text for block in content if isinstance(block, TextContent))
 
 
+@lru_cache(maxsize=256)
+def _reader(wanted: Any) -> Callable[[Any], Any]:
+    return types.decoder(wanted)
+
+
 def _as(name: str, wanted: Any, content: list[ContentBlock], structured: Any) -> Any:
     """The value in the type that the caller names: of the structured content, of what is wrapped in it, or of text."""
-    read = types.decoder(wanted)
+    read = _reader(wanted) if isinstance(wanted, Hashable) else types.decoder(wanted)
     tried: list[Any] = []
     if structured is not UNSET:
         members = cast("dict[str, Any]", structured if isinstance(structured, dict) else {})

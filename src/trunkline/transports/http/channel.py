@@ -91,7 +91,6 @@ class HttpChannel:
         "_settings",
         "_streams",
         "active",
-        "standalone",
     )
 
     def __init__(self, peer: str, settings: Settings, *, transport: str = "http") -> None:
@@ -104,7 +103,6 @@ class HttpChannel:
         self._events: EventStore | None = None  # made when the first event is sent
         self._numbers: count[int] | None = None
         self._streams: dict[int, Stream] = {}
-        self.standalone: Stream | None = None
         self.active = 0  # HTTP requests that are under way
 
     @property

@@ -5,7 +5,6 @@ make room: when the house is full, whoever comes last is turned away, and first 
 """
 
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
@@ -30,10 +29,9 @@ class HttpSession(Struct):
 class Sessions:
     """All sessions of one endpoint."""
 
-    def __init__(self, settings: Settings, clock: Clock, ended: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._ended = ended
         self._sessions: dict[str, HttpSession] = {}
         self._held: dict[Any, int] = {}  # how many each principal has
         self._timer: Timer | None = None
@@ -80,7 +78,6 @@ class Sessions:
             else:
                 del self._held[session.principal]
             session.channel.lost(Closed(reason))
-            self._ended(session.id)
 
     def _wait(self) -> None:
         self._timer = self._clock.call_at(self._clock.now() + self._settings.session_sweep, self._sweep)

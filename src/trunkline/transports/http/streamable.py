@@ -49,14 +49,12 @@ class Endpoint:
         door: Door,
         *,
         principal: Callable[[Scope], Any] = lambda _: None,
-        sessions: bool = True,
     ) -> None:
         self.sessions = Sessions(settings, clock)
         self._accept = accept
         self._settings = settings
         self._door = door
         self._principal = principal
-        self._keeps_sessions = sessions
         self._patience = Patience(clock, settings.body_timeout)
 
     async def handle(self, visit: Visit) -> None:
