@@ -279,6 +279,7 @@ async def test_w06_a_stream_that_broke_is_read_on_without_loss() -> None:
         scene.go.set()
         again = await host.ask("GET", mcp_session_id=ident, last_event_id=last.id)
         assert [(await again.message()).get("id") for _ in range(2)] == [None, 1]
+        assert again.body.startswith(b"event: message\nid: 1-2\n")  # nothing but what was missed
         whole = await host.ask("GET", mcp_session_id=ident, last_event_id="1-0")
         assert [(await whole.message())["jsonrpc"] for _ in range(3)] == ["2.0"] * 3
 
