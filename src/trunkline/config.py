@@ -58,8 +58,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     keepalive_interval: float | None = 30.0  # of silence, until the peer is sent a ping
     keepalive_timeout: float = 10.0  # of silence after that, until it is taken for dead
     max_connections: int = 1000  # of one listener; more are turned away
+    allowed_hosts: tuple[str, ...] = ()  # names that a server is known by, beside those of its own machine; "*": any
+    allowed_origins: tuple[str, ...] = ()  # of pages that may talk to it, beside its own; "*": any
+    trusted_proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-* headers are believed
 
-    # How servers on HTTP keep sessions and streams.
+    # How servers on HTTP keep connections, sessions and streams.
+    max_header_bytes: int = 64 * KIB  # of all headers of a request
+    header_timeout: float | None = 10.0  # for the headers of a request to arrive
+    write_timeout: float | None = 30.0  # for a peer that reads nothing of what it is sent
+    idle_timeout: float = 75.0  # a connection between two requests
+    http_sessions: bool = True  # False: every request stands for itself
+    legacy_sse: bool = True  # HTTP+SSE of 2024-11-05 at /sse and /messages
     session_ttl: float | None = 3600.0  # a session that is not used for so long is ended
     session_sweep: float = 60.0  # between two looks for such sessions
     max_sessions: int = 10_000  # of one endpoint; more are turned away
@@ -116,6 +125,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     def _check(self, name: str, value: Any) -> None:
         if name.endswith("_size_limit") and not _SMALLEST_MESSAGE <= value <= _LARGEST_MESSAGE:
             raise ConfigError(f"{name} must be from {_SMALLEST_MESSAGE} (1 KiB) to {_LARGEST_MESSAGE} (100 MiB)")
+        if isinstance(value, str) and name != "on_duplicate":
+            raise ConfigError(f"{name} must be a list of names, not the text {value!r}")
+        if isinstance(value, list | tuple):
+            return
         if name == "on_duplicate":
             if value not in get_args(OnDuplicate):
                 raise ConfigError(f"on_duplicate must be one of {', '.join(get_args(OnDuplicate))}, not {value!r}")
@@ -132,6 +145,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         found = dict(_from_file(path)) if path is not None else {}
         found.update(_from_environment(os.environ if environ is None else environ))
         found.update(overrides)
+        found = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
         known = sorted(cls.__struct_fields__)
         if unknown := sorted(found.keys() - set(known)):
             raise ConfigError(f"unknown setting {unknown[0]!r}; the settings are {', '.join(known)}")
@@ -184,6 +198,8 @@ def _parsed(variable: str, text: str, default: Any) -> Any:
     """A variable's text in the type of the setting's default."""
     if isinstance(default, str):
         return text
+    if isinstance(default, tuple):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
     if isinstance(default, bool):
         if text.lower() not in _YES_NO:
             raise ConfigError(f"{variable} must be one of {', '.join(_YES_NO)}, not {text!r}")

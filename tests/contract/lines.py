@@ -13,16 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.contract.asgi import asgi_server
+
 from trunkline import Settings
+from trunkline.clock import LoopClock
 from trunkline.transports.addresses import parse
 from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed, Connector, Listener, Origin
 from trunkline.transports.descriptors import reader, writer
+from trunkline.transports.guard import Guard
 from trunkline.transports.memory import memory_pair
 from trunkline.transports.process import Command
 from trunkline.transports.stream import Spoken, StreamChannel
 from trunkline.transports.tcp import TcpConnector, listen_tcp
 from trunkline.transports.unix import UnixConnector, listen_unix
-from trunkline.wire.messages import Incoming, Notification
+from trunkline.transports.websocket.client import WebSocketConnector
+from trunkline.transports.websocket.serving import WebSocketEndpoint
+from trunkline.wire.messages import Incoming, Notification, RequestId
 
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
 PATIENCE = 20.0
@@ -35,12 +41,16 @@ class Recorder:
         self.messages: list[Incoming] = []
         self.origins: list[Origin] = []
         self.ends: list[Closed] = []
+        self.without_answer: list[tuple[RequestId, Closed]] = []
 
     def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
         assert messages
         assert not self.ends
         self.messages += messages
         self.origins.append(origin)
+
+    def unanswered(self, request: RequestId, closed: Closed) -> None:
+        self.without_answer.append((request, closed))
 
     def closed(self, closed: Closed) -> None:
         self.ends.append(closed)
@@ -70,6 +80,11 @@ class Line:
         self.theirs.send(Notification("settle"))
         await until(lambda: len(self.at_ours.messages) > before)
         await turns()
+
+
+def guard(accept: Accept, settings: Settings | None = None) -> Guard:
+    """Who stands before a listener."""
+    return Guard(accept, settings or Settings(), LoopClock(asyncio.get_running_loop()))
 
 
 async def turns(number: int = 10) -> None:
@@ -237,7 +252,7 @@ async def tcp(
         return TcpConnector(where.host, where.port, tls=context, framing=framing, settings=settings)
 
     def listen(accept: Accept) -> Any:
-        return listen_tcp(accept, settings, host=host, tls=server_tls() if tls else None)
+        return listen_tcp(guard(accept, settings), host=host, tls=server_tls() if tls else None)
 
     line, listener = await _accepted(listen, connector)
     yield line
@@ -249,11 +264,34 @@ async def unix(settings: Settings, framing: Spoken = "lines") -> AsyncIterator[L
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "socket"
         line, listener = await _accepted(
-            lambda accept: listen_unix(accept, settings, path),
+            lambda accept: listen_unix(guard(accept, settings), path),
             lambda _: UnixConnector(path, framing=framing, settings=settings),
         )
         yield line
         await listener.close()
+
+
+# --- over HTTP -------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def ws(settings: Settings, *, tls: bool = False) -> AsyncIterator[Line]:
+    """A WebSocket, with uvicorn at their end."""
+    there: list[Channel] = []
+    line = Line(None, None, principal="somebody")  # type: ignore[arg-type]
+
+    def accept(channel: Channel) -> Recorder:
+        there.append(channel)
+        return line.at_theirs
+
+    endpoint = WebSocketEndpoint(Guard(accept, settings, LoopClock(asyncio.get_running_loop())), settings)
+    async with asgi_server(partial(endpoint.handle, principal="somebody"), tls=server_tls() if tls else None) as where:
+        url = f"wss://localhost:{where[1]}" if tls else f"ws://{where[0]}:{where[1]}"
+        connector = WebSocketConnector(url, tls=client_tls() if tls else None, settings=settings)
+        line.ours = await connector.connect(lambda _: line.at_ours)
+        await until(lambda: there)
+        line.theirs = there[0]
+        yield line
 
 
 # --- with a process between ------------------------------------------------------------------------------
@@ -282,7 +320,7 @@ async def process(settings: Settings, framing: Spoken = "lines") -> AsyncIterato
         path = Path(folder) / "socket"
         command = [sys.executable, "-S", "-E", "-c", RELAY, str(path)]
         line, listener = await _accepted(
-            lambda accept: listen_unix(accept, settings, path),
+            lambda accept: listen_unix(guard(accept, settings), path),
             lambda _: Command(command, framing=framing, settings=settings),
         )
         yield line
@@ -291,7 +329,7 @@ async def process(settings: Settings, framing: Spoken = "lines") -> AsyncIterato
 
 Open = Callable[[Settings], AbstractAsyncContextManager[Line]]
 
-OVER_BYTES: dict[str, Open] = {
+STREAMS: dict[str, Open] = {
     "stream": stream,
     "stream, headers": partial(stream, framing="headers"),
     "pipes": pipes,
@@ -303,4 +341,5 @@ OVER_BYTES: dict[str, Open] = {
     "tls": partial(tcp, tls=True),
     "unix": unix,
 }
+OVER_BYTES: dict[str, Open] = {**STREAMS, "ws": ws, "wss": partial(ws, tls=True)}
 LINES: dict[str, Open] = {"memory": memory, **OVER_BYTES}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.lines import LINES, OVER_BYTES, Line, Open, turns, until
+from tests.contract.lines import LINES, OVER_BYTES, STREAMS, Line, Open, turns, until
 
 from trunkline import Settings
 from trunkline.wire.messages import Encoded, Malformed, Notification, Request, Response
@@ -37,7 +37,7 @@ def held() -> tuple[Any, ...]:
 
 
 async def test_w01_w08_a_channel_says_what_kind_of_line_it_is(line: Line) -> None:
-    assert line.ours.info.transport in {"memory", "stream", "stdio", "tcp", "unix"}
+    assert line.ours.info.transport in {"memory", "stream", "stdio", "tcp", "unix", "websocket"}
     assert line.ours.info.peer
     assert line.theirs.info.peer
 
@@ -187,7 +187,7 @@ async def test_n14_who_never_reads_is_cut_off(open_: Open) -> None:
         await line.theirs.close()
 
 
-@pytest.mark.parametrize("open_", OVER_BYTES.values(), ids=OVER_BYTES)
+@pytest.mark.parametrize("open_", STREAMS.values(), ids=STREAMS)
 async def test_w16_a_message_of_the_limit_passes_and_one_byte_more_is_refused_in_its_place(open_: Open) -> None:
     async with open_(Settings(unsent_limit=64 * MIB)) as line:
         frame = b'{"jsonrpc":"2.0","method":"n","params":{"x":"%b"}}'

@@ -430,7 +430,7 @@ async def test_an_address_that_is_taken_or_makes_no_sense_is_refused() -> None:
 
 
 def test_running_on_something_else_is_refused() -> None:
-    with pytest.raises(MisuseError, match="is not one of: stdio, tcp, unix"):
+    with pytest.raises(MisuseError, match="is not one of: stdio, http, tcp, unix"):
         Server("s").run("pigeon")  # type: ignore[arg-type]
     with pytest.raises(MisuseError, match="needs the path of a socket"):
         Server("s").run("unix")

@@ -6,6 +6,7 @@ from typing import Any
 from trunkline.conversation import connection
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import Side
+from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import LOGGING_LEVELS
 from trunkline.server.current import CURRENT, Current
@@ -42,6 +43,8 @@ class Connection(connection.Connection):
         self.shared = shared
         self.offer = offer
         self.log_level = LOGGING_LEVELS.index("info")
+        if channel.info.revision is not None:
+            session.assume(Revision(channel.info.revision))
         if offer.marks_calls:
             self.mark_calls()
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from trunkline.clock import Clock
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from trunkline.server.server import Server
+    from trunkline.transports.guard import Guard
+    from trunkline.transports.http.asgi import App, Identify
 
-__all__ = ["listener", "run_listening", "run_stdio"]
+__all__ = ["application", "listener", "run_listening", "run_stdio"]
 
 
 def run_stdio(server: "Server") -> None:
@@ -60,17 +62,39 @@ async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> N
 
 
 async def listener(server: "Server", address: str, tls: "SSLContext | None", clock: Clock) -> Listener:
-    """Has a server wait for clients at an address."""
+    """Has a server wait for clients at an address. A transport is given the guard alone, to hand its peers to."""
     where = parse(address)
-    if (tls is not None) is not (where.scheme == "tls"):
-        raise ConfigError(f"{address} and tls= do not fit: tls:// needs a context, and nothing else takes one")
+    if (tls is not None) is not (where.scheme in {"tls", "https"}):
+        raise ConfigError(f"{address} and tls= do not fit: tls:// and https:// need a context, and nothing else does")
     if where.scheme == "unix":
         from trunkline.transports.unix import listen_unix
 
-        return await listen_unix(server.connect, server.settings, where.path, clock=clock)
+        return await listen_unix(_guard(server, clock), where.path)
+    if where.scheme in {"http", "https"}:
+        from trunkline.transports.http.listening import listen_http, names_of
+
+        guard = _guard(server, clock, names_of(where.host))
+        return await listen_http(guard, host=where.host, port=where.port, path=where.path, tls=tls)
     from trunkline.transports.tcp import listen_tcp
 
-    return await listen_tcp(server.connect, server.settings, host=where.host, port=where.port, tls=tls, clock=clock)
+    return await listen_tcp(_guard(server, clock), host=where.host, port=where.port, tls=tls)
+
+
+def _guard(server: "Server", clock: Clock, names: Iterable[str] = ()) -> "Guard":
+    from trunkline.transports.guard import Guard
+
+    return Guard(server.connect, server.settings, clock, names=names)
+
+
+def application(server: "Server", clock: Callable[[], Clock], path: str, identify: "Identify | None") -> "App":
+    """An ASGI application around a server."""
+    from trunkline.transports.http.asgi import App
+
+    async def start() -> "Guard":
+        await server.start()
+        return _guard(server, clock())
+
+    return App(start, server.aclose, path=path, identify=identify)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from trunkline.server.filewatch import FileWatch
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.middleware import Middleware
+    from trunkline.transports.http.asgi import App
 
 __all__ = ["Server"]
 
@@ -307,9 +308,12 @@ class Server(Registrar):
         """Takes no more clients, ends every connection in good order and lets go of everything. A closed server can
         serve again."""
         timeout = self.settings.drain_timeout
-        while self._listeners:
-            await self._listeners.pop().close()
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            await listener.close()
         await asyncio.gather(*(connection.finish(timeout) for connection in self.connections))
+        for listener in listeners:
+            await listener.gone()
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._shared is not None and self._announcer is not None:
             self._announcer.close()
@@ -322,8 +326,9 @@ class Server(Registrar):
             await self._lifespan.stop()
 
     async def listen(self, address: str, *, tls: "SSLContext | None" = None) -> Listener:
-        """Waits for clients, until `aclose()`: at `tcp://127.0.0.1:4000`, `unix:///run/server.sock`, or `tls://…` with
-        a context that has the server's certificate. Port 0 lets the system choose: the listener's address has it."""
+        """Waits for clients, until `aclose()`: at `tcp://127.0.0.1:4000`, `http://127.0.0.1:8000/mcp`,
+        `unix:///run/server.sock`, or `tls://…` and `https://…` with a context that has the server's certificate. Port 0
+        lets the system choose: the listener's address has it."""
         from trunkline.server.run import listener
 
         await self.start()
@@ -331,30 +336,42 @@ class Server(Registrar):
         self._listeners.append(made)
         return made
 
+    def asgi(self, *, path: str = "/", identify: "Callable[[dict[str, Any]], Any] | None" = None) -> "App":
+        """An ASGI application: Streamable HTTP and WebSocket at a path, HTTP+SSE at /sse beside it. It runs under any
+        ASGI server and can be mounted under any path. `identify` gives the principal of a request from what has been
+        verified about it, by its ASGI scope: sessions belong to the principal who opened them."""
+        from trunkline.server.run import application
+
+        return application(self, lambda: self._ready().clock, path, identify)
+
     def run(
         self,
-        transport: Literal["stdio", "tcp", "unix"] = "stdio",
+        transport: Literal["stdio", "http", "tcp", "unix"] = "stdio",
         *,
         host: str = "127.0.0.1",
-        port: int = 0,
+        port: int | None = None,
         path: str | PathLike[str] | None = None,
         tls: "SSLContext | None" = None,
     ) -> None:
         """Serves until Ctrl+C or SIGTERM, on stdio also until the other side goes. This is the last line of most
-        programs. `host`, `port` and `tls` are for "tcp", `path` is for "unix"."""
+        programs. `host`, `port` and `tls` are for "http" (port 8000, path /mcp) and "tcp", `path` is for "unix"."""
         from trunkline.server.run import run_listening, run_stdio
 
         match transport:
             case "stdio":
                 run_stdio(self)
             case "tcp":
-                run_listening(self, f"{'tls' if tls else 'tcp'}://{spelt(host, port)}", tls)
+                run_listening(self, f"{'tls' if tls else 'tcp'}://{spelt(host, port or 0)}", tls)
+            case "http":
+                where = spelt(host, 8000 if port is None else port)
+                at = "/" + fspath(path or "mcp").lstrip("/")
+                run_listening(self, f"{'https' if tls else 'http'}://{where}{at}", tls)
             case "unix" if path is not None:
                 run_listening(self, f"unix://{fspath(path)}", None)
             case "unix":
                 raise MisuseError('transport "unix" needs the path of a socket: run("unix", path="/run/server.sock")')
             case _:
-                raise MisuseError(f"transport {transport!r} is not one of: stdio, tcp, unix")
+                raise MisuseError(f"transport {transport!r} is not one of: stdio, http, tcp, unix")
 
 
 def _lifespan(make: Callable[[Any], Any]) -> "Lifespan":

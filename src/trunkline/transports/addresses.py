@@ -1,14 +1,25 @@
-"""Addresses of streams, as people write them: tcp://127.0.0.1:4000, tls://example.org:4000, unix:///run/server.sock."""
+"""Addresses, as people write them: tcp://127.0.0.1:4000, tls://example.org:4000, unix:///run/server.sock, and those of
+the web, http://127.0.0.1:8000/mcp and https://example.org/mcp."""
+
+import re
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
 from trunkline.errors import ConfigError
 
-__all__ = ["Address", "parse", "spelt"]
+__all__ = ["WEB", "Address", "parse", "spelt"]
+
+WEB: Final = {"http": 80, "https": 443}
+"""The schemes of the web, and their ports."""
+
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x20\x7f\\]")
 
 
 class Address(Struct, frozen=True):
-    """Where a peer is to be found: a host and a port, or the path of a socket."""
+    """Where a peer is to be found: a host and a port, or the path of a socket. An address of the web has all three, and
+    its path is all that follows the port."""
 
     scheme: str
     host: str = ""
@@ -19,12 +30,38 @@ class Address(Struct, frozen=True):
 def parse(text: str) -> Address:
     """What an address says. Raises ConfigError for one that says nothing to us."""
     scheme, found, rest = text.partition("://")
+    if found and scheme.lower() in WEB:
+        return _web(text)
     if found and scheme == "unix" and rest.startswith("/"):
         return Address(scheme, path=rest)
     host, colon, port = rest.rpartition(":")
     if found and scheme in {"tcp", "tls"} and colon and host and port.isdecimal() and int(port) < 1 << 16:
         return Address(scheme, host.removeprefix("[").removesuffix("]"), int(port))
-    raise ConfigError(f"{text!r} is no address like tcp://127.0.0.1:4000, tls://example.org:4000 or unix:///run/s.sock")
+    raise ConfigError(
+        f"{text!r} is no address like tcp://127.0.0.1:4000, tls://example.org:4000, unix:///run/s.sock or "
+        f"https://example.org/mcp"
+    )
+
+
+def _web(text: str) -> Address:
+    parts = _split(text)
+    if "@" in parts.netloc:  # which is not repeated here, since errors are written to logs
+        raise ConfigError("an address is no place for a name and a password; pass them as headers")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or _UNPRINTABLE.search(text):
+        raise ConfigError(f"{text.partition('?')[0]!r} is no address like https://example.org/mcp")
+    path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+    return Address(parts.scheme, host, WEB[parts.scheme] if port is None else port, path)
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError as error:  # brackets that do not match, for one
+        raise ConfigError(f"this is no address like https://example.org/mcp: {error}") from None
 
 
 def spelt(host: str, port: int) -> str:

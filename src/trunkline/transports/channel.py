@@ -23,6 +23,7 @@ class ChannelInfo(Struct, frozen=True):
     transport: str
     peer: str = ""
     may_vanish: bool = False  # the peer, without a word, as over a network: silence is worth a ping then
+    revision: str | None = None  # that is spoken, where there is no handshake to agree on one
 
 
 class Origin(Struct, frozen=True):
@@ -43,6 +44,7 @@ class Closed(Struct, frozen=True):
     error: BaseException | None = None
     status: int | None = None  # what the process ended with; of a signal, its number below zero
     last_words: str = ""  # the end of what the process wrote to standard error
+    reached: bool = True  # whether what was not answered may have reached the peer
 
 
 class Channel(Protocol):
@@ -83,6 +85,10 @@ class Receiver(Protocol):
         """Takes what one read brought. Must not raise."""
         ...
 
+    def unanswered(self, request: RequestId, closed: Closed) -> None:
+        """The answer to a request of ours cannot come any more, though the channel lives on."""
+        ...
+
     def closed(self, closed: Closed) -> None:
         """The last thing a channel ever says."""
         ...
@@ -116,4 +122,8 @@ class Listener(Protocol):
 
     async def close(self) -> None:
         """Takes no more peers. Those that are on the line stay."""
+        ...
+
+    async def gone(self) -> None:
+        """Lets go of what is left, once nobody is on the line any more."""
         ...

@@ -5,14 +5,12 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from trunkline.clock import Clock, LoopClock
-from trunkline.config import Settings
 from trunkline.errors import TransportError
 from trunkline.transports.channel import Accept, Channel
 from trunkline.transports.guard import Guard
 from trunkline.transports.sockets import Lines, SocketLine
 
-__all__ = ["dial", "guard_for", "guarded"]
+__all__ = ["dial", "guarded", "why_not"]
 
 Open = Callable[[Callable[[], SocketLine]], Awaitable[tuple[Any, SocketLine]]]
 
@@ -31,18 +29,19 @@ async def dial(name: str, lines: Lines, accept: Accept, open_: Open) -> Channel:
     limit = lines.settings.connect_timeout
     try:
         async with asyncio.timeout(limit):
-            _, line = await open_(lambda: SocketLine(lines, admit))
+            _, line = await open_(lambda: lines.line(admit))
     except TimeoutError as error:
         raise TransportError(f"cannot reach {name}: no answer within {limit:g} s") from error
     except OSError as error:
-        raise TransportError(f"cannot reach {name}: {_why(error)}") from error
+        raise TransportError(f"cannot reach {name}: {why_not(error)}") from error
     if failures:
         await line.gone()
         raise failures[0]
     return line.channel
 
 
-def _why(error: OSError) -> str:
+def why_not(error: OSError) -> str:
+    """Why nobody was reached, in words that somebody can act on."""
     match error:
         case ssl.SSLCertVerificationError():
             return f"its certificate is not to be trusted: {error.verify_message}"
@@ -54,15 +53,10 @@ def _why(error: OSError) -> str:
             return str(error.strerror or error)
 
 
-def guard_for(accept: Accept, settings: Settings, clock: Clock | None) -> Guard:
-    """Who stands before a listener; on the clock of the loop, unless another is given."""
-    return Guard(accept, settings, clock or LoopClock(asyncio.get_running_loop()))
-
-
 def guarded(lines: Lines, guard: Guard) -> Callable[[], SocketLine]:
     """Makes the lines of a listener: each is asked for its channel's receiver, or turned away."""
 
     def admit(line: SocketLine) -> Any:
         return None if guard.full else guard.admit(line.channel, line.channel.lost)
 
-    return lambda: SocketLine(lines, admit)
+    return lambda: lines.line(admit)

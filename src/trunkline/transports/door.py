@@ -5,20 +5,25 @@ answers only to the names it is known by, and only to pages of origins that it w
 which setting would let it in.
 """
 
+import ipaddress
+import logging
 from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["LOOPBACK", "Door"]
+__all__ = ["IP", "LOOPBACK", "Door"]
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 """The names of this machine to itself."""
 
+_log: Final = logging.getLogger("trunkline")
+IP: Final = "<address>"
 _MOST_KEPT: Final = 1024  # decisions; a caller who invents names must not fill the memory
 
 
 class Door:
-    """Decides by the headers Host and Origin. Names may have a port, begin with `*.`, or be `*`."""
+    """Decides by the headers Host and Origin. Names may have a port, begin with `*.`, or be `*`; `IP` stands for every
+    address that is written in numbers, which no name server can lead somewhere else."""
 
     def __init__(self, hosts: Iterable[str] = LOOPBACK, origins: Iterable[str] = ()) -> None:
         self._hosts = tuple(host.lower() for host in hosts)
@@ -33,15 +38,18 @@ class Door:
             why = self._why(host, origin)
             if len(self._kept) < _MOST_KEPT:
                 self._kept[host, origin] = why
+                if why is not None:
+                    _log.warning("turned away: %s", why)
             return why
 
     def _why(self, host: bytes | None, origin: bytes | None) -> str | None:
         name = "" if host is None else host.decode("latin-1").strip().lower()
         if not self._knows(name):
-            return f"host {name!r} is not allowed here; allowed_hosts names those that are"
+            return f"host {name!r} is not allowed here; the setting allowed_hosts names those that are"
         if origin is None or self.admits(origin):
             return None
-        return f"origin {origin.decode('latin-1')!r} is not allowed here; allowed_origins names those that are"
+        text = origin.decode("latin-1")
+        return f"origin {text!r} is not allowed here; the setting allowed_origins names those that are"
 
     def admits(self, origin: bytes) -> bool:
         """Whether pages of an origin may talk to us: those that were named, and our own."""
@@ -57,6 +65,8 @@ class Door:
 
 
 def _fits(known: str, name: str, bare: str) -> bool:
+    if known == IP:
+        return _is_address(bare)
     if known.startswith("*"):
         return known == "*" or (bare.endswith(known[1:]) and len(bare) > len(known) - 1)
     return known in {name, bare}
@@ -66,3 +76,11 @@ def _without_port(name: str) -> str:
     if name.startswith("["):
         return name[: name.find("]") + 1]
     return name.partition(":")[0]
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True

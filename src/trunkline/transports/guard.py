@@ -1,14 +1,16 @@
-"""What every network transport passes its peers through: how many there may be, and how long one may say nothing.
+"""What every network transport passes its peers through: who they may be, how many, and how long one may say nothing.
 
-A peer is watched until its first valid message. One that has sent none in time is cut off, whatever else it has sent.
+A transport that listens is given a guard and nobody else to hand its peers to, so none can do without. A peer is
+watched until its first valid message. One that has sent none in time is cut off, whatever else it has sent.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from trunkline.clock import Clock, Timer
 from trunkline.config import Settings
 from trunkline.transports.channel import Accept, Channel, Closed, Origin, Receiver
-from trunkline.wire.messages import Incoming, Malformed
+from trunkline.transports.door import LOOPBACK, Door
+from trunkline.wire.messages import Incoming, Malformed, RequestId
 
 __all__ = ["Guard"]
 
@@ -18,11 +20,15 @@ Cut = Callable[[Closed], None]
 class Guard:
     """Stands before a listener's peers."""
 
-    def __init__(self, accept: Accept, settings: Settings, clock: Clock) -> None:
+    def __init__(self, accept: Accept, settings: Settings, clock: Clock, *, names: Iterable[str] = ()) -> None:
+        """`names` are those that this place is known by, beside what the settings name."""
+        self.settings = settings
+        self.clock = clock
+        self.refusal = Door((*LOOPBACK, *names, *settings.allowed_hosts), settings.allowed_origins).refusal
+        """Why a caller with these headers, Host and Origin, is turned away; None if it is let in."""
         self._accept = accept
         self._most = settings.max_connections
         self._patience = settings.initialize_timeout
-        self._clock = clock
         self._shut = False
         self.peers = 0  # on the line
 
@@ -35,16 +41,25 @@ class Guard:
         """Lets nobody in any more, not even who is on the way."""
         self._shut = True
 
+    @property
+    def closing(self) -> bool:
+        """Whether nobody is let in any more."""
+        return self._shut
+
     def admit(self, channel: Channel, cut: Cut) -> Receiver:
-        """Takes a peer. `cut` ends its channel at once."""
+        """Takes a peer that keeps a line open. `cut` ends its channel at once."""
         watched = _Watched(self._accept(channel), self._left)
         self.peers += 1
         if self._patience is not None:
             seconds = self._patience
-            watched.timer = self._clock.call_at(
-                self._clock.now() + seconds, lambda: cut(Closed(f"the peer said nothing valid within {seconds:g} s"))
+            watched.timer = self.clock.call_at(
+                self.clock.now() + seconds, lambda: cut(Closed(f"the peer said nothing valid within {seconds:g} s"))
             )
         return watched
+
+    def admit_session(self, channel: Channel) -> Receiver:
+        """Takes a peer whose first message is at hand, and who comes anew with each: sessions are counted elsewhere."""
+        return self._accept(channel)
 
     def _left(self) -> None:
         self.peers -= 1
@@ -62,6 +77,9 @@ class _Watched:
         if self.timer is not None and any(not isinstance(message, Malformed) for message in messages):
             self._stop()
         self._receiver.received(messages, origin)
+
+    def unanswered(self, request: RequestId, closed: Closed) -> None:
+        self._receiver.unanswered(request, closed)
 
     def closed(self, closed: Closed) -> None:
         self._stop()

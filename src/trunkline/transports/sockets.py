@@ -14,7 +14,7 @@ from trunkline.transports.addresses import spelt
 from trunkline.transports.channel import ChannelInfo, Closed, Receiver
 from trunkline.transports.stream import Spoken, StreamChannel
 
-__all__ = ["LINGER", "Lines", "SocketLine"]
+__all__ = ["LINGER", "Admit", "Lines", "SocketLine"]
 
 LINGER: Final = 1.0  # seconds that a peer has to take what was sent, and to close its side too
 READ_SIZE: Final = 256 * 1024
@@ -31,6 +31,11 @@ class Lines:
         self._transport = transport
         self._peer = peer
         self._framing: Spoken | None = framing
+
+    def line(self, admit: "Admit") -> "SocketLine":
+        """A new line. `admit` is given it once it stands, and says who is told of what comes; None if it is not
+        wanted."""
+        return SocketLine(self, admit)
 
     def channel(self, transport: asyncio.Transport) -> StreamChannel:
         """A channel for a new line."""
@@ -52,8 +57,7 @@ def _address_of(transport: asyncio.Transport) -> str:
 class SocketLine(asyncio.BufferedProtocol):
     """A line over a socket: the source of its channel, and its sink."""
 
-    def __init__(self, lines: Lines, admit: "Callable[[SocketLine], Receiver | None]") -> None:
-        """`admit` is given the line once it stands, and says who is told of what comes; None if it is not wanted."""
+    def __init__(self, lines: Lines, admit: "Admit") -> None:
         self._lines = lines
         self._admit = admit
         self._room = lines.room
@@ -74,7 +78,7 @@ class SocketLine(asyncio.BufferedProtocol):
         self.write = self._transport.write
         high = self._lines.settings.unsent_high
         self._transport.set_write_buffer_limits(high=high, low=high // 2)
-        self.channel = self._lines.channel(self._transport)
+        self.channel = self._new_channel()
         self._feed = self.channel.feed
         receiver = self._admitted()
         if receiver is None:
@@ -82,6 +86,9 @@ class SocketLine(asyncio.BufferedProtocol):
             self._transport.abort()
         else:
             self.channel.open(receiver, self, self)
+
+    def _new_channel(self) -> StreamChannel:
+        return self._lines.channel(self._transport)
 
     def _admitted(self) -> Receiver | None:
         try:
@@ -167,3 +174,6 @@ class SocketLine(asyncio.BufferedProtocol):
     async def gone(self) -> None:
         """Waits until the socket is closed."""
         await asyncio.shield(self._gone)
+
+
+Admit = Callable[[SocketLine], Receiver | None]

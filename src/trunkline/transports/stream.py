@@ -58,22 +58,25 @@ class StreamChannel:
         max_frame: int,
         settings: Settings,
         origin: Origin | None = None,
-        framing: Spoken | None = None,
+        framing: Spoken | Framing | None = None,
         strict: bool = False,
         reads_on: bool = False,
     ) -> None:
-        """`framing` is how messages go out; by default as the peer's do, on lines until that is known. `strict` ends
-        the line when the peer's first bytes belong to no message; else they are taken for a bad one. `reads_on` goes
-        on reading while too much is unsent: a client has to, or both could wait for the other to read for ever."""
+        """`framing` is how messages go out; by default as the peer's do, on lines until that is known. A `Framing` is
+        also how they come in. `strict` ends the line when the peer's first bytes belong to no message; else they are
+        taken for a bad one. `reads_on` goes on reading while too much is unsent: a client has to, or both could wait
+        for the other to read for ever."""
         self._info = info
         self._settings = settings
         self._unsent_high = settings.unsent_high
         self._origin = origin or Origin()
         self._max_frame = max_frame
-        self._framing: Framing | None = None  # of what comes in, once the first bytes have shown it
+        ready = None if isinstance(framing, str) else framing
+        self._framing = ready  # of what comes in, once the first bytes have shown it
         self._start = b""  # bytes that did not show it yet
         self._strict = strict
-        self._wrap = LengthFramer(max_frame).wrap if framing == "headers" else None  # what goes out; None for lines
+        out = LengthFramer(max_frame) if framing == "headers" else ready
+        self._wrap = None if out is None else out.wrap  # what goes out; None for lines
         self._in_kind = framing is None
         self._loop = asyncio.get_running_loop()
         self._arrived: list[Incoming] = []  # and not handed up yet

@@ -11,12 +11,11 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
-from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import TransportError
 from trunkline.transports.addresses import spelt
 from trunkline.transports.channel import Accept, Channel, Listener
-from trunkline.transports.dialling import dial, guard_for, guarded
+from trunkline.transports.dialling import dial, guarded
 from trunkline.transports.guard import Guard
 from trunkline.transports.sockets import LINGER, Lines, SocketLine
 from trunkline.transports.stream import Spoken
@@ -62,32 +61,19 @@ class TcpConnector:
 
 
 async def listen_tcp(
-    accept: Accept,
-    settings: Settings,
-    *,
-    host: str = LOOPBACK,
-    port: int = 0,
-    tls: ssl.SSLContext | None = None,
-    clock: Clock | None = None,
+    guard: Guard, *, host: str = LOOPBACK, port: int = 0, tls: ssl.SSLContext | None = None
 ) -> Listener:
     """Waits for clients at a host and port; port 0 lets the system choose one. Warns if strangers could read along."""
     loop = asyncio.get_running_loop()
-    guard = guard_for(accept, settings, clock)
     secured: dict[str, Any] = {"ssl": tls, "ssl_shutdown_timeout": LINGER} if tls else {}
     try:
-        factory = guarded(Lines("tcp", settings), guard)
+        factory = guarded(Lines("tcp", guard.settings), guard)
         server = await loop.create_server(factory, host, port, backlog=BACKLOG, **secured)
     except OSError as error:
         raise TransportError(f"cannot listen at {spelt(host, port)}: {error.strerror or error}") from error
     bound = [place.getsockname()[:2] for place in server.sockets]
     address = f"{_scheme(tls)}://{spelt(*bound[0])}"
-    if tls is None and not _is_loopback([place[0] for place in bound]):
-        warnings.warn(
-            f"{address} can be reached from other machines, and anybody on the way can read along; "
-            f"pass tls=, or host={LOOPBACK!r}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    warn_if_open(address, [place[0] for place in bound], tls)
     return _TcpListener(server, guard, address)
 
 
@@ -110,10 +96,20 @@ class _TcpListener:
         self._server.close()
         await asyncio.sleep(0)  # uvloop closes on the next turn
 
+    async def gone(self) -> None:
+        """Nothing is left: each line has let go of its own socket."""
+
+
+def warn_if_open(address: str, hosts: Sequence[str], tls: ssl.SSLContext | None) -> None:
+    """Warns if strangers could read along."""
+    if tls is None and not all(ipaddress.ip_address(host.partition("%")[0]).is_loopback for host in hosts):
+        warnings.warn(
+            f"{address} can be reached from other machines, and anybody on the way can read along; "
+            f"pass tls=, or host={LOOPBACK!r}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
 
 def _scheme(context: ssl.SSLContext | None) -> str:
     return "tls" if context else "tcp"
-
-
-def _is_loopback(hosts: Sequence[str]) -> bool:
-    return all(ipaddress.ip_address(host.partition("%")[0]).is_loopback for host in hosts)

@@ -12,11 +12,10 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
-from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import TransportError
 from trunkline.transports.channel import Accept, Channel, Listener
-from trunkline.transports.dialling import dial, guard_for, guarded
+from trunkline.transports.dialling import dial, guarded
 from trunkline.transports.guard import Guard
 from trunkline.transports.sockets import Lines, SocketLine
 from trunkline.transports.stream import Spoken
@@ -51,17 +50,14 @@ class UnixConnector:
         return await dial(self.name, self._lines, accept, open_)
 
 
-async def listen_unix(
-    accept: Accept, settings: Settings, path: str | os.PathLike[str], *, clock: Clock | None = None
-) -> Listener:
+async def listen_unix(guard: Guard, path: str | os.PathLike[str]) -> Listener:
     """Waits for clients at a path."""
     place = Path(path)
-    guard = guard_for(accept, settings, clock)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         number = _bind(bound, place)
         server = await asyncio.get_running_loop().create_unix_server(
-            guarded(Lines("unix", settings, peer=str(place)), guard), sock=bound, backlog=BACKLOG
+            guarded(Lines("unix", guard.settings, peer=str(place)), guard), sock=bound, backlog=BACKLOG
         )
     except BaseException as error:
         bound.close()
@@ -116,3 +112,6 @@ class _UnixListener:
             if self._place.stat().st_ino == self._number:
                 self._place.unlink()
         await asyncio.sleep(0)  # uvloop closes on the next turn
+
+    async def gone(self) -> None:
+        """Nothing is left: each line has let go of its own socket."""

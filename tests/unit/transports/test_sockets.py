@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.lines import Recorder, client_tls, server_tls, tcp, turns, until
+from tests.contract.lines import Recorder, client_tls, guard, server_tls, tcp, turns, until
 
 from trunkline import Server, Settings
 from trunkline.errors import TransportError
@@ -26,7 +26,7 @@ SETTINGS = Settings()
 
 
 async def listen(recorder: Recorder | None = None, **options: Any) -> tuple[Listener, Address]:
-    listener = await listen_tcp(lambda _: recorder or Recorder(), SETTINGS, **options)
+    listener = await listen_tcp(guard(lambda _: recorder or Recorder()), **options)
     return listener, parse(listener.address)
 
 
@@ -138,7 +138,7 @@ async def test_a_peer_that_does_not_hang_up_is_waited_for_a_moment_only() -> Non
         channels.append(channel)
         return recorder
 
-    listener = await listen_tcp(accept, SETTINGS)
+    listener = await listen_tcp(guard(accept))
     raw = socket.create_connection(("127.0.0.1", parse(listener.address).port))
     await until(lambda: channels)
     loop = asyncio.get_running_loop()
@@ -204,7 +204,7 @@ async def test_who_was_still_on_the_way_when_a_listener_closed_is_turned_away() 
         taken.append(channel)
         return Recorder()
 
-    listener = await listen_tcp(accept, SETTINGS, tls=server_tls())
+    listener = await listen_tcp(guard(accept), tls=server_tls())
     where = parse(listener.address)
     raw = socket.create_connection((where.host, where.port))
     raw.setblocking(False)
@@ -238,7 +238,7 @@ async def test_a_line_that_a_server_cannot_take_is_closed_and_the_failure_is_tol
 
     failures: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
-    listener = await listen_tcp(refuse, SETTINGS)
+    listener = await listen_tcp(guard(refuse))
     reader, writer = await asyncio.open_connection("127.0.0.1", parse(listener.address).port)
     with contextlib.suppress(ConnectionResetError):
         assert await reader.read() == b""
@@ -268,7 +268,7 @@ def place(tmp_path: Path) -> Path:
 
 async def test_only_the_owner_may_use_a_socket_and_it_goes_with_its_server(place: Path) -> None:
     os.umask(os.umask(0o022))
-    listener = await listen_unix(lambda _: Recorder(), SETTINGS, place)
+    listener = await listen_unix(guard(lambda _: Recorder()), place)
     assert listener.address == f"unix://{place}"
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     assert stat.S_ISSOCK(place.stat().st_mode)
@@ -281,7 +281,7 @@ async def test_a_socket_that_was_left_behind_is_replaced(place: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(place))
     recorder, ours = Recorder(), Recorder()
-    listener = await listen_unix(lambda _: recorder, SETTINGS, place)
+    listener = await listen_unix(guard(lambda _: recorder), place)
     channel = await UnixConnector(place).connect(lambda _: ours)
     channel.send(Notification("n"))
     await until(lambda: recorder.messages)
@@ -290,9 +290,9 @@ async def test_a_socket_that_was_left_behind_is_replaced(place: Path) -> None:
 
 
 async def test_a_socket_at_which_somebody_listens_is_left_alone(place: Path) -> None:
-    listener = await listen_unix(lambda _: Recorder(), SETTINGS, place)
+    listener = await listen_unix(guard(lambda _: Recorder()), place)
     with pytest.raises(TransportError, match="another server does; end it"):
-        await listen_unix(lambda _: Recorder(), SETTINGS, place)
+        await listen_unix(guard(lambda _: Recorder()), place)
     await (await UnixConnector(place).connect(lambda _: Recorder())).close()
     await listener.close()
 
@@ -300,12 +300,12 @@ async def test_a_socket_at_which_somebody_listens_is_left_alone(place: Path) -> 
 async def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:
     place.write_text("precious")
     with pytest.raises(TransportError, match="a file that is no socket; choose another path"):
-        await listen_unix(lambda _: Recorder(), SETTINGS, place)
+        await listen_unix(guard(lambda _: Recorder()), place)
     assert place.read_text() == "precious"
 
 
 async def test_a_socket_that_has_been_replaced_is_not_removed(place: Path) -> None:
-    listener = await listen_unix(lambda _: Recorder(), SETTINGS, place)
+    listener = await listen_unix(guard(lambda _: Recorder()), place)
     place.unlink()
     place.write_text("somebody else's")
     await listener.close()
@@ -316,7 +316,7 @@ async def test_a_socket_that_has_been_replaced_is_not_removed(place: Path) -> No
 async def test_a_path_that_cannot_be_is_told(path: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(TransportError, match="cannot listen at unix://"):
-        await listen_unix(lambda _: Recorder(), SETTINGS, path)
+        await listen_unix(guard(lambda _: Recorder()), path)
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -1,59 +1,96 @@
-"""An ASGI application around a server: Streamable HTTP at one path, HTTP+SSE and WebSocket beside it.
+"""An ASGI application around a server: Streamable HTTP and WebSocket at one path, HTTP+SSE beside it.
 
 It runs under any ASGI server and can be mounted anywhere. Nothing has to be entered before the first request; whoever
-has a lifespan lets it end the application, whoever has none may call `aclose`.
+has a lifespan lets it end the application, whoever has none may call `aclose`. Everybody who comes passes the guard.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
+from trunkline.transports.guard import Guard
+from trunkline.transports.http.farewell import on_farewell
+from trunkline.transports.http.forwarded import Proxies
+from trunkline.transports.http.legacy import LegacyEndpoint
+from trunkline.transports.http.sessionless import SessionlessEndpoint
 from trunkline.transports.http.streamable import Endpoint
-from trunkline.transports.http.visits import Receive, Scope, Send, Visit
+from trunkline.transports.http.visits import Headers, Receive, Scope, Send, Visit
+from trunkline.transports.websocket.serving import WebSocketEndpoint
 
-__all__ = ["App"]
+__all__ = ["App", "Identify"]
 
-Handler = Callable[[Visit], Awaitable[None]]
+Identify = Callable[[Scope], Any]
+"""Who is known to have sent a request, from what has been verified about it; None for nobody in particular."""
+
+_SSE: Final = "/sse"
+_MESSAGES: Final = "/messages"
+_ONCE: Final = frozenset(
+    {
+        b"host",
+        b"origin",
+        b"content-type",
+        b"content-length",
+        b"mcp-session-id",
+        b"mcp-protocol-version",
+        b"last-event-id",
+    }
+)
+_METHODS: Final = b"GET, POST, DELETE, OPTIONS"
+_PREFLIGHT: Final[Headers] = [
+    (b"access-control-allow-methods", _METHODS),
+    (
+        b"access-control-allow-headers",
+        b"content-type, accept, authorization, mcp-session-id, mcp-protocol-version, last-event-id",
+    ),
+    (b"access-control-max-age", b"86400"),
+]
 
 
 class App:
-    """Answers HTTP requests by their path."""
+    """Answers HTTP requests and WebSockets by their path."""
 
     def __init__(
         self,
-        start: Callable[[], Awaitable[Endpoint]],
+        start: Callable[[], Awaitable[Guard]],
         stop: Callable[[], Awaitable[None]],
         *,
         path: str = "/",
+        identify: Identify | None = None,
     ) -> None:
         """`start` readies the server for the running loop, as often as it is asked; `stop` ends it."""
         self._start = start
         self._stop = stop
         self._path = "/" + path.strip("/")
-        self._endpoint: Endpoint | None = None
+        self._identify = identify
+        self._house: House | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers what comes in; ASGI's way in."""
-        match scope["type"]:
-            case "http":
-                endpoint = self._endpoint
-                if endpoint is None or self._loop is not asyncio.get_running_loop():
-                    endpoint = await self._ready()
-                visit = Visit(scope, receive, send)
-                if _route(scope) == self._path:
-                    await endpoint.handle(visit)
-                else:
-                    await visit.respond(404)
-            case "lifespan":
-                await self._live(receive, send)
-            case kind:
-                raise NotImplementedError(f"this application does not serve {kind}")
+        kind = scope["type"]
+        if kind == "lifespan":
+            await self._live(receive, send)
+            return
+        house = self._house
+        if house is None or self._loop is not asyncio.get_running_loop():
+            house = await self._ready()
+        if kind == "http":
+            await house.visited(Visit(house.proxies.seen_through(scope), receive, send))
+        elif kind == "websocket":
+            await house.called(house.proxies.seen_through(scope), receive, send)
+        else:
+            raise NotImplementedError(f"this application does not serve {kind}")
 
-    async def _ready(self) -> Endpoint:
-        self._endpoint = await self._start()
+    async def _ready(self) -> "House":
+        house = House(await self._start(), self._path, self._identify)
         self._loop = asyncio.get_running_loop()
-        return self._endpoint
+        self._house = house
+        return house
+
+    @property
+    def house(self) -> "House | None":
+        """What is open now."""
+        return self._house
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Starts and stops with the ASGI server."""
@@ -61,7 +98,11 @@ class App:
             message: Any = await receive()
             step = message["type"].rpartition(".")[2]
             try:
-                await (self._ready() if step == "startup" else self.aclose())
+                if step == "startup":
+                    await self._ready()
+                    on_farewell(self.release)
+                else:
+                    await self.aclose()
             except Exception as error:  # noqa: BLE001 - told to whoever runs us
                 await send({"type": f"lifespan.{step}.failed", "message": str(error)})
                 return
@@ -69,10 +110,106 @@ class App:
             if step == "shutdown":
                 return
 
+    def release(self) -> None:
+        """Ends the streams that wait for something to happen: whoever runs us is about to stop, and may wait for them.
+        What is being worked on is still answered."""
+        if self._house is not None:
+            self._house.release()
+
     async def aclose(self) -> None:
         """Ends every session in good order. The application can be used again."""
-        self._endpoint = self._loop = None
+        house, self._house, self._loop = self._house, None, None
+        if house is not None:
+            house.shut()
         await self._stop()
+        if house is not None:
+            house.close()
+
+
+class House:
+    """What an application has open on one event loop."""
+
+    def __init__(self, guard: Guard, path: str, identify: Identify | None) -> None:
+        settings = guard.settings
+        self.guard = guard
+        self.proxies = Proxies(settings.trusted_proxies)
+        self.streamable = Endpoint(guard) if settings.http_sessions else SessionlessEndpoint(guard)
+        self.legacy = LegacyEndpoint(guard, _MESSAGES)
+        self.websocket = WebSocketEndpoint(guard, settings)
+        self._path = path
+        self._identify = identify
+        self._routes: dict[str, Callable[[Visit], Awaitable[None]]] = {path: self.streamable.handle}
+        if settings.legacy_sse and settings.http_sessions:
+            self._routes.setdefault(_SSE, self.legacy.stream)
+            self._routes.setdefault(_MESSAGES, self.legacy.post)
+
+    async def visited(self, visit: Visit) -> None:
+        """Answers an HTTP request, if it may come in."""
+        scope, headers = visit.scope, visit.headers
+        if len(headers) != len(scope["headers"]) and (name := _doubled(scope["headers"])) is not None:
+            await visit.refuse(400, f"the header {name} must not stand there twice")
+            return
+        origin = headers.get(b"origin")
+        if (why := self.guard.refusal(headers.get(b"host"), origin)) is not None:
+            await visit.refuse(403, why, kind="access_denied")
+            return
+        if origin is not None:
+            visit.extra = _cors(origin)
+        handle = self._routes.get(_route(scope))
+        if handle is None:
+            await visit.refuse(404, f"there is nothing here; the endpoint is {self._path}", kind="not_found")
+        elif scope["method"] == "OPTIONS":
+            await visit.respond(204, b"", *_PREFLIGHT)
+        else:
+            if self._identify is not None:
+                visit.principal = self._identify(scope)
+            await handle(visit)
+
+    async def called(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Takes a WebSocket, if it may come in."""
+        headers = dict(scope["headers"])
+        refused = _doubled(scope["headers"]) or self.guard.refusal(headers.get(b"host"), headers.get(b"origin"))
+        if refused is not None or _route(scope) != self._path:
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": (refused or "there is nothing here")[:120]})
+            return
+        principal = None if self._identify is None else self._identify(scope)
+        await self.websocket.handle(scope, receive, send, principal)
+
+    def shut(self) -> None:
+        """Lets nobody new in."""
+        self.guard.shut()
+
+    def release(self) -> None:
+        """Ends the streams on which nothing is being answered."""
+        self.shut()
+        self.streamable.release()
+        self.legacy.close("the server is about to stop")
+
+    def close(self) -> None:
+        """Ends what is left."""
+        self.streamable.close("the server has stopped")
+        self.legacy.close("the server has stopped")
+        self.websocket.close("the server has stopped")
+
+
+def _doubled(raw: Headers) -> str | None:
+    """A header that must not be there twice, and is."""
+    seen: set[bytes] = set()
+    for name, _ in raw:
+        if name in seen and name in _ONCE:
+            return name.decode("latin-1")
+        seen.add(name)
+    return None
+
+
+def _cors(origin: bytes) -> Headers:
+    """What lets a page of an origin that is allowed read our answers."""
+    return [
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", b"mcp-session-id, mcp-protocol-version"),
+        (b"vary", b"origin"),
+    ]
 
 
 def _route(scope: Scope) -> str:

@@ -6,7 +6,7 @@ events. What belongs to no request goes to the stream of the GET.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ __all__ = ["Exchange", "HttpChannel"]
 class Exchange:
     """One POST: what it asks, and what comes of it."""
 
-    __slots__ = ("_channel", "_done", "answer", "failed", "ids", "stream")
+    __slots__ = ("_channel", "_done", "answer", "failed", "finished", "ids", "stream")
 
     def __init__(self, channel: "HttpChannel", ids: Sequence[RequestId]) -> None:
         self._channel = channel
@@ -31,6 +31,7 @@ class Exchange:
         self.answer: bytes | None = None  # the last message
         self.failed = False  # the answer is an error
         self.stream: Stream | None = None  # once something was sent before the answer
+        self.finished: Callable[[], None] | None = None  # is told of the answer
         self._done: asyncio.Future[None] | None = None
 
     def tell(self, frame: bytes) -> None:
@@ -45,6 +46,8 @@ class Exchange:
             self.stream.write(frame)
             self.stream.end()
         self._rouse()
+        if self.finished is not None:
+            self.finished()
 
     def open_stream(self) -> Stream:
         """The stream of events that this exchange is answered with from now on."""
@@ -93,8 +96,8 @@ class HttpChannel:
         "active",
     )
 
-    def __init__(self, peer: str, settings: Settings, *, transport: str = "http") -> None:
-        self._info = ChannelInfo(transport, peer)
+    def __init__(self, peer: str, settings: Settings, *, revision: str | None = None) -> None:
+        self._info = ChannelInfo("http", peer, revision=revision)
         self._settings = settings
         self._receiver: Receiver | None = None
         self._closed = False
@@ -157,8 +160,12 @@ class HttpChannel:
             exchange = None if about is None else self._exchanges.get(about)
             if exchange is not None:
                 exchange.tell(frame)
+                stream = exchange.stream
             else:
-                self.stream(STANDALONE).write(frame)
+                stream = self.stream(STANDALONE)
+                stream.write(frame)
+            if stream is not None and stream.attached and stream.unread > self._settings.unsent_limit:
+                self.lost(Closed(f"the peer left {stream.unread} bytes unread"))
 
     def _answer(self, ident: Any, frame: bytes, *, failed: bool = False) -> None:
         current = self._current
@@ -199,6 +206,12 @@ class HttpChannel:
                     break
         return self.stream(next(self._numbers))
 
+    def release(self) -> None:
+        """Lets whoever waits for what belongs to no request go, and come back later."""
+        waiting = self._streams.get(STANDALONE)
+        if waiting is not None and waiting.attached:
+            waiting.detach()
+
     def forget(self, number: int) -> None:
         """Nobody will come back for that stream."""
         self._streams.pop(number, None)
@@ -208,7 +221,10 @@ class HttpChannel:
     # --- the end -------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Never waits: what is not read is bounded by the log."""
+        """Waits while somebody reads too slowly what is sent."""
+        for stream in list(self._streams.values()):
+            while stream.attached and stream.unread > self._settings.unsent_high:
+                await stream.drained()
 
     async def close(self) -> None:
         """Ends the session and all of its streams."""

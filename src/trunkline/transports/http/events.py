@@ -16,8 +16,9 @@ __all__ = ["EventLog", "EventStore", "MemoryEvents", "position", "read_position"
 class EventStore(Protocol):
     """Keeps what was sent. Numbers grow by one with every event of a stream."""
 
-    def append(self, stream: int, frame: bytes) -> int:
-        """Keeps one more, and gives its number."""
+    def append(self, stream: int, frame: bytes, read: int | None) -> int:
+        """Keeps one more, and gives its number. What comes after `read` must be kept: somebody is about to read it.
+        None if nobody is."""
         ...
 
     def after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
@@ -45,7 +46,7 @@ class MemoryEvents:
         self._most_bytes = most_bytes
         self._logs: dict[int, EventLog] = {}
 
-    def append(self, stream: int, frame: bytes) -> int:
+    def append(self, stream: int, frame: bytes, read: int | None) -> int:
         """Keeps one more, and lets the oldest go."""
         log = self._logs.get(stream)
         if log is None:
@@ -53,7 +54,8 @@ class MemoryEvents:
         log.frames.append(frame)
         log.size += len(frame)
         log.last += 1
-        while len(log.frames) > self._most or (log.size > self._most_bytes and len(log.frames) > 1):
+        unread = 1 if read is None else log.last - read  # the newest is kept in any case
+        while len(log.frames) > max(unread, 1) and (len(log.frames) > self._most or log.size > self._most_bytes):
             log.size -= len(log.frames.popleft())
         return log.last
 

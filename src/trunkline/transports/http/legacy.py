@@ -12,8 +12,10 @@ from typing import Any, cast
 from urllib.parse import parse_qs
 
 from trunkline.config import Settings
-from trunkline.transports.channel import Accept, ChannelInfo, Closed, Origin, Receiver
-from trunkline.transports.http.visits import BodyTooLarge, Disconnected, HeaderView, Visit
+from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
+from trunkline.transports.guard import Guard
+from trunkline.transports.http.reading import Reading
+from trunkline.transports.http.visits import HeaderView, Visit
 from trunkline.wire import codec, sse
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
 
@@ -23,8 +25,8 @@ __all__ = ["LegacyChannel", "LegacyEndpoint"]
 class LegacyChannel:
     """One stream of events, and what is posted for it."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._info = ChannelInfo("sse")
+    def __init__(self, peer: str, settings: Settings) -> None:
+        self._info = ChannelInfo("sse", peer)
         self._settings = settings
         self._receiver: Receiver | None = None
         self._waiting: deque[bytes] = deque()
@@ -120,9 +122,10 @@ class LegacyChannel:
 class LegacyEndpoint:
     """Two addresses: one for streams, one for what is posted."""
 
-    def __init__(self, accept: Accept, settings: Settings, messages: str) -> None:
-        self._accept = accept
-        self._settings = settings
+    def __init__(self, guard: Guard, messages: str) -> None:
+        self._guard = guard
+        self._settings = guard.settings
+        self._reading = Reading(guard.settings, guard.clock)
         self._messages = messages  # the path to post to
         self._lines: dict[str, tuple[LegacyChannel, Any]] = {}
 
@@ -131,14 +134,18 @@ class LegacyEndpoint:
 
     async def stream(self, visit: Visit) -> None:
         """Opens a stream of events."""
-        if len(self._lines) >= self._settings.max_sessions:
-            await visit.refuse(503, "there are too many streams; try again later", (b"retry-after", b"30"))
+        if visit.scope["method"] != "GET":
+            await visit.not_allowed(b"GET, OPTIONS")
+            return
+        if self._guard.full:
+            why = "there are too many streams; try again later"
+            await visit.refuse(503, why, (b"retry-after", b"30"), kind="too_many_sessions")
             return
         token = secrets.token_urlsafe(32)
-        channel = LegacyChannel(self._settings)
-        channel.open(self._accept(channel))
+        channel = LegacyChannel(visit.peer, self._settings)
+        channel.open(self._guard.admit(channel, channel.lost))
         self._lines[token] = (channel, visit.principal)
-        root: str = visit.scope.get("root_path", "")
+        root: str = visit.scope.get("prefix", "") + visit.scope.get("root_path", "")
         try:
             await visit.begin_stream()
             await visit.go_on(sse.encode(f"{root}{self._messages}?session_id={token}".encode(), kind="endpoint"))
@@ -149,24 +156,22 @@ class LegacyEndpoint:
 
     async def post(self, visit: Visit) -> None:
         """Takes a message for a stream; its answer goes there."""
+        if visit.scope["method"] != "POST":
+            await visit.not_allowed(b"POST, OPTIONS")
+            return
         query: bytes = visit.scope.get("query_string", b"")
         token = parse_qs(query.decode("latin-1")).get("session_id", [""])[0]
         channel, owner = self._lines.get(token, (None, None))
         if channel is None or owner != visit.principal:
             await visit.refuse(404, "there is no such session; open a stream first", kind="session_not_found")
             return
-        try:
-            body = await visit.body(self._settings.http_body_size_limit)
-        except BodyTooLarge:
-            why = f"message is larger than the limit of {self._settings.http_body_size_limit} bytes"
-            await visit.refuse(413, why, kind="message_size_exceeds_maximum")
-            return
-        except Disconnected:
-            return
-        await visit.respond(202)
-        channel.received(codec.decode(body), Origin(visit.principal, HeaderView(visit.headers)))
+        message = await self._reading.message(visit)
+        if message is not None:
+            await visit.respond(202)
+            channel.received(message, Origin(visit.principal, HeaderView(visit.headers)))
 
     def close(self, reason: str) -> None:
         """Ends every stream."""
         for channel, _ in list(self._lines.values()):
             channel.lost(Closed(reason))
+        self._reading.close()

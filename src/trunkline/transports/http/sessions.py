@@ -5,7 +5,8 @@ make room: when the house is full, whoever comes last is turned away, and first 
 """
 
 import secrets
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -15,6 +16,9 @@ from trunkline.transports.channel import Closed
 from trunkline.transports.http.channel import HttpChannel
 
 __all__ = ["HttpSession", "Sessions"]
+
+
+_MOST_EXPIRED: Final = 1000  # ids that are known to have expired
 
 
 class HttpSession(Struct):
@@ -34,6 +38,7 @@ class Sessions:
         self._clock = clock
         self._sessions: dict[str, HttpSession] = {}
         self._held: dict[Any, int] = {}  # how many each principal has
+        self._expired: dict[str, Any] = {}  # the ids of those that ended last for want of use, and whose they were
         self._timer: Timer | None = None
 
     def __len__(self) -> int:
@@ -65,6 +70,13 @@ class Sessions:
         session.used = self._clock.now()
         return session
 
+    def expired(self, ident: str, principal: Any) -> bool:
+        """Whether that principal had a session of that id, until it was not used for too long."""
+        return ident in self._expired and self._expired[ident] == principal
+
+    def __iter__(self) -> Iterator[HttpSession]:
+        return iter(list(self._sessions.values()))
+
     def now(self) -> float:
         """The time, as sessions know it."""
         return self._clock.now()
@@ -91,6 +103,9 @@ class Sessions:
                 session.used = now
             elif session.channel.closed or now - session.used >= limit:
                 self.remove(session, "session_expired")
+                self._expired[session.id] = session.principal
+        while len(self._expired) > _MOST_EXPIRED:
+            del self._expired[next(iter(self._expired))]
         if self._sessions:
             self._wait()
 

@@ -19,20 +19,23 @@ STANDALONE = 0
 class Stream:
     """One stream of events."""
 
-    __slots__ = ("_events", "_reader", "_unwanted", "_wake", "ended", "number", "read")
+    __slots__ = ("_drained", "_events", "_reader", "_unwanted", "_wake", "ended", "number", "read", "unread")
 
     def __init__(self, number: int, events: EventStore) -> None:
         self.number = number
         self.ended = False  # nothing more will be written
         self.read = 0  # the number of the last event that was given to a reader
+        self.unread = 0  # bytes that wait for the reader who is there
         self._events = events
         self._reader: object = None
         self._unwanted = False  # the next who comes to read
         self._wake: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
 
     def write(self, frame: bytes) -> None:
         """One more message."""
-        self._events.append(self.number, frame)
+        self._events.append(self.number, frame, self.read if self.attached else None)
+        self.unread += len(frame)
         self._rouse()
 
     def end(self) -> None:
@@ -54,6 +57,7 @@ class Stream:
             return reader
         if after is not None:
             self.read = after
+        self.unread = 0
         self._reader = reader
         self._rouse()
         return reader
@@ -62,6 +66,7 @@ class Stream:
         """Lets the reader go; what is written from now on waits for the next one."""
         self._reader = None
         self._rouse()
+        self._relax()
 
     def release(self) -> None:
         """Has whoever reads, or is about to, go and come back later."""
@@ -77,13 +82,32 @@ class Stream:
         """Whether that is still the one who reads."""
         return self._reader is reader
 
+    def knows(self, number: int) -> bool:
+        """Whether everything after a number is still there to be read."""
+        return self._events.after(self.number, number) is not None
+
     def take(self) -> bytes:
-        """The events that are there to be read, as they go out; what is no longer known is passed over."""
+        """The events that are there to be read, as they go out."""
         found = self._events.after(self.number, self.read)
         if not found:
             return b""
         self.read = found[-1][0]
         return b"".join(sse.encode(frame, kind="message", id=position(self.number, number)) for number, frame in found)
+
+    def written(self) -> None:
+        """What was taken is on its way to the peer."""
+        self.unread = 0
+        self._relax()
+
+    def _relax(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    async def drained(self) -> None:
+        """Waits until the reader has been given all, or has gone."""
+        if self._drained is None or self._drained.done():
+            self._drained = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._drained)
 
     def wake(self) -> "asyncio.Future[None]":
         """Done when there is something to look at."""

@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 
+from trunkline.errors import ProtocolError
+from trunkline.transports.addresses import spelt
 from trunkline.wire import codec
 
 __all__ = ["JSON", "BodyTooLarge", "Disconnected", "HeaderView", "Headers", "Receive", "Scope", "Send", "Visit"]
@@ -56,8 +58,24 @@ class Visit:
         kind: str = "invalid_request",
     ) -> None:
         """An answer that says no: a JSON-RPC error without an id, since the message was not looked at."""
-        error = {"jsonrpc": "2.0", "error": {"code": code, "message": why, "data": {"kind": kind}}}
-        await self.respond(status, codec.to_json(error), JSON, *headers)
+        await self.refuse_with(status, ProtocolError(why, code=code, data={"kind": kind}), *headers)
+
+    async def refuse_with(self, status: int, error: ProtocolError, *headers: tuple[bytes, bytes]) -> None:
+        """The same, for an error that says more."""
+        told = {"code": error.code, "message": error.message, "data": error.data}
+        await self.respond(status, codec.to_json({"jsonrpc": "2.0", "error": told}), JSON, *headers)
+
+    async def not_allowed(self, allowed: bytes) -> None:
+        """Another method than those that are served here."""
+        await self.refuse_with(
+            405, ProtocolError(f"this address takes {allowed.decode()}", code=-32600), (b"allow", allowed)
+        )
+
+    @property
+    def peer(self) -> str:
+        """Where the request comes from."""
+        client = self.scope.get("client")
+        return spelt(client[0], client[1]) if client else ""
 
     async def begin_stream(self) -> None:
         """The beginning of a stream of events."""

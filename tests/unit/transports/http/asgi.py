@@ -8,7 +8,7 @@ from typing import Any
 
 from trunkline import Server
 from trunkline.clock import Clock, LoopClock
-from trunkline.transports.door import Door
+from trunkline.transports.guard import Guard
 from trunkline.transports.http.asgi import App
 from trunkline.transports.http.streamable import Endpoint
 from trunkline.transports.http.visits import Scope
@@ -72,23 +72,21 @@ class Answer:
 class Host:
     """An application, and what is asked of it."""
 
-    def __init__(
-        self, server: Server, *, door: Door | None = None, clock: Clock | None = None, path: str = "/"
-    ) -> None:
+    def __init__(self, server: Server, *, clock: Clock | None = None, path: str = "/") -> None:
         self.server = server
         self.principal: Any = None
-        self.endpoint: Endpoint | None = None
-        self._door = door or Door()
         self._clock = clock
-        self.app = App(self._start, server.aclose, path=path)
+        self.app = App(self._start, server.aclose, path=path, identify=lambda _: self.principal)
 
-    async def _start(self) -> Endpoint:
+    async def _start(self) -> Guard:
         await self.server.start()
-        clock = self._clock or LoopClock(asyncio.get_running_loop())
-        self.endpoint = Endpoint(
-            self.server.connect, self.server.settings, clock, self._door, principal=lambda _: self.principal
-        )
-        return self.endpoint
+        return Guard(self.server.connect, self.server.settings, self._clock or LoopClock(asyncio.get_running_loop()))
+
+    @property
+    def endpoint(self) -> Endpoint:
+        assert self.app.house is not None
+        assert isinstance(self.app.house.streamable, Endpoint)
+        return self.app.house.streamable
 
     def begin(
         self, method: str, body: Any = None, *, path: str = "/", pieces: list[bytes] | None = None, **headers: Any

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.contract.lines import guard
 from tests.unit.transports.http.asgi import Answer, call, request
 
 from trunkline import Server, Settings
@@ -25,7 +26,7 @@ class Host:
         async def echo(text: str) -> str:
             return text
 
-        self.endpoint = LegacyEndpoint(self.server.connect, self.server.settings, "/messages")
+        self.endpoint = LegacyEndpoint(guard(self.server.connect, self.server.settings), "/messages")
         self.principal: Any = None
 
     def visit(self, handle: Callable[[Visit], Awaitable[None]], body: bytes | None = None, query: str = "") -> Answer:
@@ -38,7 +39,13 @@ class Host:
             await answer.gone.wait()
             return {"type": "http.disconnect"}
 
-        visit = Visit({"headers": [], "root_path": "/app", "query_string": query.encode()}, receive, answer.send)
+        scope: dict[str, Any] = {
+            "method": "POST" if handle == self.endpoint.post else "GET",
+            "headers": [(b"content-type", b"application/json")],
+            "root_path": "/app",
+            "query_string": query.encode(),
+        }
+        visit = Visit(scope, receive, answer.send)
         visit.principal = self.principal
         answer.task = asyncio.get_running_loop().create_task(handle(visit))  # type: ignore[arg-type]
         return answer
@@ -96,7 +103,7 @@ async def test_the_end_of_the_endpoint_ends_every_stream(host: Host) -> None:
 
 
 async def test_too_many_streams_and_too_large_messages_are_refused() -> None:
-    host = Host(max_sessions=1, http_body_size_limit=1024)
+    host = Host(max_connections=1, http_body_size_limit=1024)
     stream, query = await host.opened()
     assert (await host.visit(host.endpoint.stream).finished()).status == 503
     assert (await host.post(query, "x" * 2000)).status == 413
@@ -126,7 +133,7 @@ async def test_n14_a_peer_that_does_not_read_is_cut_off() -> None:
         def closed(self, closed: Closed) -> None:
             told.append(closed)
 
-    channel = LegacyChannel(Settings(unsent_high=1024, unsent_limit=2048))
+    channel = LegacyChannel("", Settings(unsent_high=1024, unsent_limit=2048))
     channel.open(Told())
     for _ in range(3):
         channel.send(Notification("notifications/message", "x" * 1500))

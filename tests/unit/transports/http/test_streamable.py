@@ -8,7 +8,7 @@ from tests.unit.transports.http.asgi import Host, call, hosted, request
 
 from trunkline import Context, Server, Settings
 from trunkline.testing import ManualClock
-from trunkline.transports.door import Door
+from trunkline.transports.door import IP, Door
 
 
 class Scene:
@@ -411,8 +411,7 @@ async def test_the_end_of_the_application_ends_every_stream() -> None:
 
 
 async def test_pages_of_an_origin_that_was_named_may_talk_to_us() -> None:
-    door = Door(origins=["https://app.example.org"])
-    async with hosted(Scene().server, door=door) as host:
+    async with hosted(Scene(allowed_origins=("https://app.example.org",)).server) as host:
         asked = await host.ask("OPTIONS", origin="https://app.example.org")
         assert asked.status == 204
         assert "mcp-session-id" in asked.headers["access-control-allow-headers"]
@@ -436,6 +435,10 @@ async def test_pages_of_an_origin_that_was_named_may_talk_to_us() -> None:
         (["*.example.org"], "evilexample.org", False),
         (["*"], "anything", True),
         (["example.org"], "example.org.evil.com", False),
+        ([IP], "10.0.0.7:8000", True),
+        ([IP], "[fe80::1]:8000", True),
+        ([IP], "ten.example.org", False),
+        ([IP], "10.0.0.7.example.org", False),
     ],
 )
 def test_hosts_are_known_by_their_names(hosts: list[str], name: str, let_in: bool) -> None:

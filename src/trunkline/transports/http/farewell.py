@@ -1,0 +1,40 @@
+"""Hearing early that the process is about to stop.
+
+An ASGI server that is told to stop waits for its responses to end before it tells the application, and a stream of
+events has no end of its own: so both would wait for each other. Whoever runs us has its signal handlers in place when
+the application starts; ours goes in front of them and passes everything on.
+"""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+__all__ = ["on_farewell"]
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def on_farewell(release: Callable[[], None]) -> None:
+    """Calls a function on the running loop when the process is told to stop; does nothing outside the main thread, or
+    where nobody else has asked to be told."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        before = signal.getsignal(number)
+        if callable(before) and before is not signal.default_int_handler:
+            signal.signal(number, _in_front(before, loop, release))
+
+
+def _in_front(
+    before: Callable[[int, FrameType | None], Any], loop: asyncio.AbstractEventLoop, release: Callable[[], None]
+) -> Callable[[int, FrameType | None], Any]:
+    def told(number: int, frame: FrameType | None) -> Any:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(release)
+        return before(number, frame)
+
+    return told

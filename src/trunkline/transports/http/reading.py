@@ -1,0 +1,57 @@
+"""Reading what is posted: its kind, its length, and how long it may take to arrive."""
+
+import asyncio
+from typing import Final
+
+from trunkline.clock import Clock
+from trunkline.config import Settings
+from trunkline.errors import MessageTooLarge
+from trunkline.transports.http.patience import Patience
+from trunkline.transports.http.visits import BodyTooLarge, Disconnected, Visit
+from trunkline.wire import codec
+from trunkline.wire.messages import Incoming
+
+__all__ = ["Reading"]
+
+_CLOSE: Final = (b"connection", b"close")
+
+
+class Reading:
+    """Reads messages from the bodies of requests."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._limit = settings.http_body_size_limit
+        self._patience = Patience(clock, settings.body_timeout)
+
+    async def message(self, visit: Visit) -> Incoming | None:
+        """What was posted; None if there is none to be had, which the peer has been told."""
+        if not visit.headers.get(b"content-type", b"").startswith(b"application/json"):
+            await visit.refuse(415, "the content type must be application/json")
+            return None
+        length = visit.headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._limit:
+            await self._too_large(visit)
+            return None
+        body = await self._body(visit)
+        return None if body is None else codec.decode(body)
+
+    async def _body(self, visit: Visit) -> bytes | None:
+        with self._patience.reading() as waiting:
+            try:
+                return await visit.body(self._limit)
+            except BodyTooLarge:
+                await self._too_large(visit)
+            except Disconnected:
+                pass
+            except asyncio.CancelledError:
+                if not waiting.out_of_patience():
+                    raise
+                await visit.refuse(408, "the body did not arrive in time", _CLOSE)
+        return None
+
+    async def _too_large(self, visit: Visit) -> None:
+        await visit.refuse_with(413, MessageTooLarge(self._limit), _CLOSE)
+
+    def close(self) -> None:
+        """Waits for nobody any more."""
+        self._patience.close()
