@@ -156,6 +156,8 @@ def _readable(field: FieldInfo) -> str:
         return f'`"{value}"`'
     if field.name.endswith(("_limit", "unsent_high")) and value % MIB == 0:
         return f"{value // MIB} MiB"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
     return f"{value:g} s" if isinstance(value, float) else f"{value:,}"
 
 
