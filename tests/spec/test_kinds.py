@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Literal
 
 import pytest
+from tests.unit.transports.http.asgi import Host, request
 
 from trunkline import (
     Context,
@@ -286,6 +287,17 @@ class Stage:
     async def gets(self, name: str, **arguments: Any) -> Any:
         return await self.peer.request("prompts/get", {"name": name, "arguments": arguments})
 
+    async def visits(self, method: str = "POST", **headers: str) -> Any:
+        """The answer to an HTTP request."""
+        return (await Host(self.server, clock=self.clock).ask(method, request("ping"), **headers)).json
+
+    async def comes_late(self) -> Any:
+        """The answer to a request in a session that was not used for too long."""
+        host = Host(self.server, clock=self.clock)
+        ident = await host.session()
+        self.clock.advance(3661)
+        return (await host.ask("POST", request("ping"), mcp_session_id=ident)).json
+
     async def completes(self, ref: Any, argument: str = "language") -> Any:
         params = {"ref": ref, "argument": {"name": argument, "value": ""}}
         return await self.peer.request("completion/complete", params)
@@ -313,6 +325,8 @@ ON_THE_WIRE: dict[str, Cause] = {
     "binary_data_too_large": lambda s: s.reads("doc://binary"),
     "text_too_long": lambda s: s.reads("doc://long"),
     "invalid_mime_type": lambda s: s.tool("no_mime"),
+    "unsupported_media_type": lambda s: s.visits(content_type="text/plain"),
+    "media_type_not_acceptable": lambda s: s.visits(accept="image/png"),
     "invalid_uri": lambda s: s.reads(""),
     "uri_syntax_error": lambda s: s.reads("ht!tp://["),
     "uri_too_long": lambda s: s.reads("doc://" + "x" * 2048),
@@ -331,6 +345,9 @@ ON_THE_WIRE: dict[str, Cause] = {
     "prompt_render_failed": lambda s: s.gets("broken"),
     "invalid_prompt_arguments": lambda s: s.gets("level", number="3"),
     "sampling_timeout": lambda s: s.late("tools/call", {"name": "asks"}, 2),
+    "access_denied": lambda s: s.visits(origin="https://evil.example"),
+    "session_expired": lambda s: s.comes_late(),
+    "session_not_found": lambda s: s.visits(mcp_session_id="made-up"),
     "invalid_cursor": lambda s: s.peer.request("tools/list", {"cursor": "xxx"}),
     "cursor_expired": lambda s: s.expired(),
     "page_size_too_large": lambda s: s.peer.request("tools/list", {"limit": 1001}),

@@ -54,7 +54,6 @@ def _reserved(founding: int, name: str, why: str) -> Kind:
 
 
 _AUTH: Final = "authentication is not built yet"
-_HTTP: Final = "HTTP is not built yet"
 _TASKS: Final = "tasks are not built yet"
 _MODELS: Final = "model providers are not built yet; what a client says of its model is raised as `PeerError`"
 
@@ -82,8 +81,8 @@ KINDS: Final[tuple[Kind, ...]] = (
     _error(-32016, "binary_data_too_large", -32603),
     _error(-32017, "text_too_long", -32603),
     _error(-32018, "invalid_mime_type", -32603),
-    _reserved(-32019, "unsupported_media_type", "every media type is allowed"),
-    _reserved(-32020, "media_type_not_acceptable", _HTTP),
+    _error(-32019, "unsupported_media_type", -32600),
+    _error(-32020, "media_type_not_acceptable", -32600),
     _raised(-32021, "resource_template_not_found"),
     _error(-32022, "invalid_uri"),
     _error(-32023, "uri_syntax_error"),
@@ -118,9 +117,9 @@ KINDS: Final[tuple[Kind, ...]] = (
     _reserved(-32053, "invalid_credentials", _AUTH),
     _reserved(-32054, "token_expired", _AUTH),
     _reserved(-32055, "insufficient_permissions", _AUTH),
-    _reserved(-32056, "access_denied", _HTTP),
-    _reserved(-32057, "session_expired", _HTTP),
-    _reserved(-32058, "session_not_found", _HTTP),
+    _error(-32056, "access_denied", -32600),
+    _error(-32057, "session_expired", -32600),
+    _error(-32058, "session_not_found", -32600),
     _reserved(-32059, "invalid_token", _AUTH),
     _reserved(-32060, "unauthorized_operation", _AUTH),
     _error(-32071, "invalid_cursor"),

@@ -26,7 +26,7 @@ class Reading:
     async def message(self, visit: Visit) -> Incoming | None:
         """What was posted; None if there is none to be had, which the peer has been told."""
         if not visit.headers.get(b"content-type", b"").startswith(b"application/json"):
-            await visit.refuse(415, "the content type must be application/json")
+            await visit.refuse(415, "the content type must be application/json", kind="unsupported_media_type")
             return None
         length = visit.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._limit:
