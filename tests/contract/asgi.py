@@ -14,9 +14,7 @@ async def asgi_server(
     app: Callable[..., Any], *, tls: ssl.SSLContext | None = None, **options: Any
 ) -> AsyncIterator[tuple[str, int]]:
     """Gives the host and port. The lifespan is left out, and so is every wait but that for connections to end."""
-    config = uvicorn.Config(
-        app, interface="asgi3", ws="websockets-sansio", lifespan="off", log_level="critical", **options
-    )
+    config = uvicorn.Config(app, interface="asgi3", ws="websockets-sansio", lifespan="off", log_config=None, **options)
     config.load()
     config.ssl = tls
     server = uvicorn.Server(config)

@@ -286,7 +286,7 @@ async def ws(settings: Settings, *, tls: bool = False) -> AsyncIterator[Line]:
 
     endpoint = WebSocketEndpoint(Guard(accept, settings, LoopClock(asyncio.get_running_loop())), settings)
     async with asgi_server(partial(endpoint.handle, principal="somebody"), tls=server_tls() if tls else None) as where:
-        url = f"wss://localhost:{where[1]}" if tls else f"ws://{where[0]}:{where[1]}"
+        url = f"{'wss' if tls else 'ws'}://{where[0]}:{where[1]}"
         connector = WebSocketConnector(url, tls=client_tls() if tls else None, settings=settings)
         line.ours = await connector.connect(lambda _: line.at_ours)
         await until(lambda: there)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["Target", "connector_of"]
 
 Target = "str | PathLike[str] | Sequence[str | PathLike[str]] | Server | Connector"
-"""A command, as a list or as one text; a script; an address (`tcp://`, `unix://`); a `Server`; or a `Connector`."""
+"""A command, as a list or as one text; a script; an address (`https://`, `tcp://`, `unix://` …); a `Server`; or
+a `Connector`."""
 
 _INTERPRETERS: Final = {".py": (sys.executable,), ".js": ("node",), ".mjs": ("node",)}
 
@@ -49,6 +50,14 @@ def _by_address(text: str, settings: Settings) -> Connector:
     from trunkline.transports import addresses
 
     address = addresses.parse(text)
+    if address.scheme in addresses.WEB:
+        from trunkline.transports.http.client.connector import HttpConnector
+
+        return HttpConnector(text, settings=settings)
+    if address.scheme in addresses.WEBSOCKET:
+        from trunkline.transports.websocket.client import WebSocketConnector
+
+        return WebSocketConnector(text, settings=settings)
     if address.scheme == "unix":
         from trunkline.transports.unix import UnixConnector
 

@@ -1,5 +1,5 @@
 """Addresses, as people write them: tcp://127.0.0.1:4000, tls://example.org:4000, unix:///run/server.sock, and those of
-the web, http://127.0.0.1:8000/mcp and https://example.org/mcp."""
+the web, http://127.0.0.1:8000/mcp, https://example.org/mcp, ws://127.0.0.1:8000/mcp and wss://example.org/mcp."""
 
 import re
 from typing import Final
@@ -9,11 +9,15 @@ from msgspec import Struct
 
 from trunkline.errors import ConfigError
 
-__all__ = ["WEB", "Address", "parse", "spelt"]
+__all__ = ["WEB", "WEBSOCKET", "Address", "parse", "spelt"]
 
 WEB: Final = {"http": 80, "https": 443}
 """The schemes of the web, and their ports."""
 
+WEBSOCKET: Final = {"ws": 80, "wss": 443}
+"""The same for WebSocket."""
+
+_PORTS: Final = WEB | WEBSOCKET
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x20\x7f\\]")
 
 
@@ -30,7 +34,7 @@ class Address(Struct, frozen=True):
 def parse(text: str) -> Address:
     """What an address says. Raises ConfigError for one that says nothing to us."""
     scheme, found, rest = text.partition("://")
-    if found and scheme.lower() in WEB:
+    if found and scheme.lower() in _PORTS:
         return _web(text)
     if found and scheme == "unix" and rest.startswith("/"):
         return Address(scheme, path=rest)
@@ -54,7 +58,7 @@ def _web(text: str) -> Address:
     if not host or _UNPRINTABLE.search(text):
         raise ConfigError(f"{text.partition('?')[0]!r} is no address like https://example.org/mcp")
     path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-    return Address(parts.scheme, host, WEB[parts.scheme] if port is None else port, path)
+    return Address(parts.scheme, host, _PORTS[parts.scheme] if port is None else port, path)
 
 
 def _split(text: str) -> SplitResult:

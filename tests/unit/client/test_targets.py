@@ -8,6 +8,7 @@ import pytest
 from trunkline import Client, Server, Settings
 from trunkline.client.targets import InProcess, connector_of
 from trunkline.errors import MisuseError
+from trunkline.transports.http.client.connector import HttpConnector
 from trunkline.transports.process import Command
 from trunkline.transports.tcp import TcpConnector
 from trunkline.transports.unix import UnixConnector
@@ -45,6 +46,7 @@ def test_a_script_that_is_there_is_run_by_its_interpreter(tmp_path: Path) -> Non
         ("tcp://127.0.0.1:9000", TcpConnector, "tcp://127.0.0.1:9000"),
         ("tls://example.org:9000", TcpConnector, "tls://example.org:9000"),
         ("unix:///tmp/line", UnixConnector, "unix:///tmp/line"),
+        ("https://example.org/mcp?key=secret", HttpConnector, "https://example.org/mcp"),
     ],
 )
 def test_w03_an_address_is_connected_to(address: str, kind: type, name: str) -> None:
@@ -53,7 +55,7 @@ def test_w03_an_address_is_connected_to(address: str, kind: type, name: str) -> 
     assert connector.name == name
 
 
-@pytest.mark.parametrize("target", ["tcp://127.0.0.1", "http://example.org", "gopher://x", [], 5, None])
+@pytest.mark.parametrize("target", ["tcp://127.0.0.1", "http://", "gopher://x", [], 5, None])
 def test_what_is_nothing_to_connect_to_is_refused(target: object) -> None:
     with pytest.raises(MisuseError):
         Client(target)

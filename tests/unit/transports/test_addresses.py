@@ -13,6 +13,9 @@ from trunkline.transports.addresses import Address, parse, spelt
         ("tls://example.org:443", Address("tls", "example.org", 443)),
         ("tcp://[::1]:0", Address("tcp", "::1", 0)),
         ("unix:///run/a b.sock", Address("unix", path="/run/a b.sock")),
+        ("http://127.0.0.1:0/mcp", Address("http", "127.0.0.1", 0, "/mcp")),
+        ("https://Example.org", Address("https", "example.org", 443, "/")),
+        ("HTTP://[::1]/a?b=c#d", Address("http", "::1", 80, "/a?b=c")),
     ],
 )
 def test_an_address_says_where_to_go(text: str, address: Address) -> None:
@@ -21,10 +24,18 @@ def test_an_address_says_where_to_go(text: str, address: Address) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "tcp", "tcp://", "tcp://host", "tcp://:80", "tcp://h:x", "tcp://h:65536", "unix://x", "http://h:80", "h:80"],
+    ["", "tcp", "tcp://", "tcp://host", "tcp://:80", "tcp://h:x", "tcp://h:65536", "unix://x", "gopher://h:80", "h:80"],
 )
 def test_what_is_no_address_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ConfigError, match=r"tcp://127\.0\.0\.1:4000"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["http://", "http://h:x/", "http://:80/", "http://h:99999", "http://[::1", "http://a\\b/", "http://u:p@h/"]
+)
+def test_what_is_no_address_of_the_web_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"https://example\.org|headers"):
         parse(text)
 
 

@@ -1,0 +1,206 @@
+"""WebSocket, the side that calls: one message in each text frame, without compression.
+
+The protocol is that of the library `websockets`, without its I/O: a read hands up all messages that it brought, and
+what is sent meanwhile leaves in one write, with no task and no queue between. The server's pings are answered, and none
+are sent, since MCP has its own.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from trunkline.config import Settings
+from trunkline.errors import ConfigError, TransportError
+from trunkline.transports.addresses import WEBSOCKET, parse, spelt
+from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed
+from trunkline.transports.dialling import dial
+from trunkline.transports.sockets import LINGER, Admit, Lines, SocketLine
+from trunkline.transports.stream import StreamChannel
+from trunkline.transports.websocket.proxy import Proxy
+
+try:
+    from trunkline.transports.websocket.framing import ClientFraming
+except ModuleNotFoundError as error:
+    raise ConfigError("WebSocket needs the package websockets: pip install 'trunkline[http]'") from error
+
+__all__ = ["WebSocketConnector"]
+
+
+class WebSocketConnector:
+    """Opens lines to a server at an address like `ws://127.0.0.1:8000/mcp` or `wss://example.org/mcp`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        proxy: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        """`headers` go with the request that opens a line. `tls` says whom to trust with `wss://`, by default whom the
+        system trusts. `proxy` is the address of an HTTP proxy; the environment is not asked for one."""
+        where = parse(url)
+        if where.scheme not in WEBSOCKET:
+            raise ConfigError(f"{where.scheme}:// is no WebSocket; ws:// and wss:// are")
+        if tls is not None and where.scheme != "wss":
+            raise ConfigError("tls= is for wss:// addresses")
+        self._host, self._port = where.host, where.port
+        self._context = tls or (ssl.create_default_context() if where.scheme == "wss" else None)
+        self._proxy = None if proxy is None else Proxy(proxy)
+        peer = spelt(where.host, where.port)
+        self._name = f"{where.scheme}://{peer}{where.path.partition('?')[0]}"
+        place = f"{where.scheme}://{peer}{where.path}"
+        self._lines = _WebSocketLines(place, dict(headers or {}), settings or Settings(), peer)
+
+    @property
+    def name(self) -> str:
+        """The server's address, without what may be a secret in it."""
+        return self._name
+
+    async def connect(self, accept: Accept) -> Channel:
+        """Opens a line."""
+        return await dial(self.name, self._lines, accept, self._open)
+
+    async def _open(self, factory: Callable[[], Any]) -> tuple[Any, SocketLine]:
+        proxy = self._proxy
+        try:
+            transport, line = await (self._directly(factory) if proxy is None else self._through(proxy, factory))
+            await _agreement(transport, line)
+        except TransportError as error:
+            raise TransportError(f"cannot reach {self.name}: {error}") from error.__cause__
+        return transport, line
+
+    async def _directly(self, factory: "Callable[[], _Line]") -> "tuple[asyncio.Transport, _Line]":
+        loop = asyncio.get_running_loop()
+        secured: dict[str, Any] = {"ssl": self._context, "ssl_shutdown_timeout": LINGER} if self._context else {}
+        return await loop.create_connection(factory, self._host, self._port, **secured)
+
+    async def _through(self, proxy: Proxy, factory: "Callable[[], _Line]") -> "tuple[asyncio.Transport, _Line]":
+        loop, line = asyncio.get_running_loop(), factory()
+        transport: Any = await proxy.tunnel(self._host, self._port)
+        try:
+            if self._context is None:
+                transport.set_protocol(line)
+            else:
+                transport = await loop.start_tls(
+                    transport, line, self._context, server_hostname=self._host, ssl_shutdown_timeout=LINGER
+                )
+        except BaseException:
+            transport.abort()
+            raise
+        line.connection_made(transport)
+        return transport, line
+
+
+async def _agreement(transport: asyncio.Transport, line: "_Line") -> None:
+    """Waits until the server has agreed."""
+    try:
+        await line.opened
+    except BaseException:
+        transport.abort()
+        raise
+
+
+class _WebSocketLines(Lines):
+    """What the lines to one server have in common."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], settings: Settings, peer: str) -> None:
+        super().__init__("websocket", settings, peer=peer)
+        self._url = url
+        self._headers = headers
+        self.info = ChannelInfo("websocket", peer, may_vanish=True)
+
+    def line(self, admit: Admit) -> SocketLine:
+        """A new line, with a handshake of its own."""
+        return _Line(self, admit, ClientFraming(self._url, self._headers, self.settings.ws_message_size_limit))
+
+
+class _Line(SocketLine):
+    """A line over a socket that begins with a handshake, and ends with another."""
+
+    def __init__(self, lines: _WebSocketLines, admit: Admit, framing: ClientFraming) -> None:
+        super().__init__(lines, admit)
+        self._info = lines.info
+        self._settings = lines.settings
+        self._framing = framing
+        self._stands = False  # the server has agreed
+        self.opened: asyncio.Future[None] = self._loop.create_future()
+
+    def _new_channel(self) -> StreamChannel:
+        limit = self._settings.ws_message_size_limit
+        return StreamChannel(self._info, max_frame=limit, settings=self._settings, framing=self._framing, reads_on=True)
+
+    # --- the handshake ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """There is a connection; the server is asked whether it wants it to be a WebSocket."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(self._framing.request())
+
+    def _hear(self, data: bytes) -> None:
+        """Takes what the server answers to that."""
+        try:
+            if not self._framing.agreed(data):
+                return
+        except TransportError as error:
+            self._refused(error)
+            return
+        self._stands = True
+        super().connection_made(self._transport)
+        self.opened.set_result(None)
+        if not self._closing:
+            self._feed(b"")  # what came along with the answer
+            self._look_up()
+
+    def _refused(self, error: TransportError) -> None:
+        if not self.opened.done():
+            self.opened.set_exception(error)
+            self.opened.exception()  # who waited for it may have gone
+        self._transport.abort()
+
+    # --- what the loop tells ---------------------------------------------------------------------
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Takes what was read."""
+        if self._stands:
+            super().buffer_updated(nbytes)
+            self._look_up()
+        elif not self.opened.done():
+            self._hear(self._room[:nbytes].tobytes())
+
+    def _look_up(self) -> None:
+        """Says what the protocol wants said, and ends where it ends."""
+        if self._closing:
+            return
+        if due := self._framing.due():
+            self._transport.write(due)
+        if (why := self._framing.closed_by_peer) is not None:
+            self._hung_up = True
+            self.channel.ended(Closed(why))
+        elif (why := self._framing.given_up) is not None:
+            self.channel.ended(Closed(why))
+
+    def eof_received(self) -> None:
+        """The server says no more."""
+        if self._stands:
+            super().eof_received()
+        elif not self.opened.done():
+            self._hear(b"")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The line is gone."""
+        if self._stands:
+            super().connection_lost(exc)
+        else:
+            self._refused(TransportError("the connection broke" if exc is None else f"the connection broke: {exc}"))
+            self._gone.set_result(None)
+
+    # --- what the channel asks for ---------------------------------------------------------------
+
+    def close(self) -> None:
+        """Begins the end."""
+        if not self._closing and not self._hung_up and not self.unsent:
+            self._transport.write(self._framing.farewell())
+        super().close()

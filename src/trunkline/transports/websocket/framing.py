@@ -1,0 +1,137 @@
+"""The WebSocket protocol of a client, as one more way to frame a byte stream. No I/O is done here.
+
+Nothing is compressed: secrets next to what a stranger chose could be guessed from the size of both together, and it
+costs more than it saves for messages of usual size.
+"""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urljoin
+
+from websockets.client import ClientProtocol
+from websockets.frames import Frame as WebSocketFrame
+from websockets.frames import Opcode
+from websockets.http11 import Response
+from websockets.protocol import Event, State
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+from trunkline.errors import TransportError
+from trunkline.transports.websocket.codes import SUBPROTOCOL, Code, sentence
+from trunkline.version import __version__
+from trunkline.wire.framing import Frame, TooLarge
+
+__all__ = ["ClientFraming"]
+
+_DATA: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
+_SHOWN: Final = 300  # characters of what a server says when it refuses
+
+
+class ClientFraming:
+    """One connection: the handshake, then frames."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], limit: int) -> None:
+        self._url = url
+        self._headers = headers
+        self._limit = limit
+        self._protocol = ClientProtocol(parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=limit)
+        self._early: list[Event] = []  # what came with the server's answer
+        self._pieces: list[bytes] = []  # of a message in several frames
+
+    # --- the handshake ---------------------------------------------------------------------------
+
+    def request(self) -> bytes:
+        """What a connection begins with."""
+        request = self._protocol.connect()
+        request.headers["User-Agent"] = f"trunkline/{__version__}"
+        for name, value in self._headers.items():
+            if name in request.headers:
+                del request.headers[name]
+            request.headers[name] = value
+        self._protocol.send_request(request)
+        return self.due()
+
+    def agreed(self, data: bytes) -> bool:
+        """Whether the server has agreed by now; no data is the end of them. Raises `TransportError` if it does not."""
+        if data:
+            self._protocol.receive_data(data)
+        else:
+            self._protocol.receive_eof()
+        events = self._protocol.events_received()
+        if (error := self._protocol.handshake_exc) is not None:
+            raise TransportError(self._refusal(events, error)) from error
+        self._early = events[1:]  # behind the answer
+        return bool(events)
+
+    def _refusal(self, events: list[Event], error: Exception) -> str:
+        answer = events[0] if events else None
+        if not isinstance(answer, Response):
+            return "it closed the connection, or does not speak HTTP"
+        status = answer.status_code
+        if status == HTTPStatus.SWITCHING_PROTOCOLS:
+            return f"it does not speak WebSocket as we do: {error}"
+        if (place := answer.headers.get("Location")) is not None:
+            return f"it answered {status} and names another address, which is not followed: {urljoin(self._url, place)}"
+        said = (answer.body or b"").decode(errors="replace").strip()[:_SHOWN]
+        return f"it answered {status} {answer.reason_phrase}".strip() + (f": {said}" if said else "")
+
+    # --- frames ----------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The messages that are whole."""
+        if data:
+            self._protocol.receive_data(data)
+        events, self._early = self._early + self._protocol.events_received(), []
+        found: list[Frame] = []
+        for event in events:
+            if isinstance(event, WebSocketFrame) and event.opcode in _DATA:
+                self._take(event, found)
+        return found
+
+    def _take(self, frame: WebSocketFrame, found: list[Frame]) -> None:
+        if frame.opcode is Opcode.BINARY:
+            self._protocol.fail(Code.UNSUPPORTED, "a message is a text frame, not a binary one")
+        elif self._protocol.close_sent is not None and self._protocol.close_sent.code == Code.UNSUPPORTED:
+            return  # what follows a binary frame
+        elif frame.fin and not self._pieces:
+            found.append(bytes(frame.data))
+        else:
+            self._pieces.append(bytes(frame.data))
+            if frame.fin:
+                found.append(b"".join(self._pieces))
+                self._pieces.clear()
+
+    def wrap(self, frame: bytes) -> bytes:
+        """A message in a frame; nothing once the connection is about to end."""
+        if self._protocol.state is not State.OPEN:
+            return b""
+        self._protocol.send_text(frame)
+        return self.due()
+
+    def due(self) -> bytes:
+        """What the protocol itself has to say: answers to pings, and to the end."""
+        return b"".join(self._protocol.data_to_send())
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def farewell(self) -> bytes:
+        """What ends the connection in good order, unless that was said."""
+        if self._protocol.state is not State.OPEN:
+            return b""
+        self._protocol.send_close(Code.NORMAL)
+        return self.due()
+
+    @property
+    def closed_by_peer(self) -> str | None:
+        """What the server said at the end, once it has."""
+        said = self._protocol.close_rcvd
+        return None if said is None else sentence(said.code, said.reason)
+
+    @property
+    def given_up(self) -> str | None:
+        """Why the connection cannot go on, if it cannot."""
+        said = self._protocol.close_sent
+        if said is None or self._protocol.close_rcvd is not None:
+            return None
+        return TooLarge(self._limit).why if said.code == Code.TOO_BIG else f"{said.reason or 'closed'} ({said.code})"

@@ -1,0 +1,73 @@
+"""A way through an HTTP proxy: it is asked for a tunnel, and knows nothing of what passes through."""
+
+import asyncio
+import base64
+import ssl
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from trunkline.errors import ConfigError, TransportError
+from trunkline.transports.addresses import spelt
+
+__all__ = ["Proxy"]
+
+_LONGEST_HEAD: Final = 16 * 1024
+
+
+class Proxy:
+    """An HTTP proxy, by its address: `http://user:password@host:3128`, or `https://…`."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or parts.hostname is None:
+            raise ConfigError("a proxy has an address like http://proxy.example.org:3128")
+        self._host = parts.hostname
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+
+    async def tunnel(self, host: str, port: int) -> asyncio.Transport:
+        """A connection that leads to a host. Raises `TransportError` if the proxy has none to give."""
+        loop = asyncio.get_running_loop()
+        transport, asking = await loop.create_connection(
+            lambda: _Asking(self._question(spelt(host, port))), self._host, self._port, ssl=self._tls
+        )
+        try:
+            status = await asking.answer
+            if not status.split()[1:2] == ["200"]:
+                raise TransportError(f"the proxy at {spelt(self._host, self._port)} answered {status!r}")
+        except BaseException:
+            transport.abort()
+            raise
+        return transport
+
+    def _question(self, where: str) -> bytes:
+        head = f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n"
+        if self._credentials is not None:
+            head += f"Proxy-Authorization: Basic {base64.b64encode(self._credentials.encode()).decode()}\r\n"
+        return f"{head}\r\n".encode()
+
+
+class _Asking(asyncio.Protocol):
+    """Asks for a tunnel, and waits for the first line of the answer to it."""
+
+    def __init__(self, question: bytes) -> None:
+        self._question = question
+        self._heard = b""
+        self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(self._question)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard += data
+        if self.answer.done():
+            return
+        if b"\r\n\r\n" in self._heard:
+            self.answer.set_result(self._heard.partition(b"\r\n")[0].decode("latin-1"))
+        elif len(self._heard) > _LONGEST_HEAD:
+            self.answer.set_result("too much")
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever it was
+        if not self.answer.done():
+            self.answer.set_result("nothing")

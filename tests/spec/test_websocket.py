@@ -1,0 +1,429 @@
+"""WebSocket: a server under uvicorn, spoken to with a client library that is not ours; and our client."""
+
+import asyncio
+import json
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+from hypercorn.asyncio import serve
+from hypercorn.config import Config
+from tests.contract.asgi import asgi_server
+from tests.contract.lines import client_tls, server_tls, until
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
+
+from trunkline import Client, Context, Server, Settings
+from trunkline.facts import Closed
+from trunkline.testing import ManualClock, RawPeer, RecordingObserver, Transcript
+from trunkline.transports.guard import Guard
+from trunkline.transports.websocket.client import WebSocketConnector
+from trunkline.transports.websocket.serving import WebSocketEndpoint
+
+PATIENCE = 20
+MCP = [Subprotocol("mcp")]
+
+
+class House:
+    """A server, and the endpoint that its clients come to."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = ManualClock()
+        self.observer = RecordingObserver()
+        self.server = Server("net", clock=self.clock, observers=[self.observer], **options)
+        self.gate = asyncio.Event()
+        self.ran: list[str] = []
+        self.endpoint: WebSocketEndpoint
+        self.url = ""
+
+        @self.server.tool
+        async def echo(text: str) -> str:
+            self.ran.append(text)
+            return text
+
+        @self.server.tool
+        async def wait() -> str:
+            self.ran.append("wait")
+            await self.gate.wait()
+            return "done"
+
+        @self.server.tool
+        def whoami(context: Context) -> str:
+            return str(context.principal)
+
+    async def start(self) -> None:
+        await self.server.start()
+        guard = Guard(self.server.connect, self.server.settings, self.clock)
+        self.endpoint = WebSocketEndpoint(guard, self.server.settings)
+
+    async def app(self, scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "websocket"
+        await self.endpoint.handle(scope, receive, send, "somebody")
+
+    @property
+    def reasons(self) -> list[str]:
+        return [fact.reason for fact in self.observer.of(Closed)]
+
+
+@asynccontextmanager
+async def served(*, tls: bool = False, asgi: dict[str, Any] | None = None, **options: Any) -> AsyncIterator[House]:
+    house = House(**options)
+    await house.start()
+    async with asgi_server(house.app, tls=server_tls() if tls else None, **(asgi or {})) as (host, port):
+        house.url = f"{'wss' if tls else 'ws'}://{host}:{port}/mcp"
+        yield house
+        house.gate.set()
+        await house.server.aclose()
+
+
+class Peer:
+    """A client played by hand, with the library `websockets`."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.transcript = Transcript()
+        self._ids = count(1)
+
+    async def send(self, message: Any) -> None:
+        frame = message if isinstance(message, str) else json.dumps(message)
+        self.transcript.frames.append(("client", frame.encode()))
+        await self.socket.send(frame)
+
+    async def receive(self) -> Any:
+        async with asyncio.timeout(PATIENCE):
+            frame = await self.socket.recv()
+        assert isinstance(frame, str)
+        self.transcript.frames.append(("server", frame.encode()))
+        return json.loads(frame)
+
+    async def call(self, method: str, params: Any = None) -> int:
+        ident = next(self._ids)
+        asked = {"jsonrpc": "2.0", "id": ident, "method": method}
+        await self.send(asked if params is None else {**asked, "params": params})
+        return ident
+
+    async def request(self, method: str, params: Any = None) -> Any:
+        ident = await self.call(method, params)
+        while (message := await self.receive()).get("id") != ident:
+            pass
+        return message
+
+    async def initialize(self) -> Any:
+        info = {"name": "by hand", "version": "1"}
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
+        result = (await self.request("initialize", params))["result"]
+        await self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return result
+
+    async def tool(self, name: str, **arguments: Any) -> Any:
+        return (await self.request("tools/call", {"name": name, "arguments": arguments}))["result"]
+
+    async def end(self) -> tuple[int, str]:
+        """The code and reason that the server closes with."""
+        async with asyncio.timeout(PATIENCE):
+            try:
+                while True:
+                    await self.receive()
+            except ConnectionClosed:
+                return self.socket.close_code or 0, self.socket.close_reason or ""
+
+
+@asynccontextmanager
+async def peer_at(url: str, **options: Any) -> AsyncIterator[Peer]:
+    defaults: dict[str, Any] = {"proxy": None, "ping_interval": None, "subprotocols": MCP, "compression": None}
+    async with connect(url, max_size=None, **{**defaults, **options}) as socket:
+        peer = Peer(socket)
+        yield peer
+        for tap in RawPeer.taps:
+            tap(peer.transcript)
+
+
+def sized(size: int) -> str:
+    """A ping of so many bytes."""
+    frame = '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"%s"}}'
+    return frame % ("x" * (size - len(frame) + 2))
+
+
+# --- a conversation --------------------------------------------------------------------------------------
+
+
+async def full_flow(peer: Peer) -> None:
+    assert (await peer.initialize())["serverInfo"]["name"] == "net"
+    assert len((await peer.request("tools/list"))["result"]["tools"]) == 3
+    assert (await peer.tool("echo", text="é€😀"))["content"][0]["text"] == "é€😀"
+    assert (await peer.request("ping"))["result"] == {}
+    assert (await peer.request("nope"))["error"]["code"] == -32601
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["ws", "wss"])
+async def test_w05_a_whole_conversation_one_message_per_text_frame(tls: bool) -> None:
+    async with served(tls=tls) as house, peer_at(house.url, ssl=client_tls() if tls else None) as peer:
+        assert peer.socket.subprotocol == "mcp"
+        await full_flow(peer)
+
+
+async def test_w05_a_whole_conversation_under_hypercorn() -> None:
+    house = House()
+    await house.start()
+    config, stop = Config(), asyncio.Event()
+    config.bind, config.errorlog, config.accesslog = ["127.0.0.1:0"], None, None
+    (listening,) = config.create_sockets().insecure_sockets
+    listening.listen()
+    port = listening.getsockname()[1]
+    config.bind = [f"fd://{listening.detach()}"]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await house.app(scope, receive, send)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own
+        running = asyncio.ensure_future(serve(app, config, shutdown_trigger=stop.wait))  # type: ignore[arg-type]
+        async with peer_at(f"ws://127.0.0.1:{port}/") as peer:
+            await full_flow(peer)
+            house.endpoint.close("the server has stopped")
+            assert await peer.end() == (1001, "the server has stopped")
+        stop.set()
+        await running
+    await house.server.aclose()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["ws", "wss"])
+async def test_w05_our_client_and_our_server(tls: bool) -> None:
+    async with served(tls=tls) as house:
+        target = WebSocketConnector(house.url, tls=client_tls()) if tls else house.url
+        async with Client(target) as client:
+            assert (await client.call_tool("echo", {"text": "hi"})).data == "hi"
+            assert (await client.call_tool("echo", {"text": "x" * (2 << 20)})).data == "x" * (2 << 20)
+            await client.ping()
+            assert len(house.endpoint) == 1
+        await until(lambda: not len(house.endpoint))
+        assert house.reasons == ["the peer closed the connection: 1000"]
+
+
+async def test_the_principal_of_a_connection_is_that_of_its_calls() -> None:
+    async with served() as house, Client(house.url) as client:
+        assert (await client.call_tool("whoami")).data == "somebody"
+
+
+async def test_malformed_json_is_answered_and_the_line_stays() -> None:
+    async with served() as house, peer_at(house.url) as peer:
+        await peer.send("{nonsense")
+        assert (await peer.receive())["error"]["code"] == -32700
+        await full_flow(peer)
+
+
+async def test_json_on_several_lines_is_one_message() -> None:
+    async with served() as house, peer_at(house.url) as peer:
+        await peer.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}, indent=2))
+        assert (await peer.receive())["result"] == {}
+
+
+async def test_a_batch_is_one_frame_and_so_is_its_answer() -> None:
+    async with served() as house, peer_at(house.url) as peer:
+        info = {"name": "by hand", "version": "1"}
+        params = {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": info}
+        await peer.request("initialize", params)
+        await peer.send([{"jsonrpc": "2.0", "id": number, "method": "ping"} for number in (7, 8)])
+        assert [answer["id"] for answer in await peer.receive()] == [7, 8]
+
+
+async def test_a_message_in_several_frames_is_one_message() -> None:
+    async with served() as house, peer_at(house.url) as peer:
+        pieces = ['{"jsonrpc":"2.0",', '"id":1,', '"method":"ping"}']
+        peer.transcript.frames.append(("client", "".join(pieces).encode()))
+        await peer.socket.send(pieces)
+        assert (await peer.receive())["id"] == 1
+
+
+# --- who is let in ---------------------------------------------------------------------------------------
+
+
+async def test_no_subprotocol_is_accepted_with_none() -> None:
+    async with served() as house, peer_at(house.url, subprotocols=None) as peer:
+        assert peer.socket.subprotocol is None
+        await full_flow(peer)
+
+
+async def test_mcp_is_chosen_among_several_subprotocols() -> None:
+    async with served() as house, peer_at(house.url, subprotocols=["other", "mcp"]) as peer:
+        assert peer.socket.subprotocol == "mcp"
+
+
+async def test_whoever_offers_only_other_subprotocols_is_refused() -> None:
+    async with served() as house:
+        with pytest.raises(InvalidStatus) as caught:
+            async with peer_at(house.url, subprotocols=["graphql-ws"]):
+                pass
+        assert caught.value.response.status_code == 400
+        assert b"none of the subprotocols is 'mcp'" in (caught.value.response.body or b"")
+        assert house.server.connections == []
+
+
+async def test_more_connections_than_allowed_are_turned_away_and_told_why() -> None:
+    async with served(settings=Settings(max_connections=1)) as house:
+        async with peer_at(house.url) as peer:
+            await peer.initialize()
+            with pytest.raises(InvalidStatus) as caught:
+                async with peer_at(house.url):
+                    pass
+            assert caught.value.response.status_code == 503
+            assert (await peer.request("ping"))["result"] == {}
+        await until(lambda: not len(house.endpoint))
+        async with peer_at(house.url) as peer:
+            await full_flow(peer)
+
+
+@pytest.mark.parametrize("said", ["", "{nonsense"], ids=["nothing", "bad"])
+async def test_k15_a_client_that_says_nothing_valid_is_hung_up_on(said: str) -> None:
+    async with served() as house, peer_at(house.url) as peer:
+        if said:
+            await peer.send(said)
+            assert (await peer.receive())["error"]["code"] == -32700
+        await until(lambda: len(house.endpoint))
+        house.clock.advance(29.9)
+        assert len(house.server.connections) == 1
+        house.clock.advance(0.1)
+        assert await peer.end() == (1008, "the peer said nothing valid within 30 s")
+
+
+async def test_k05_k07_a_silent_client_is_pinged_and_given_up() -> None:
+    async with served() as house, peer_at(house.url) as peer:
+        await peer.initialize()
+        await peer.request("ping")
+        house.clock.advance(30)
+        assert (await peer.receive())["method"] == "ping"
+        house.clock.advance(10)
+        assert (await peer.end())[0] == 1001
+        assert house.reasons == ["keepalive_failed"]
+
+
+# --- what closes a line ----------------------------------------------------------------------------------
+
+
+async def test_w05_a_binary_frame_closes_the_line_with_1003_and_what_came_before_is_answered() -> None:
+    async with served() as house, peer_at(house.url) as peer:
+        await peer.send(sized(100))
+        await peer.socket.send(b'{"jsonrpc":"2.0","id":2,"method":"ping"}')
+        await peer.send(sized(100))
+        assert (await peer.receive())["id"] == 1
+        assert await peer.end() == (1003, "a message is a text frame, not a binary one")
+        assert [speaker for speaker, _ in peer.transcript.frames].count("server") == 1
+
+
+@pytest.mark.parametrize("letter", ["x", "é"], ids=["bytes", "letters of several bytes"])
+async def test_w05_w16_w17_w18_a_message_of_the_limit_passes_and_one_byte_more_closes_the_line(letter: str) -> None:
+    frame = '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"%s"}}'
+    room = 1024 - len(frame) + 2
+    text = letter * (room // len(letter.encode())) + "x" * (room % len(letter.encode()))
+    assert len((frame % text).encode()) == 1024
+    async with served(settings=Settings(ws_message_size_limit=1024)) as house, peer_at(house.url) as peer:
+        await peer.send(frame % text)
+        assert (await peer.receive())["result"] == {}
+        await peer.send(frame % (text + "x"))
+        assert await peer.end() == (1009, "message is larger than the limit of 1024 bytes")
+        assert house.reasons == ["message is larger than the limit of 1024 bytes"]
+
+
+async def test_w16_the_limit_is_16_mib_unless_it_is_set() -> None:
+    async with served(asgi={"ws_max_size": 1 << 25}) as house, peer_at(house.url) as peer:
+        await peer.send(sized(16 << 20))
+        assert (await peer.receive())["result"] == {}
+        await peer.send(sized((16 << 20) + 1))
+        assert (await peer.end())[0] == 1009
+
+
+async def test_w05_the_code_is_the_same_when_the_asgi_server_does_the_limiting() -> None:
+    async with served(asgi={"ws_max_size": 1024}) as house, peer_at(house.url) as peer:
+        await peer.send(sized(1024))
+        assert (await peer.receive())["result"] == {}
+        await peer.send(sized(1025))
+        assert (await peer.end())[0] == 1009
+        await until(lambda: house.reasons)
+        assert "1009" in house.reasons[0]
+
+
+async def test_w24_what_passes_elsewhere_is_refused_here_by_a_limit_of_its_own() -> None:
+    async with served(settings=Settings(ws_message_size_limit=1024)) as house, peer_at(house.url) as peer:
+        listener = await house.server.listen("tcp://127.0.0.1:0")
+        async with Client(listener.address) as client:
+            assert (await client.call_tool("echo", {"text": "x" * 2048})).data == "x" * 2048
+        await peer.send(sized(2048))
+        assert (await peer.end())[0] == 1009
+
+
+async def test_w05_a_server_that_stops_answers_what_is_in_flight_and_closes_with_1001() -> None:
+    async with served() as house, peer_at(house.url) as peer:
+        await peer.initialize()
+        ident = await peer.call("tools/call", {"name": "wait", "arguments": {}})
+        await until(lambda: house.ran)
+        closing = asyncio.ensure_future(house.server.aclose())
+        house.gate.set()
+        assert (await peer.receive())["id"] == ident
+        assert (await peer.end())[0] == 1001
+        await closing
+
+
+@pytest.mark.off_the_record
+async def test_w05_an_endpoint_that_closes_sends_first_what_was_said() -> None:
+    async with served() as house, peer_at(house.url) as peer:
+        await peer.initialize()
+        await peer.request("ping")
+        (connection,) = house.server.connections
+        for number in range(3):
+            connection.channel.send({"jsonrpc": "2.0", "method": f"notifications/{number}"})  # type: ignore[arg-type]
+        house.endpoint.close("the server has stopped")
+        assert [(await peer.receive())["method"] for _ in range(3)] == [
+            f"notifications/{number}" for number in range(3)
+        ]
+        assert await peer.end() == (1001, "the server has stopped")
+
+
+# --- slow readers ----------------------------------------------------------------------------------------
+
+
+async def test_n14_who_never_reads_is_cut_off_and_holds_up_nobody() -> None:
+    settings = Settings(unsent_high=1 << 20, unsent_limit=2 << 20)
+    async with served(settings=settings) as house, peer_at(house.url) as quick, peer_at(house.url) as slow:
+        await quick.initialize()
+        await slow.initialize()
+        await slow.request("ping")
+        slow.socket.transport.pause_reading()
+        (channel,) = [one.channel for one in house.server.connections if one.channel.info.peer == _address(slow)]
+        for number in range(40):  # more than the system keeps for anybody
+            channel.send({"jsonrpc": "2.0", "method": "notifications/x", "params": {"x": "x" * (1 << 20)}})  # type: ignore[arg-type]
+            assert (await quick.tool("echo", text=str(number)))["content"][0]["text"] == str(number)
+            if house.reasons:
+                break
+        assert "bytes unread" in house.reasons[0]
+        assert [one.channel.info.peer for one in house.server.connections] == [_address(quick)]
+        await until(lambda: len(house.endpoint) == 1)
+        slow.socket.transport.abort()
+
+
+async def test_reading_stops_while_too_much_is_unsent_and_goes_on_when_it_is_read() -> None:
+    async with served(settings=Settings(unsent_high=1 << 20)) as house, peer_at(house.url) as peer:
+        await peer.initialize()
+        await peer.request("ping")
+        peer.socket.transport.pause_reading()
+        text = "x" * (4 << 20)
+        for _ in range(3):
+            await peer.call("tools/call", {"name": "echo", "arguments": {"text": text}})
+        await until(lambda: house.ran)
+        last = await peer.call("tools/call", {"name": "echo", "arguments": {"text": "last"}})
+        (connection,) = house.server.connections
+        await until(lambda: connection.channel._stopped)  # type: ignore[attr-defined]
+        assert "last" not in house.ran
+        peer.socket.transport.resume_reading()
+        while (await peer.receive()).get("id") != last:
+            pass
+        assert house.ran == [text, text, text, "last"]
+
+
+def _address(peer: Peer) -> str:
+    host, port = peer.socket.local_address
+    return f"{host}:{port}"

@@ -1,0 +1,396 @@
+"""Our client against a server that is not ours, and against what is no server at all."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+from tests.contract.lines import Recorder, client_tls, server_tls, turns, until
+from tests.contract.test_channels import held
+from websockets.asyncio.server import ServerConnection, serve
+
+from trunkline import Settings
+from trunkline.client.targets import connector_of
+from trunkline.errors import ConfigError, TransportError
+from trunkline.transports.channel import Channel
+from trunkline.transports.websocket.client import WebSocketConnector
+from trunkline.wire.messages import Notification
+
+
+@asynccontextmanager
+async def library(handler: Callable[[ServerConnection], Any], **options: Any) -> AsyncIterator[str]:
+    """A server made with the library `websockets`; gives its address."""
+    async with serve(handler, "127.0.0.1", 0, ping_interval=None, **options) as server:
+        scheme = "wss" if options.get("ssl") else "ws"
+        yield f"{scheme}://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/mcp"
+
+
+async def until_closed(socket: ServerConnection) -> None:
+    await socket.wait_closed()
+
+
+@asynccontextmanager
+async def line_to(url: str, **options: Any) -> AsyncIterator[tuple[Channel, Recorder]]:
+    recorder = Recorder()
+    channel = await WebSocketConnector(url, **options).connect(lambda _: recorder)
+    yield channel, recorder
+    await channel.close()
+
+
+async def refusal(url: str, **options: Any) -> str:
+    before = held()
+    with pytest.raises(TransportError) as caught:
+        await WebSocketConnector(url, **options).connect(lambda _: Recorder())
+    await until(lambda: held() == before)
+    return str(caught.value)
+
+
+# --- the address -----------------------------------------------------------------------------------------
+
+
+def test_a_name_shows_where_it_leads_and_no_secret() -> None:
+    assert WebSocketConnector("ws://example.org/mcp?key=secret").name == "ws://example.org:80/mcp"
+    assert WebSocketConnector("wss://[::1]:9/x").name == "wss://[::1]:9/x"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "why"),
+    [
+        ("http://example.org", {}, "http:// is no WebSocket; ws:// and wss:// are"),
+        ("ws://", {}, "is no address like"),
+        ("ws://name:word@example.org", {}, "no place for a name and a password"),
+        ("ws://example.org", {"tls": client_tls()}, "tls= is for wss:// addresses"),
+        ("ws://example.org", {"proxy": "socks5://example.org"}, "a proxy has an address like"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(url: str, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        WebSocketConnector(url, **options)
+
+
+@pytest.mark.parametrize("url", ["ws://example.org/mcp", "wss://example.org/mcp"])
+def test_an_address_is_a_target_of_a_client(url: str) -> None:
+    assert isinstance(connector_of(url, Settings()), WebSocketConnector)
+
+
+def test_without_the_package_the_error_says_what_to_install() -> None:
+    program = "import sys; sys.modules['websockets'] = None; import trunkline.transports.websocket.client"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1].endswith(
+        "ConfigError: WebSocket needs the package websockets: pip install 'trunkline[http]'"
+    )
+
+
+# --- getting through -------------------------------------------------------------------------------------
+
+
+async def test_what_is_offered_and_sent_along() -> None:
+    seen: list[Any] = []
+
+    async def note(socket: ServerConnection) -> None:
+        seen.append(socket)
+        await socket.wait_closed()
+
+    async with library(note, subprotocols=["mcp"]) as url:  # type: ignore[list-item]
+        options = {"headers": {"Authorization": "Bearer x", "user-agent": "me"}}
+        async with line_to(f"{url}?a=b", **options) as (channel, _):
+            assert (channel.info.transport, channel.info.may_vanish) == ("websocket", True)
+            assert url.split("/")[2] == channel.info.peer
+            (socket,) = seen
+            assert socket.subprotocol == "mcp"
+            assert socket.request.path == "/mcp?a=b"
+            assert socket.request.headers["Authorization"] == "Bearer x"
+            assert socket.request.headers.get_all("User-Agent") == ["me"]
+            assert "Sec-WebSocket-Extensions" not in socket.request.headers
+            assert "Origin" not in socket.request.headers
+
+
+async def test_a_server_that_picks_no_subprotocol_is_accepted() -> None:
+    async with library(until_closed) as url, line_to(url) as (_, recorder):
+        assert recorder.ends == []
+
+
+async def test_nobody_there() -> None:
+    async with library(until_closed) as url:
+        pass
+    assert await refusal(url) == f"cannot reach {url}: nobody listens there; is the server running?"
+
+
+async def test_a_certificate_that_is_not_trusted() -> None:
+    async with library(until_closed, ssl=server_tls()) as url:
+        assert "its certificate is not to be trusted" in await refusal(url)
+        async with line_to(url, tls=client_tls()) as (_, recorder):
+            assert recorder.ends == []
+
+
+@pytest.mark.parametrize(("body", "said"), [("not you\n", ": not you"), ("", "")], ids=["with a reason", "without"])
+async def test_a_server_that_says_no_is_quoted(body: str, said: str) -> None:
+    def refuse(socket: ServerConnection, request: Any) -> Any:
+        return socket.respond(HTTPStatus.FORBIDDEN, body)
+
+    async with library(until_closed, process_request=refuse) as url:
+        assert await refusal(url) == f"cannot reach {url}: it answered 403 Forbidden{said}"
+
+
+async def test_redirects_are_not_followed() -> None:
+    def redirect(socket: ServerConnection, request: Any) -> Any:
+        response = socket.respond(HTTPStatus.FOUND, "")
+        response.headers["Location"] = "ws://elsewhere.example.org/"
+        return response
+
+    async with library(until_closed, process_request=redirect) as url:
+        why = await refusal(url, headers={"Authorization": "secret"})
+    assert why.endswith("it answered 302 and names another address, which is not followed: ws://elsewhere.example.org/")
+
+
+@asynccontextmanager
+async def stranger(answer: bytes | None, *, stays: bool = False) -> AsyncIterator[str]:
+    """Something on a port that answers with these bytes, or not at all."""
+    gone = asyncio.Event()
+
+    async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if answer is not None:
+            writer.write(answer)
+            await writer.drain()
+        if stays:
+            await reader.read()
+        writer.close()
+        gone.set()
+
+    async with await asyncio.start_server(met, "127.0.0.1", 0) as server:
+        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with asyncio.timeout(20):
+            await gone.wait()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"", "it closed the connection, or does not speak HTTP"),
+        (b"220 mail.example.org\r\n", "it closed the connection, or does not speak HTTP"),
+        (b"HTTP/1.1 404 Not Found\r\n\r\nno end", "it answered 404 Not Found: no end"),
+        (b"HTTP/1.1 101 Fine\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n", "it does not speak WebSocket as we do"),
+    ],
+    ids=["nothing", "mail", "web page", "other protocol"],
+)
+async def test_who_does_not_speak_websocket(answer: bytes, why: str) -> None:
+    async with stranger(answer) as url:
+        assert why in await refusal(url)
+
+
+async def test_a_server_that_never_answers() -> None:
+    async with stranger(None, stays=True) as url:
+        why = await refusal(url, settings=Settings(connect_timeout=0.05))
+        assert why == f"cannot reach {url}: no answer within 0.05 s"
+
+
+async def test_a_connection_that_is_not_wanted_any_more_leaves_nothing_behind() -> None:
+    async with stranger(None, stays=True) as url:
+        before = held()
+        connecting = asyncio.ensure_future(WebSocketConnector(url).connect(lambda _: Recorder()))
+        await until(lambda: held()[0] >= before[0] + 2)  # both ends of a connection
+        connecting.cancel()
+        await asyncio.wait([connecting])
+        assert connecting.cancelled()
+
+
+async def test_what_accept_raises_is_raised_and_the_line_is_gone() -> None:
+    def accept(_: Channel) -> Recorder:
+        raise RuntimeError("not today")
+
+    async with library(until_closed) as url:
+        with pytest.raises(RuntimeError, match="not today"):
+            await WebSocketConnector(url).connect(accept)
+
+
+# --- what is said ----------------------------------------------------------------------------------------
+
+
+async def test_what_a_server_says_at_once_is_not_lost() -> None:
+    async def eager(socket: ServerConnection) -> None:
+        await socket.send('{"jsonrpc":"2.0","method":"first"}')
+        await socket.send(['{"jsonrpc":"2.0",', '"method":', '"second"}'])
+        await socket.close(4000, "that was all")
+
+    async with library(eager) as url, line_to(url) as (_, recorder):
+        await until(lambda: recorder.ends)
+        assert recorder.methods == ["first", "second"]
+        assert recorder.ends[0].reason == "the peer closed the connection: 4000 that was all"
+
+
+async def test_who_answers_after_the_end_is_not_told_of_it_by_an_error() -> None:
+    async def eager(socket: ServerConnection) -> None:
+        await socket.recv()
+        await socket.send('{"jsonrpc":"2.0","method":"last"}')
+        await socket.close()
+
+    class Answering(Recorder):
+        def received(self, messages: Any, origin: Any) -> None:
+            super().received(messages, origin)
+            channel.send(Notification("too late"))
+
+    recorder = Answering()
+    async with library(eager) as url:
+        channel = await WebSocketConnector(url).connect(lambda _: recorder)
+        channel.send(Notification("go on"))
+        await until(lambda: recorder.ends)
+        assert recorder.methods == ["last"]
+        assert recorder.ends[0].reason == "the peer closed the connection: 1000"
+        await channel.close()
+
+
+async def test_pings_of_the_server_are_answered() -> None:
+    answered = asyncio.Event()
+
+    async def pinging(socket: ServerConnection) -> None:
+        await (await socket.ping(b"there?"))
+        answered.set()
+        await socket.wait_closed()
+
+    async with library(pinging) as url, line_to(url), asyncio.timeout(20):
+        await answered.wait()
+
+
+@pytest.mark.parametrize(
+    ("frame", "code", "reason"),
+    [
+        (b"{}", 1003, "a message is a text frame, not a binary one (1003)"),
+        ("x" * 1025, 1009, "message is larger than the limit of 1024 bytes"),
+    ],
+    ids=["binary", "too large"],
+)
+async def test_w05_w16_what_a_server_must_not_send_ends_the_line_with_a_code(
+    frame: bytes | str, code: int, reason: str
+) -> None:
+    codes: list[Any] = []
+
+    async def sending(socket: ServerConnection) -> None:
+        await socket.send('{"jsonrpc":"2.0","method":"%s"}' % ("n" * (1024 - 29)))
+        await socket.send(frame)
+        await socket.send('{"jsonrpc":"2.0","method":"unheard"}')
+        await socket.wait_closed()
+        codes.append(socket.close_code)
+
+    settings = Settings(ws_message_size_limit=1024)
+    async with library(sending) as url, line_to(url, settings=settings) as (_, recorder):
+        await until(lambda: recorder.ends and codes)
+        assert recorder.methods == ["n" * (1024 - 29)]
+        assert recorder.ends[0].reason == reason
+        assert codes == [code]
+
+
+async def test_a_line_that_we_close_ends_with_1000_after_all_was_sent() -> None:
+    heard: list[Any] = []
+
+    async def listening(socket: ServerConnection) -> None:
+        heard.extend([message async for message in socket])
+        heard.append(socket.close_code)
+
+    async with library(listening) as url:
+        async with line_to(url) as (channel, recorder):
+            channel.send(Notification("n"))
+        await until(lambda: len(heard) == 2)
+        assert heard == ['{"jsonrpc":"2.0","method":"n"}', 1000]
+        assert recorder.ends[0].reason == "closed"
+
+
+async def test_a_slow_reader_gets_all_that_was_sent_and_the_end_in_good_order() -> None:
+    heard: list[Any] = []
+    closing = asyncio.Event()
+
+    async def slow(socket: ServerConnection) -> None:
+        socket.transport.pause_reading()
+        await closing.wait()
+        socket.transport.resume_reading()
+        heard.extend([len(message) async for message in socket])
+        heard.append(socket.close_code)
+
+    async with library(slow, max_size=None) as url, line_to(url) as (channel, recorder):
+        channel.send(Notification("n", {"x": "x" * (24 << 20)}))  # more than the system keeps for anybody
+        ended = asyncio.ensure_future(channel.close())
+        await turns()
+        assert recorder.ends == []
+        closing.set()
+        await ended
+        await until(lambda: len(heard) == 2)
+        assert heard[0] > 24 << 20
+        assert heard[1] == 1000
+
+
+async def test_a_connection_that_breaks_is_told() -> None:
+    async def breaking(socket: ServerConnection) -> None:
+        socket.transport.abort()
+        await socket.wait_closed()
+
+    async with library(breaking) as url, line_to(url) as (_, recorder):
+        await until(lambda: recorder.ends)
+        assert "connection" in recorder.ends[0].reason
+
+
+# --- proxies ---------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def proxy(status: bytes = b"HTTP/1.1 200 Fine") -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A proxy that tunnels, if its status says so; gives its address, and what it was asked."""
+    asked: list[bytes] = []
+    tasks: set[Any] = set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(status + b"\r\n\r\n" if status.startswith(b"H") else status)
+        if b" 200 " not in status:
+            writer.close()
+            return
+        host, port = asked[0].split()[1].decode().rsplit(":", 1)
+        there = await asyncio.open_connection(host, int(port))
+        tasks.update(asyncio.ensure_future(pump(*pair)) for pair in ((reader, there[1]), (there[0], writer)))
+
+    async with await asyncio.start_server(met, "127.0.0.1", 0) as server:
+        yield f"http://me:w%20rd@127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+        if tasks:
+            await asyncio.wait(tasks, timeout=20)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["ws", "wss"])
+async def test_a_proxy_is_asked_for_a_tunnel(tls: bool) -> None:
+    heard: list[Any] = []
+
+    async def listening(socket: ServerConnection) -> None:
+        heard.extend([message async for message in socket])
+
+    options: dict[str, Any] = {"ssl": server_tls()} if tls else {}
+    async with library(listening, **options) as url, proxy() as (place, asked):
+        async with line_to(url, proxy=place, tls=client_tls() if tls else None) as (channel, _):
+            channel.send(Notification("n"))
+        await until(lambda: heard)
+    where = url.split("/")[2].encode()
+    assert asked[0].startswith(b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n" % (where, where))
+    assert b"Proxy-Authorization: Basic bWU6dyByZA==\r\n" in asked[0]
+
+
+async def test_a_server_behind_a_proxy_has_to_be_trusted_too() -> None:
+    async with library(until_closed, ssl=server_tls()) as url, proxy() as (place, _):
+        assert "its certificate is not to be trusted" in await refusal(url, proxy=place)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(b"HTTP/1.1 407 Who are you?", "407 Who are you?"), (b"", "nothing"), (b"x" * 17_000, "too much")],
+    ids=["refusing", "mute", "chatty"],
+)
+async def test_a_proxy_that_has_no_tunnel_to_give(status: bytes, said: str) -> None:
+    async with proxy(status) as (place, _):
+        why = await refusal("ws://example.org/", proxy=place)
+        assert why.startswith("cannot reach ws://example.org:80/: the proxy at 127.0.0.1:")
+        assert said in why
