@@ -3,6 +3,7 @@
 #   make check   format, lint, types, imports        make bench   cost per request, beside peers (PYTHON=… picks the CPython)
 #                                                                  or beside one of our own commits (BASE=…)
 #   make fuzz    a longer run of the fuzzers         make rows    acceptance rows that no test names yet
+#   make conformance, make conformance-old    the official suite, scenario by scenario; the second is suite 0.1.16
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -10,7 +11,7 @@ PEERS  := .peers
 PIP    := -m pip install --quiet --disable-pip-version-check
 JOBS   ?= auto
 
-.PHONY: demo test check bench fuzz rows docs clean
+.PHONY: demo test check bench fuzz rows docs conformance conformance-old clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -61,6 +62,12 @@ fuzz: $(VENV)/.ready
 
 rows:
 	@$(PYTHON) tools/rows.py
+
+conformance: $(PEERS)/node/.ready
+	@$(BIN)/python -m tests.conformance.run
+
+conformance-old: $(PEERS)/node/.ready
+	@$(BIN)/python -m tests.conformance.run --old
 
 clean:
 	rm -rf $(VENV) $(PEERS) .cache .pytest_cache .ruff_cache .hypothesis

@@ -219,12 +219,12 @@ def light(effects: Path) -> list[str]:
     return [sys.executable, "-I", "-S", str(Path(__file__).parent / "spec" / "light_server.py"), str(effects)]
 
 
-def eventually(truth: Callable[[], Any], timeout: float = PATIENCE) -> Any:
+def eventually(truth: Callable[[], Any], timeout: float = PATIENCE, *, every: float = 0.005) -> Any:
     """Looks again and again until something is true; gives what it was."""
     deadline = time.monotonic() + timeout
     while not (found := truth()):
         assert time.monotonic() < deadline, f"not true within {timeout} s"
-        time.sleep(0.005)
+        time.sleep(every)
     return found
 
 

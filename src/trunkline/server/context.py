@@ -181,9 +181,10 @@ class Context:
 
     def close_stream(self) -> None:
         """Lets the client go, on a transport whose answers are streams, and has it come back for the rest: for calls
-        that take long. Nothing is lost by that; other transports need none of it."""
+        that take long. Nothing is lost by that; other transports need none of it. A client of a revision before
+        2025-11-25 stays, since the beginning of a stream does not tell it where to go on."""
         stream = self._call.origin.stream
-        if stream is not None:
+        if stream is not None and self.revision >= Revision.V2025_11_25:
             self._connection.post(stream.close_stream)
 
     # --- asking --------------------------------------------------------------------------------

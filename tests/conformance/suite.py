@@ -1,0 +1,108 @@
+"""The official conformance suite: what it requires, how it is run, and what it found.
+
+It is run from where it is installed, by the node of this environment, and needs no network.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from tests.official import NODE, NPM_FOLDER, ROOT
+
+Leg = Literal["server", "client"]
+Check = dict[str, Any]
+
+SUITE = NPM_FOLDER / "node_modules/@modelcontextprotocol/conformance"
+OLD_SUITE = NPM_FOLDER / "node_modules/conformance-0.1.16"
+FIXTURES = ROOT / "conformance"
+OUR_CLIENT = "conformance/client"  # from the root, since the suite cuts a command at blanks
+REVISIONS = ("2025-11-25",)
+OLD_SERVER_SCENARIOS = 32
+NEEDS_AUTHORIZATION = "auth/"  # what the names of such scenarios begin with
+
+CLIENT_PATIENCE = 30_000  # milliseconds that the suite gives a client; ours gives up before
+RUN_PATIENCE = 60.0  # seconds for a whole run
+END_PATIENCE = 10.0  # seconds for our server to end
+
+# The fixtures are run by the python of these tests, which their first line finds; at full speed, since other tests
+# measure what is covered.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("COV")} | {
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+}
+
+
+class Run(NamedTuple):
+    """How a run ended, and the checks of each scenario that wrote some."""
+
+    status: int
+    said: str
+    checks: dict[str, list[Check]]
+
+
+def required(revision: str, leg: Leg) -> list[str]:
+    """Every scenario of a revision's requirement set; those that are not scored, too."""
+    file = SUITE / f"requirements/{revision}.yaml"
+    assert file.exists(), f"the suite is missing: `make {NPM_FOLDER.relative_to(ROOT)}/.ready` installs it"
+    text = file.read_text("utf-8")
+    scored = re.search(rf"^{leg}:\n((?:  - \S+\n)+)", text, re.MULTILINE)
+    assert scored is not None, f"{file.name} has no list of {leg} scenarios"
+    unscored = re.findall(r"^  - scenario: (\S+)\n    leg: (\w+)$", text, re.MULTILINE)
+    return [*re.findall(r"- (\S+)", scored[1]), *(name for name, side in unscored if side == leg)]
+
+
+def playable(revision: str) -> list[str]:
+    """The scenarios for clients that need no authorization."""
+    return [name for name in required(revision, "client") if not name.startswith(NEEDS_AUTHORIZATION)]
+
+
+def playable_before() -> list[str]:
+    """Those of them that suite 0.1.16 has already."""
+    return [name for name in playable("2025-11-25") if name != "json-schema-2020-12-preservation"]
+
+
+def run(leg: Leg, *arguments: str, output: Path, suite: Path = SUITE) -> Run:
+    """Runs the suite, and reads what it wrote."""
+    command = [NODE, suite / "dist/index.js", leg, *arguments, "--output-dir", output]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=RUN_PATIENCE, check=False
+    )
+    return Run(ended.returncode, ended.stdout + ended.stderr, _written(output, leg))
+
+
+def run_client(scenario: str, *arguments: str, output: Path, client: str = OUR_CLIENT, suite: Path = SUITE) -> Run:
+    """Has a client play one scenario by itself: only then do its exit status and its time count."""
+    options = ["--command", f"exec {client}", "--scenario", scenario, "--timeout", str(CLIENT_PATIENCE)]
+    return run("client", *options, *arguments, output=output, suite=suite)
+
+
+def _written(output: Path, leg: Leg) -> dict[str, list[Check]]:
+    """The checks by scenario. The folder of each has its name and the time, and says if it is one for servers."""
+    found = {}
+    for file in sorted(output.rglob("checks.json")):
+        folder = str(file.parent.relative_to(output))
+        name = re.sub(r"-\d{4}-\d\d-\d\dT[\d-]+Z$", "", folder)
+        found[name.removeprefix("server-") if leg == "server" else name] = json.loads(file.read_text("utf-8"))
+    return found
+
+
+@contextmanager
+def serving(script: Path = FIXTURES / "server") -> Iterator[str]:
+    """The URL of a server in a process of its own, on a port that the system chose."""
+    command = [sys.executable, script, "0"]
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            first = process.stderr.readline()
+            found = re.search(r"http://127\.0\.0\.1:(\d+)(/\w+)$", first.strip())
+            assert found is not None, f"no address: {first}{process.stderr.read()}"
+            yield f"http://localhost:{found[1]}{found[2]}"
+        finally:
+            process.terminate()
+            _, said = process.communicate(timeout=END_PATIENCE)
+    assert process.returncode == 0, said

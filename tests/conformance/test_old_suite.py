@@ -1,0 +1,21 @@
+"""Suite 0.1.16, which many are measured by still. It has no requirement sets."""
+
+from pathlib import Path
+
+import pytest
+from tests.conformance.gate import old_complaints
+from tests.conformance.suite import OLD_SERVER_SCENARIOS, OLD_SUITE, playable_before, run, run_client
+
+
+def test_z08_the_old_suite_is_content_with_the_server(url: str, tmp_path: Path) -> None:
+    outcome = run("server", "--url", url, "--suite", "all", output=tmp_path, suite=OLD_SUITE)
+    told = {name: old_complaints(name, checks) for name, checks in outcome.checks.items()}
+    assert {name: words for name, words in told.items() if words} == {}
+    assert (outcome.status, len(told)) == (0, OLD_SERVER_SCENARIOS), outcome.said
+
+
+@pytest.mark.parametrize("scenario", playable_before())
+def test_z08_the_old_suite_is_content_with_the_client(scenario: str, tmp_path: Path) -> None:
+    outcome = run_client(scenario, output=tmp_path, suite=OLD_SUITE)
+    assert outcome.status == 0, outcome.said
+    assert old_complaints(scenario, outcome.checks.get(scenario)) == []

@@ -1,0 +1,37 @@
+"""A handler may let the client go while it works; never one that would not find its way back."""
+
+import pytest
+from tests.unit.transports.http.asgi import call, hosted
+
+from trunkline import Context, Server
+
+
+def rambler() -> Server:
+    server = Server("rambler")
+
+    @server.tool
+    async def ramble(ctx: Context) -> str:
+        ctx.close_stream()
+        await ctx.progress(1)
+        return "done"
+
+    return server
+
+
+@pytest.mark.parametrize("revision", ["2025-03-26", "2025-06-18"])
+async def test_w06_a_client_whose_streams_begin_without_a_position_is_not_let_go(revision: str) -> None:
+    async with hosted(rambler()) as host:
+        ident = await host.session(revision)
+        answer = await host.ask("POST", call("ramble"), mcp_session_id=ident, mcp_protocol_version=revision)
+    assert answer.json["result"]["content"] == [{"type": "text", "text": "done"}]
+
+
+async def test_w06_a_client_that_is_let_go_before_anything_was_said_finds_everything_later() -> None:
+    async with hosted(rambler()) as host:
+        ident = await host.session()
+        headers = {"mcp_session_id": ident, "mcp_protocol_version": "2025-11-25"}
+        answer = await host.ask("POST", call("ramble"), **headers)
+        position = await answer.event()
+        assert (answer.ended, position.data) == (True, b"")
+        again = await host.ask("GET", last_event_id=position.id, **headers)
+        assert (await again.message())["result"]["structuredContent"] == {"result": "done"}
