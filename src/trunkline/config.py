@@ -7,13 +7,14 @@ A setting is a field. `Settings.load` takes it from keyword arguments, from envi
 import os
 from collections.abc import Iterable, Mapping
 from os import PathLike
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from trunkline.errors import ConfigError
 
-__all__ = ["OnDuplicate", "Settings", "inherited_environment"]
+__all__ = ["OnDuplicate", "Settings", "inherited_environment", "proxy_for"]
 
 OnDuplicate = Literal["error", "replace", "warn"]
 
@@ -21,6 +22,7 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 _SMALLEST_MESSAGE: Final = 1 * KIB
 _LARGEST_MESSAGE: Final = 100 * MIB
+SHORTEST_KEY: Final = 32  # bytes: what the keys made of it have
 _PREFIX: Final = "TRUNKLINE_"
 _MAY_BE_ZERO: Final = frozenset({"backoff_jitter", "max_retries", "restart_intensity"})
 _YES_NO: Final = {
@@ -33,6 +35,15 @@ _YES_NO: Final = {
     "no": False,
     "off": False,
 }
+
+
+class _Secret(str):
+    """A text that is not shown by chance, in a log or a traceback."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'…'"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -80,6 +91,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     stream_keepalive: float = 15.0  # of silence on a stream, until it is sent a comment
     body_timeout: float | None = 30.0  # for the body of a request to arrive
 
+    # State of a request that its client carries, sealed, from 2026-07-28 on.
+    state_lifetime: float = 600.0  # for the client to come back with what it was asked for
+    state_keys: tuple[str, ...] = ()  # random texts of 32 bytes or more: the first seals, all open; or one is made up
+
     # How a client keeps its line.
     auto_reconnect: bool = True
     max_retries: int | None = None  # attempts in a row to reach a server again; None: as often as it takes
@@ -117,6 +132,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         """Refuses what cannot work, saying what can."""
         for name in self.__struct_fields__:
             self._check(name, getattr(self, name))
+        force_setattr(self, "state_keys", tuple(_Secret(key) for key in self.state_keys))
         if self.page_size > self.max_page_size:
             raise ConfigError(f"page_size {self.page_size} is above max_page_size {self.max_page_size}")
         if self.unsent_high > self.unsent_limit:
@@ -125,14 +141,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     def _check(self, name: str, value: Any) -> None:
         if name.endswith("_size_limit") and not _SMALLEST_MESSAGE <= value <= _LARGEST_MESSAGE:
             raise ConfigError(f"{name} must be from {_SMALLEST_MESSAGE} (1 KiB) to {_LARGEST_MESSAGE} (100 MiB)")
-        if isinstance(value, str) and name != "on_duplicate":
-            raise ConfigError(f"{name} must be a list of names, not the text {value!r}")
-        if isinstance(value, list | tuple):
-            return
-        if name == "on_duplicate":
+        if name == "state_keys":
+            _check_keys(value)
+        elif name == "on_duplicate":
             if value not in get_args(OnDuplicate):
                 raise ConfigError(f"on_duplicate must be one of {', '.join(get_args(OnDuplicate))}, not {value!r}")
-        elif name in _MAY_BE_ZERO and value == 0:
+        elif isinstance(value, str):
+            raise ConfigError(f"{name} must be a list of names, not the text {value!r}")
+        elif isinstance(value, list | tuple) or (name in _MAY_BE_ZERO and value == 0):
             return
         elif not isinstance(value, bool) and value is not None and value <= 0:
             raise ConfigError(f"{name} must be above 0, not {value!r}")
@@ -142,14 +158,23 @@ class Settings(Struct, frozen=True, kw_only=True):
         cls, path: str | PathLike[str] | None = None, *, environ: Mapping[str, str] | None = None, **overrides: Any
     ) -> "Settings":
         """Settings from a file, the environment and keyword arguments; the last named wins."""
-        found = dict(_from_file(path)) if path is not None else {}
+        found: dict[str, Any] = dict(_from_file(path)) if path is not None else {}
         found.update(_from_environment(os.environ if environ is None else environ))
         found.update(overrides)
-        found = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+        found |= {name: tuple(cast("list[Any]", value)) for name, value in found.items() if isinstance(value, list)}
         known = sorted(cls.__struct_fields__)
         if unknown := sorted(found.keys() - set(known)):
             raise ConfigError(f"unknown setting {unknown[0]!r}; the settings are {', '.join(known)}")
         return cls(**found)
+
+
+def _check_keys(keys: Any) -> None:
+    """Says what is wrong with keys without showing any."""
+    if isinstance(keys, str):
+        raise ConfigError("state_keys must be a list of keys, not a text")
+    for position, key in enumerate(keys):
+        if not isinstance(key, str) or len(key.encode()) < SHORTEST_KEY:
+            raise ConfigError(f"state_keys[{position}] must be a text of at least {SHORTEST_KEY} bytes")
 
 
 _INHERITED: Final = frozenset(
@@ -172,6 +197,58 @@ def inherited_environment(also: Iterable[str] = ()) -> dict[str, str]:
         if name in named
         or ((name in _INHERITED or name.startswith("LC_")) and not value.startswith("()"))  # a shell's function
     }
+
+
+def proxy_for(url: str, environ: Mapping[str, str] | None = None) -> str | None:
+    """The proxy that the environment names for an address; None if there is none, or the address is excepted. This
+    machine itself always is. Names in lower case come first."""
+    from urllib.parse import urlsplit
+
+    found = dict(os.environ if environ is None else environ)
+    if "REQUEST_METHOD" in found:  # a CGI script: there HTTP_PROXY is a header that the caller has made up
+        found.pop("HTTP_PROXY", None)
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or {"https": 443}.get(parts.scheme, 80)
+    named = (found.get(name) for base in (f"{parts.scheme}_proxy", "all_proxy") for name in (base, base.upper()))
+    proxy = next(filter(None, named), None)
+    if proxy is None or _excepted(host, port, found.get("no_proxy") or found.get("NO_PROXY") or ""):
+        return None
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if not proxy.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"the environment names a proxy of the kind {proxy.partition('://')[0]!r}; only http:// works"
+        )
+    return proxy
+
+
+def _excepted(host: str, port: int, exceptions: str) -> bool:
+    named = filter(None, (part.strip().lower() for part in exceptions.split(",")))
+    return (
+        host == "localhost"
+        or _in_network(host, "127.0.0.0/8")
+        or host == "::1"
+        or any(_covers(exception, host, port) for exception in named)
+    )
+
+
+def _covers(exception: str, host: str, port: int) -> bool:
+    """Whether an exception means a host: it is a name with all below it, with or without a port, or a network."""
+    if exception == "*" or _in_network(host, exception):
+        return True
+    name, _, only = exception.rpartition(":")
+    if ":" not in host and only.isdecimal():
+        exception = name if int(only) == port else ""
+    bare = exception.removeprefix("*").removeprefix(".")
+    return bool(bare) and (host == bare or host.endswith(f".{bare}"))
+
+
+def _in_network(host: str, network: str) -> bool:
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
 
 
 def _from_file(path: str | PathLike[str]) -> dict[str, Any]:

@@ -5,8 +5,8 @@
     │   ├── ParseError               -32700
     │   ├── InvalidRequest           -32600
     │   │   ├── WrongPhase               not now: not initialized, initialized already, closed
-    │   │   ├── MessageTooLarge
-    │   │   └── RequestIdConflict
+    │   │   ├── MessageTooLarge, RequestIdConflict
+    │   │   └── HeaderMismatch, MissingCapability, UnsupportedVersion     -32020 to -32022, from 2026-07-28 on
     │   ├── MethodNotFound           -32601
     │   │   └── CapabilityNotSupported
     │   ├── InvalidParams            -32602
@@ -18,17 +18,14 @@
     │   ├── UrlElicitationRequired   -32042, in 2025-11-25 only
     │   ├── InternalError            -32603: our own fault, said without details
     │   │   └── RequestTimeout
-    │   │       └── ConnectionTimeout    and no ping is answered either
-    │   │           └── TimeoutReconnecting
+    │   │       └── ConnectionTimeout, TimeoutReconnecting     and no ping is answered either
     │   └── Refusal                  1001 and up: understood, and declined
     ├── ToolError                a tool failed and wants the model to read why
     ├── PeerError                the peer told us: its code, message and data
     │   ├── ToolFailed               a tool that was called says that it failed
     │   └── BadAnswer                an answer that breaks its method's type, or its tool's schema
     ├── MisuseError              our caller got it wrong
-    │   ├── RegistrationError, DuplicateEntry, NotRegistered
-    │   ├── TemplateError
-    │   └── ConfigError
+    │   └── RegistrationError, DuplicateEntry, NotRegistered, TemplateError, ConfigError
     ├── TransportError           the line broke
     │   ├── HandshakeFailed          no conversation came about, and why
     │   └── ConnectionClosed         the line is closed; what is known of the peer's end
@@ -46,14 +43,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 __all__ = [
-    "BadAnswer", "CapabilityNotSupported", "CompletionNotFound", "ConfigError", "ConnectionClosed",
-    "ConnectionTimeout", "CursorExpired", "Degraded", "DuplicateEntry", "HandshakeFailed", "InternalError",
+    "BadAnswer", "CapabilityNotSupported", "CompletionNotFound", "ConfigError", "ConnectionClosed", "ConnectionTimeout",
+    "CursorExpired", "Degraded", "DuplicateEntry", "HandshakeFailed", "HeaderMismatch", "InternalError",
     "InvalidArguments", "InvalidCursor", "InvalidPageSize", "InvalidParams", "InvalidRequest", "InvalidUri",
-    "MessageTooLarge", "MethodNotFound", "MisuseError", "NotRegistered", "OutcomeUnknown", "PageSizeTooLarge",
-    "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal", "RegistrationError", "RequestIdConflict",
-    "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound", "RetriesExhausted", "StoreError",
+    "MessageTooLarge", "MethodNotFound", "MissingCapability", "MisuseError", "NotRegistered", "OutcomeUnknown",
+    "PageSizeTooLarge", "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal", "RegistrationError",
+    "RequestIdConflict", "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound", "RetriesExhausted", "StoreError",
     "SupervisionError", "TemplateError", "TimeoutReconnecting", "ToolError", "ToolFailed", "ToolNotFound",
-    "TransportError", "TrunklineError", "UrlElicitationRequired", "WrongPhase",
+    "TransportError", "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase",
 ]  # fmt: skip
 
 
@@ -113,10 +110,8 @@ class MessageTooLarge(InvalidRequest):
     kind = "message_size_exceeds_maximum"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"message is larger than the limit of {limit} bytes",
-            data={"maxSize": limit, "unit": "bytes", "maxSizeReadable": _readable(limit)},
-        )
+        data = {"maxSize": limit, "unit": "bytes", "maxSizeReadable": _readable(limit)}
+        super().__init__(f"message is larger than the limit of {limit} bytes", data=data)
 
 
 class RequestIdConflict(InvalidRequest):
@@ -126,6 +121,39 @@ class RequestIdConflict(InvalidRequest):
 
     def __init__(self, request_id: int | str) -> None:
         super().__init__(f"request id {request_id!r} is already in use", data={"id": request_id})
+
+
+class HeaderMismatch(InvalidRequest):
+    """An HTTP header that should repeat what the request says, and is missing, broken or different."""
+
+    code = -32020
+    kind = "header_mismatch"
+
+
+class MissingCapability(InvalidRequest):
+    """A request that cannot be done without capabilities of its client, such as `sampling.tools`."""
+
+    code = -32021
+    kind = "missing_client_capability"
+
+    def __init__(self, *paths: str) -> None:
+        required: dict[str, Any] = {}
+        for path in paths:
+            inner = required
+            for name in path.split("."):
+                inner = inner.setdefault(name, {})
+        super().__init__(f"the client must declare {', '.join(paths)}", data={"requiredCapabilities": required})
+
+
+class UnsupportedVersion(InvalidRequest):
+    """A request of a revision that is not spoken here."""
+
+    code = -32022
+    kind = "unsupported_protocol_version"
+
+    def __init__(self, requested: str, supported: Sequence[str]) -> None:
+        data = {"supported": list(supported), "requested": requested}
+        super().__init__(f"protocol version {requested[:40]!r} is not supported", data=data)
 
 
 class MethodNotFound(ProtocolError):
@@ -144,11 +172,8 @@ class CapabilityNotSupported(MethodNotFound):
     kind = "capability_not_supported"
 
     def __init__(self, method: str, capability: str) -> None:
-        super().__init__(
-            method,
-            message=f"method {method!r} needs the capability {capability!r}, which was not negotiated",
-            data={"capability": capability},
-        )
+        message = f"method {method!r} needs the capability {capability!r}, which was not negotiated"
+        super().__init__(method, message=message, data={"capability": capability})
 
 
 class InvalidParams(ProtocolError):
@@ -267,10 +292,8 @@ class UrlElicitationRequired(ProtocolError):
     kind = "url_elicitation_required"
 
     def __init__(self, elicitations: Sequence[Mapping[str, Any]], message: str | None = None) -> None:
-        super().__init__(
-            message or "the user must complete a step in a browser first",
-            data={"elicitations": [dict(e) for e in elicitations]},
-        )
+        data = {"elicitations": [dict(e) for e in elicitations]}
+        super().__init__(message or "the user must complete a step in a browser first", data=data)
 
     @classmethod
     def of(cls, *steps: tuple[str, str], message: str | None = None) -> "UrlElicitationRequired":
@@ -286,9 +309,6 @@ class UrlElicitationRequired(ProtocolError):
 
 class InternalError(ProtocolError):
     """Our own fault. The peer gets a sentence and an id; the operator finds the rest under that id."""
-
-    code = -32603
-    kind = "internal_error"
 
 
 class RequestTimeout(InternalError):
@@ -399,11 +419,8 @@ class DuplicateEntry(RegistrationError):
     """A second entry under a name that is taken."""
 
     def __init__(self, what: str, key: str) -> None:
-        super().__init__(
-            f"{what} {key!r} is registered already; remove it first, or construct the server with "
-            f"on_duplicate='replace' or 'warn'",
-            kind=f"{what}_already_exists",
-        )
+        advice = "remove it first, or construct the server with on_duplicate='replace' or 'warn'"
+        super().__init__(f"{what} {key!r} is registered already; {advice}", kind=f"{what}_already_exists")
 
 
 class NotRegistered(MisuseError, KeyError):
@@ -443,11 +460,12 @@ class HandshakeFailed(TransportError):
 class ConnectionClosed(TransportError):
     """The line to the peer is closed. Of a peer that was a process of ours it is known how that ended."""
 
-    def __init__(self, message: str, *, status: int | None = None, last_words: str = "") -> None:
+    def __init__(self, message: str, *, status: int | None = None, last_words: str = "", reached: bool = True) -> None:
         super().__init__(f"{message}\nIts last words:\n{last_words}" if last_words else message)
         self.message = message
         self.status = status  # what the process ended with; of a signal, its number below zero
         self.last_words = last_words  # the end of what the process wrote to standard error
+        self.reached = reached  # whether what was asked may have reached the peer
 
 
 class OutcomeUnknown(ConnectionClosed):

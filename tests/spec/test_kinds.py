@@ -123,12 +123,16 @@ FOUNDING = """
 OURS = {  # kinds that the founding documents have no row for
     "already_initialized",
     "connection_timeout",
+    "header_mismatch",
     "illegal_transition",
     "invalid_content",
+    "invalid_request_state",
+    "missing_client_capability",
     "progress_value_invalid",
     "refused",
     "request_id_conflict",
     "timeout_reconnecting",
+    "unsupported_protocol_version",
 }
 
 

@@ -1,10 +1,12 @@
 """Settings: their defaults, their bounds, and where they come from."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
+from rich.pretty import pretty_repr
 
 from trunkline import Settings
 from trunkline.errors import ConfigError
@@ -100,3 +102,33 @@ def test_variables_and_names_that_make_no_sense_are_refused_by_name(tmp_path: Pa
         Settings.load(file, environ={})
     with pytest.raises(ConfigError, match="cannot read settings from"):
         Settings.load(tmp_path / "nowhere.toml", environ={})
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+KEYS = ("0123456789abcdef0123456789abcdef", "ä" * 16)
+
+
+def test_keys_are_texts_as_they_stand_from_the_environment_and_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(f"state_keys = {list(KEYS)!r}", "utf-8")
+    assert Settings.load(file, environ={}).state_keys == KEYS
+    assert Settings.load(environ={"TRUNKLINE_STATE_KEYS": f" {KEYS[0]}, {KEYS[1]},"}).state_keys == KEYS
+
+
+def test_keys_are_not_shown() -> None:
+    settings = replace(Settings(state_keys=KEYS), page_size=1)
+    shown = [repr(settings), str(settings), f"{settings.state_keys}", pretty_repr(settings)]
+    shown.append(repr(pickle.loads(pickle.dumps(settings))))
+    assert [key for key in KEYS for text in shown if key in text] == []
+    assert "".join(settings.state_keys) == "".join(KEYS)
+
+
+BAD_KEYS = ["tooshort", KEYS[0], ["tooshort"], [KEYS[0], KEYS[1][1:]], [KEYS[0].encode()]]
+
+
+@pytest.mark.parametrize("keys", BAD_KEYS, ids=str)
+def test_keys_that_are_none_are_refused_without_being_shown(keys: Any) -> None:
+    said = r"^state_keys(\[[01]\] must be a text of at least 32 bytes| must be a list of keys, not a text)$"
+    with pytest.raises(ConfigError, match=said):
+        Settings(state_keys=keys)

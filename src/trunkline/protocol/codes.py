@@ -15,6 +15,9 @@ __all__ = ["CODES", "code_of", "error_object"]
 
 CODES: Final[Mapping[str, tuple[tuple[Revision, int], ...]]] = {
     # kind: (from this revision on, that code), the newest first
+    "header_mismatch": ((Revision.V2026_07_28, -32020), (Revision.V2024_11_05, -32600)),
+    "missing_client_capability": ((Revision.V2026_07_28, -32021), (Revision.V2024_11_05, -32600)),
+    "unsupported_protocol_version": ((Revision.V2026_07_28, -32022), (Revision.V2024_11_05, -32600)),
     "resource_not_found": ((Revision.V2026_07_28, -32602), (Revision.V2024_11_05, -32002)),
     "url_elicitation_required": (
         (Revision.V2026_07_28, -32603),

@@ -6,11 +6,14 @@ import pytest
 
 from trunkline import errors
 from trunkline.errors import (
+    HeaderMismatch,
     InvalidParams,
     MethodNotFound,
+    MissingCapability,
     ProtocolError,
     Refusal,
     ResourceNotFound,
+    UnsupportedVersion,
     UrlElicitationRequired,
 )
 from trunkline.protocol.codes import CODES, code_of, error_object
@@ -29,6 +32,9 @@ STANDARD = {-32700, -32600, -32601, -32602, -32603}
         (InvalidParams("no"), [-32602] * 5),
         (MethodNotFound("a"), [-32601] * 5),
         (Refusal(1008, "not now"), [1008] * 5),
+        (HeaderMismatch("no"), [-32600] * 4 + [-32020]),
+        (MissingCapability("roots"), [-32600] * 4 + [-32021]),
+        (UnsupportedVersion("1", ["2026-07-28"]), [-32600] * 4 + [-32022]),
     ],
 )
 def test_an_error_has_the_code_of_the_revision_that_is_spoken(error: ProtocolError, codes: list[int]) -> None:
@@ -39,6 +45,20 @@ def test_an_error_goes_out_with_its_sentence_and_its_kind() -> None:
     sent = error_object(ResourceNotFound("a://b"), Revision.V2025_11_25)
     data = {"kind": "resource_not_found", "uri": "a://b"}
     assert sent == ErrorObject(-32002, "there is no resource at 'a://b'", data)
+
+
+def test_a_client_is_told_which_capabilities_are_missing_as_it_would_declare_them() -> None:
+    error = MissingCapability("sampling.tools", "sampling.context", "roots")
+    required = {"sampling": {"tools": {}, "context": {}}, "roots": {}}
+    assert error.data == {"kind": "missing_client_capability", "requiredCapabilities": required}
+    assert error.message == "the client must declare sampling.tools, sampling.context, roots"
+
+
+def test_a_client_is_told_which_versions_it_could_ask_for() -> None:
+    error = UnsupportedVersion("1" * 1000, ["2026-07-28", "2025-11-25"])
+    said = {"supported": ["2026-07-28", "2025-11-25"], "requested": "1" * 1000}
+    assert error.data == {"kind": "unsupported_protocol_version", **said}
+    assert error.message == f"protocol version '{'1' * 40}' is not supported"
 
 
 def protocol_errors(of: type[ProtocolError] = ProtocolError) -> Iterator[type[ProtocolError]]:

@@ -1,0 +1,382 @@
+"""What of a request is repeated in HTTP headers."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis.strategies import booleans, characters, integers, one_of, text
+
+from trunkline.protocol.headers import (
+    LARGEST_INTEGER,
+    InvalidAnnotation,
+    InvalidValue,
+    Mirror,
+    annotations,
+    decode,
+    encode,
+    headers_for,
+    mirrored,
+    mismatch,
+    param_mismatch,
+    routing,
+)
+
+REGION = Mirror(("region",), "Mcp-Param-Region", "string")
+COUNT = Mirror(("count",), "Mcp-Param-Count", "integer")
+DRY = Mirror(("options", "dry"), "Mcp-Param-Dry", "boolean")
+
+
+def schema(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+def marked(name: Any = "Region", **more: Any) -> dict[str, Any]:
+    return {"type": "string", "x-mcp-header": name, **more}
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "header"),
+    [
+        ("us-west1", "us-west1"),
+        ("us west 1", "us west 1"),
+        ("", ""),
+        ("file:///a%20b?c=1", "file:///a%20b?c=1"),
+        ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
+        (" padded ", "=?base64?IHBhZGRlZCA=?="),
+        (" us-west1", "=?base64?IHVzLXdlc3Qx?="),
+        ("us-west1 ", "=?base64?dXMtd2VzdDEg?="),
+        ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
+        ("line1\r\nline2", "=?base64?bGluZTENCmxpbmUy?="),
+        ("\tindented", "=?base64?CWluZGVudGVk?="),
+        ("a\tb", "=?base64?YQli?="),
+        ("\x7f", "=?base64?fw==?="),
+        ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
+        ("=?base64?=", "=?base64?PT9iYXNlNjQ/PQ==?="),
+        ("=?base64?open", "=?base64?open"),
+        ("=?BASE64?SGVsbG8=?=", "=?BASE64?SGVsbG8=?="),
+        (42, "42"),
+        (-7, "-7"),
+        (42.0, "42"),
+        (LARGEST_INTEGER, "9007199254740991"),
+        (-LARGEST_INTEGER, "-9007199254740991"),
+        (True, "true"),
+        (False, "false"),
+    ],
+)
+def test_a_value_is_written_plainly_if_it_can_be_and_in_base64_if_not(value: object, header: str) -> None:
+    assert encode(value) == header
+
+
+@pytest.mark.parametrize("value", [None, 1.5, float("inf"), float("nan"), [], {}, ["a"]], ids=repr)
+def test_what_is_no_string_integer_or_boolean_has_no_header(value: object) -> None:
+    assert encode(value) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [LARGEST_INTEGER + 1, -LARGEST_INTEGER - 1, 10**5000, 1e300],
+    ids=lambda v: f"{v:.1e}"[:9] if isinstance(v, float) else hex(v)[:20],
+)
+def test_an_integer_that_some_would_read_as_another_is_refused(value: float) -> None:
+    with pytest.raises(InvalidValue, match=r"within ±\(2\*\*53 - 1\)"):
+        encode(value)
+
+
+def test_text_that_is_no_unicode_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="surrogate"):
+        encode("\ud800")
+
+
+@given(one_of(text(characters(exclude_categories=["Cs"])), integers(-LARGEST_INTEGER, LARGEST_INTEGER), booleans()))
+def test_every_value_comes_back_from_a_header_of_plain_characters(value: str | int | bool) -> None:
+    header = encode(value)
+    assert header is not None
+    assert all(" " <= c <= "~" for c in header)
+    assert header == header.strip()
+    assert decode(f" \t{header}\t ") == (value if isinstance(value, str) else str(value).lower())
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("=?base64?SGVsbG8=?=", "Hello"),
+        ("=?base64??=", ""),
+        ("SGVsbG8=", "SGVsbG8="),
+        ("SGVsbG8=?=", "SGVsbG8=?="),
+        ("=?base64?SGVsbG8=", "=?base64?SGVsbG8="),
+        ("=?BASE64?SGVsbG8=?=", "=?BASE64?SGVsbG8=?="),
+        ("=?base64?=", "=?base64?="),
+        ("a\tb", "a\tb"),
+        ("", ""),
+    ],
+)
+def test_only_what_has_both_markers_is_decoded(header: str, value: str) -> None:
+    assert decode(header) == value
+
+
+@pytest.mark.parametrize(
+    "inner", ["SGVsbG8", "SGVs!!!bG8=", "SGVsbG8==", "SGVsbG9=", "SGVs bG8=", "_-8=", "=", "gA==", "SGVsbG8=?=?=?"]
+)
+def test_broken_base64_is_refused(inner: str) -> None:
+    with pytest.raises(InvalidValue, match="broken base64"):
+        decode(f"=?base64?{inner}?=")
+
+
+@pytest.mark.parametrize("header", ["é", "a\nb", "a\0", "a\x7fb", "=?base64?\xe9?="])
+def test_characters_that_no_header_may_have_are_refused(header: str) -> None:
+    with pytest.raises(InvalidValue, match="characters"):
+        decode(header)
+
+
+# --- method and name ----------------------------------------------------------------------------
+
+NAMED = [
+    ("tools/call", {"name": "add", "uri": "no"}, "add"),
+    ("prompts/get", {"name": "greet"}, "greet"),
+    ("resources/read", {"uri": "file:///a", "name": "no"}, "file:///a"),
+    ("tasks/get", {"taskId": "t1"}, "t1"),
+    ("tasks/update", {"taskId": "t1"}, "t1"),
+    ("tasks/cancel", {"taskId": "t1"}, "t1"),
+]
+
+
+@pytest.mark.parametrize(("method", "params", "name"), NAMED)
+def test_what_a_request_is_about_is_repeated(method: str, params: dict[str, Any], name: str) -> None:
+    assert mirrored(method, params) == name
+    assert routing(method, params) == {"Mcp-Method": method, "Mcp-Name": name}
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [("tools/list", {"name": "x"}), ("tools/call", {}), ("tools/call", {"name": 5}), ("tools/call", None), ("a", None)],
+)
+def test_a_request_about_nothing_in_particular_has_no_name(method: str, params: dict[str, Any] | None) -> None:
+    assert mirrored(method, params) is None
+    assert routing(method, params) == {"Mcp-Method": method}
+
+
+def test_a_name_that_is_no_header_is_encoded() -> None:
+    assert routing("tools/call", {"name": "zählen"})["Mcp-Name"] == "=?base64?esOkaGxlbg==?="
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "name"), [*NAMED, ("tools/list", {}, None), ("tools/call", {"name": " ü"}, " ü")]
+)
+def test_what_a_client_writes_a_server_agrees_with(method: str, params: dict[str, Any], name: str | None) -> None:
+    headers = {header.lower(): f" {value}\t" for header, value in routing(method, params).items()}
+    assert mismatch(method, name, headers) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "headers", "said"),
+    [
+        ("tools/list", None, {}, "Mcp-Method is missing"),
+        ("tools/list", None, {"mcp-method": "tools/call"}, "Mcp-Method is not the method of the request"),
+        ("tools/list", None, {"mcp-method": "TOOLS/LIST"}, "Mcp-Method is not the method of the request"),
+        ("a", None, {"mcp-method": "=?base64?YQ==?="}, "Mcp-Method is not the method of the request"),
+        ("tools/call", "add", {"mcp-method": "tools/call"}, "Mcp-Name is missing, and params.name is there"),
+        ("tools/call", "add", {"mcp-method": "tools/call", "mcp-name": "Add"}, "Mcp-Name is not the same as params.name"),
+        ("tools/call", None, {"mcp-method": "tools/call", "mcp-name": "x"}, "Mcp-Name is there, and params.name is not"),
+        ("resources/read", "a:b", {"mcp-method": "resources/read", "mcp-name": "a:c"}, "Mcp-Name is not the same as params.uri"),
+        ("prompts/get", "a", {"mcp-method": "prompts/get", "mcp-name": "=?base64?YQ?="}, "Mcp-Name cannot be compared with params.name: it is broken base64"),
+        ("prompts/get", "é", {"mcp-method": "prompts/get", "mcp-name": "é"}, "Mcp-Name cannot be compared with params.name: it has characters that a header may not have"),
+        ("tasks/get", "1", {"mcp-method": "tasks/get", "mcp-name": "1.0"}, "Mcp-Name is not the same as params.taskId"),
+    ],
+)  # fmt: skip
+def test_a_request_that_contradicts_its_headers_is_told_how(
+    method: str, name: str | None, headers: dict[str, str], said: str
+) -> None:
+    assert mismatch(method, name, headers) == said
+
+
+@pytest.mark.parametrize(
+    ("method", "headers"),
+    [
+        ("tools/list", {"mcp-method": "tools/list", "mcp-name": "x"}),  # no method that has a name
+        ("tools/call", {"mcp-method": "tools/call"}),  # its params are broken, and that is said elsewhere
+    ],
+)
+def test_a_name_is_not_asked_for_where_the_body_has_none(method: str, headers: dict[str, str]) -> None:
+    assert mismatch(method, None, headers) is None
+
+
+# --- arguments of tools -------------------------------------------------------------------------
+
+
+def test_annotated_properties_are_found_however_deep() -> None:
+    given = schema(
+        region=marked(),
+        count=marked("Count", type="integer"),
+        options=schema(dry=marked("Dry", type="boolean")),
+        query={"type": "string"},
+        any=True,
+    )
+    assert annotations(given) == (REGION, COUNT, DRY)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"properties": []},
+        schema(a={"type": "string", "default": {"x-mcp-header": "A"}, "examples": [{"x-mcp-header": "A"}]}),
+        schema(**{"x-mcp-header": {"type": "string"}}),
+        {"type": "object", "required": ["x-mcp-header"], "$ref": "#/$defs/a"},
+    ],
+    ids=str,
+)
+def test_what_only_looks_like_an_annotation_is_none(given: dict[str, Any]) -> None:
+    assert annotations(given) == ()
+
+
+def test_a_header_may_be_called_like_another_of_the_protocol() -> None:
+    assert annotations(schema(a=marked("Method")))[0].header == "Mcp-Param-Method"
+
+
+@pytest.mark.parametrize("name", ["", None, 5, True, ["A"], {}], ids=repr)
+def test_an_annotation_is_a_text_that_is_not_empty(name: object) -> None:
+    with pytest.raises(InvalidAnnotation, match="x-mcp-header of 'a' must be a text that is not empty"):
+        annotations(schema(a=marked(name)))
+
+
+@pytest.mark.parametrize("name", ["My Region", "Region:Primary", "Région", "Region\t1", "Region\n", "a/b", '"a"', " "])
+def test_an_annotation_is_a_token(name: str) -> None:
+    with pytest.raises(
+        InvalidAnnotation, match="x-mcp-header of 'a' has characters that no header's name has"
+    ) as raised:
+        annotations(schema(a=marked(name)))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("other", ["Region", "REGION", "rEGION"])
+def test_no_two_annotations_are_the_same_in_any_case(other: str) -> None:
+    with pytest.raises(InvalidAnnotation, match=r"^'a' and 'b\.c' want the same x-mcp-header$"):
+        annotations(schema(a=marked(), b=schema(c=marked(other))))
+
+
+@pytest.mark.parametrize(
+    "kind", ["number", "object", "array", "null", None, ["string", "null"], ["string"], {}], ids=str
+)
+def test_an_annotated_property_is_a_string_an_integer_or_a_boolean(kind: object) -> None:
+    with pytest.raises(InvalidAnnotation, match="x-mcp-header of 'a' needs the type string or integer or boolean"):
+        annotations(schema(a=marked(type=kind)))
+
+
+def test_an_annotated_property_without_a_type_is_refused() -> None:
+    with pytest.raises(InvalidAnnotation, match="needs the type"):
+        annotations(schema(a={"enum": ["x"], "x-mcp-header": "A"}))
+
+
+ONE = ["items", "contains", "unevaluatedItems", "additionalItems", "additionalProperties", "unevaluatedProperties"]
+ONE += ["propertyNames", "not", "if", "then", "else", "contentSchema"]
+LISTS = ["allOf", "anyOf", "oneOf", "prefixItems", "items"]
+NAMED_ONES = ["patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        marked(),
+        *({keyword: marked()} for keyword in ONE),
+        *({keyword: [True, marked()]} for keyword in LISTS),
+        *({keyword: {"a": ["b"], "c": marked()}} for keyword in NAMED_ONES),
+        schema(a={"type": "array", "items": schema(b=marked())}),
+        schema(a={"anyOf": [{"type": "null"}, marked()]}),
+        {"$defs": {"a": schema(b=marked())}, "properties": {"a": {"$ref": "#/$defs/a"}}},
+    ],
+    ids=str,
+)
+def test_an_annotation_elsewhere_than_on_a_property_of_properties_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidAnnotation, match="stands where more than `properties` leads to, or nothing"):
+        annotations(given)
+
+
+def test_a_schema_may_be_as_deep_as_it_likes() -> None:
+    deep = schema(leaf=marked())
+    for _ in range(3000):
+        deep = schema(a=deep)
+    assert len(annotations(deep)[0].path) == 3001
+
+
+def test_arguments_are_mirrored_where_the_schema_says() -> None:
+    arguments = {"region": "Zürich", "count": 42, "options": {"dry": False}, "dry": True, "other": "x"}
+    assert headers_for((REGION, COUNT, DRY), arguments) == {
+        "Mcp-Param-Region": "=?base64?WsO8cmljaA==?=",
+        "Mcp-Param-Count": "42",
+        "Mcp-Param-Dry": "false",
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"region": None, "options": None},
+        {"options": {"dry": None}},
+        {"options": "dry"},
+        {"region": ["a"], "count": 1.5},
+    ],
+    ids=str,
+)
+def test_what_is_null_absent_or_no_primitive_has_no_header_and_none_is_expected(arguments: dict[str, Any]) -> None:
+    assert headers_for((REGION, COUNT, DRY), arguments) == {}
+    assert param_mismatch((REGION, COUNT, DRY), arguments, {"mcp-param-other": "x"}) is None
+
+
+def test_an_argument_that_no_header_can_carry_is_named() -> None:
+    with pytest.raises(InvalidValue, match=r"argument 'count' cannot go into Mcp-Param-Count: .* within"):
+        headers_for((COUNT,), {"count": 2**53})
+
+
+@given(text(characters(exclude_categories=["Cs"])), integers(-LARGEST_INTEGER, LARGEST_INTEGER), booleans())
+def test_what_a_client_mirrors_a_server_agrees_with(region: str, count: int, dry: bool) -> None:
+    mirrors, arguments = (REGION, COUNT, DRY), {"region": region, "count": count, "options": {"dry": dry}}
+    headers = {name.lower(): value for name, value in headers_for(mirrors, arguments).items()}
+    assert len(headers) == 3
+    assert param_mismatch(mirrors, arguments, headers) is None
+    for name, header in headers.items():
+        assert param_mismatch(mirrors, arguments, {**headers, name: f"{header}x"}) is not None
+        missing = {other: value for other, value in headers.items() if other != name}
+        assert str(param_mismatch(mirrors, arguments, missing)).endswith("is there")
+
+
+@pytest.mark.parametrize(
+    ("value", "header"),
+    [(42, "42.0"), (42, "42."), (42, "042"), (42.0, "42"), (0, "-0"), (-7, "=?base64?LTc=?="), (-0.0, "0")],
+)
+def test_integers_are_compared_as_numbers(value: float, header: str) -> None:
+    assert param_mismatch((COUNT,), {"count": value}, {"mcp-param-count": header}) is None
+
+
+@pytest.mark.parametrize(
+    ("mirror", "value", "header", "said"),
+    [
+        (COUNT, 42, "42.5", "is not the same as argument 'count'"),
+        (COUNT, 42, "+42", "is not the same as argument 'count'"),
+        (COUNT, 42, "٤٢", "cannot be compared with argument 'count': it has characters that a header may not have"),
+        (COUNT, 42, "9" * 5000, "is not the same as argument 'count'"),
+        (COUNT, 2**53, "9007199254740992", "cannot be compared with argument 'count': an integer in a header must be within ±(2**53 - 1)"),
+        (COUNT, 1.5, "1.5", "is there, and argument 'count' is not"),
+        (REGION, "42", "42.0", "is not the same as argument 'region'"),
+        (REGION, "eu", "EU", "is not the same as argument 'region'"),
+        (REGION, "", None, "is missing, and argument 'region' is there"),
+        (REGION, None, "", "is there, and argument 'region' is not"),
+        (REGION, "Hello", "=?base64?SGVsbG8?=", "cannot be compared with argument 'region': it is broken base64"),
+        (REGION, None, "=?base64?SGVsbG8?=", "cannot be compared with argument 'region': it is broken base64"),
+        (REGION, "Hello", "SGVsbG8=", "is not the same as argument 'region'"),
+    ],
+)  # fmt: skip
+def test_a_call_that_contradicts_its_headers_is_told_how(
+    mirror: Mirror, value: object, header: str | None, said: str
+) -> None:
+    headers = {} if header is None else {mirror.header.lower(): header}
+    assert param_mismatch((mirror,), {mirror.path[0]: value}, headers) == f"{mirror.header} {said}"
+
+
+@pytest.mark.parametrize("header", ["True", "1", "false", ""])
+def test_booleans_are_written_in_one_way_only(header: str) -> None:
+    assert param_mismatch((DRY,), {"options": {"dry": True}}, {"mcp-param-dry": header}) is not None
+    assert param_mismatch((DRY,), {"options": {"dry": True}}, {"mcp-param-dry": "true"}) is None
