@@ -55,10 +55,12 @@ HOME_OF = {
     "jsonschema_rs": "registry.schema",
     "uvloop": "server.run",
     "uvicorn": "transports.http",
-    "aiohttp": "transports.http.client.library",
+    "aiohttp": "transports.http.client.by_aiohttp",
+    "websockets": "transports.websocket.framing",
+    "cryptography": "server.seals",
     **dict.fromkeys(JSON, "wire.codec"),
 }
-THIRD_PARTY = {"msgspec", "jsonschema_rs", "uvloop", "orjson", "uvicorn", "aiohttp"}
+THIRD_PARTY = {"msgspec", "jsonschema_rs", "uvloop", "orjson", "uvicorn", "aiohttp", "websockets", "cryptography"}
 
 
 class Import(NamedTuple):

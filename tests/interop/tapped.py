@@ -55,6 +55,9 @@ class _Heard:
         self._wire += [{"sender": "server", "message": _plain(message)} for message in messages]
         self._receiver.received(messages, origin)
 
+    def unanswered(self, request: Any, closed: Closed) -> None:
+        self._receiver.unanswered(request, closed)
+
     def closed(self, closed: Closed) -> None:
         self._receiver.closed(closed)
 

@@ -1,8 +1,9 @@
 """Asks a server through its line, and is honest about what came of it.
 
-A question that the line did not survive is asked again if asking twice does no more than asking once, and if there is
-time left. Otherwise whoever asked is told that nobody knows whether it was done. A question that was not answered in
-time is followed by a ping: if that is answered, only the question has failed; if not, the line is given up.
+A question that the line did not survive is asked again if it never reached the server, or if asking twice does no more
+than asking once; and if there is time left. One that was lost on a line that lives on is asked once more. Otherwise
+whoever asked is told that nobody knows whether it was done. A question that was not answered in time is followed by a
+ping: if that is answered, only the question has failed; if not, the line is given up.
 """
 
 import asyncio
@@ -44,6 +45,7 @@ async def ask(
     `Degraded` or `RetriesExhausted`, and `ProtocolError` for what may not be asked."""
     started = clock.now()
     left = timeout
+    survivor: Connection | None = None
     while True:
         connection = line.connection
         if connection is None:
@@ -59,13 +61,15 @@ async def ask(
         except RequestTimeout as late:
             raise await _judged(line, connection, late) from None
         except ConnectionClosed as lost:
-            if not repeatable():
+            if lost.reached and not repeatable():
                 what = f"{name} of {params.name!r}" if isinstance(params, CallToolParams) else name
                 told = f"{what} was not answered, and may or may not have been done: {lost.message}"
                 raise OutcomeUnknown(told, status=lost.status, last_words=lost.last_words) from None
             left = _left(name, timeout, line.settings, clock.now() - started)
-            if not line.recovers or (left is not None and left <= 0):
+            alive = connection is line.connection  # only the answer was lost: that is tried once more
+            if not line.recovers or (left is not None and left <= 0) or (alive and connection is survivor):
                 raise
+            survivor = connection if alive else None
 
 
 def _left(name: str, timeout: float | None, settings: Settings, passed: float) -> float | None:

@@ -11,6 +11,8 @@ __all__ = ["Alarm"]
 class Alarm:
     """Goes off when the nearest deadline of a timetable has come; whoever is called ends what is due."""
 
+    __slots__ = ("_clock", "_due", "_ring", "_timer", "_timetable")
+
     def __init__(self, timetable: Timetable, clock: Clock, ring: Callable[[float], None]) -> None:
         self._timetable = timetable
         self._clock = clock

@@ -19,6 +19,8 @@ class Gathering(Struct):
 class Batches:
     """The batches of one connection that are not answered yet."""
 
+    __slots__ = ("_send", "open")
+
     def __init__(self, send: Callable[[Sequence[Message]], None]) -> None:
         self._send = send
         self.open: dict[RequestId, Gathering] = {}  # by the requests that are not answered yet; empty most of the time

@@ -79,7 +79,33 @@ class Shared(Struct, frozen=True):
 
 
 class Connection(Telling):
-    """One peer on the line, from the first message to the last."""
+    """One peer on the line, from the first message to the last. There may be thousands that do nothing: what only some
+    of them need is made when they do."""
+
+    __slots__ = (
+        "__weakref__",
+        "_active",
+        "_advancing",
+        "_batches",
+        "_burial",
+        "_dispatcher",
+        "_heartbeat",
+        "_idle",
+        "_loop",
+        "_made_alarm",
+        "_made_requests",
+        "_max_calls",
+        "_notices",
+        "_paused",
+        "_start",
+        "_thread",
+        "_waiting",
+        "channel",
+        "close_reason",
+        "session",
+        "settings",
+        "threads",
+    )
 
     def __init__(self, shared: Shared, session: Session, channel: Channel) -> None:
         super().__init__(shared.clock, shared.observers)
@@ -91,23 +117,33 @@ class Connection(Telling):
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._dispatcher = shared.dispatcher
-        self._dispatch = shared.dispatcher.dispatch
         self._start = self._start_call
         self._max_calls = self.settings.max_calls  # and one more for each call that waits for the peer
         self._active = 0  # calls that have been started and not ended
-        self._waiting: deque[tuple[Running, Any]] = deque()  # calls whose turn has not come
+        self._waiting: deque[tuple[Running, Any]] | None = None  # calls whose turn has not come
         self._advancing = False  # among those who wait
         self._paused = False
-        self._notices: set[drive.Working] = set()  # notifications being taken; the session keeps requests only
-        self._batches = Batches(channel.send)
-        self._batched = self._batches.open
-        self._alarm = Alarm(session.timetable, shared.clock, self._expire)
-        self._requests = Requests(session, channel, shared.clock, self._alarm, self._rest)
+        self._notices: set[drive.Working] | None = None  # notifications being taken; the session keeps requests only
+        self._batches: Batches | None = None  # where there has been one
+        self._made_alarm: Alarm | None = None
+        self._made_requests: Requests | None = None
         self._idle: asyncio.Future[None] | None = None
         self._heartbeat = self._make_heartbeat()
         self._burial: asyncio.Task[None] | None = None  # of a peer that is dead
         self.tell(Connected, transport=channel.info.transport, peer=channel.info.peer)
         self.step(Signal.CONNECT)
+
+    @property
+    def _alarm(self) -> Alarm:
+        if self._made_alarm is None:
+            self._made_alarm = Alarm(self.session.timetable, self._clock, self._expire)
+        return self._made_alarm
+
+    @property
+    def _requests(self) -> Requests:
+        if self._made_requests is None:
+            self._made_requests = Requests(self.session, self.channel, self._clock, self._alarm, self._rest)
+        return self._made_requests
 
     # --- receiving -----------------------------------------------------------------------------
 
@@ -151,7 +187,8 @@ class Connection(Telling):
                 self._cancelled(call)
             case Opened():
                 self.phase_changed(Phase.INITIALIZING)
-                self._requests.opened()
+                if self._made_requests is not None:
+                    self._made_requests.opened()
             case ProgressHeard():
                 self._requests.progressed(event, self.report_failure)
             case Ignored(why=why, kind=kind):
@@ -162,6 +199,8 @@ class Connection(Telling):
             fault = Malformed(InvalidRequest.code, "batches are part of revision 2025-03-26 only")
             self.channel.send(self.session.complaint(fault))
             return
+        if self._batches is None:
+            self._batches = Batches(self.channel.send)
         gathering = Gathering()
         for message in batch.messages:
             event = self.session.receive(message, now)
@@ -184,6 +223,8 @@ class Connection(Telling):
         if call.method.wait is Wait.QUICK:
             self._start(call, params)  # ping and lists run no user code: nothing is gained by letting them wait
             return
+        if self._waiting is None:
+            self._waiting = deque()
         self._waiting.append((call, params))
         if len(self._waiting) >= self.settings.max_waiting and not self._paused:
             self._paused = True
@@ -194,7 +235,7 @@ class Connection(Telling):
             self.tell(CallStarted, request=call.id, method=call.method.name)
         self._active += 1
         try:
-            work = self._dispatch(self, call, params)
+            work = self._dispatcher.dispatch(self, call, params)
         except Exception as error:  # noqa: BLE001 - becomes an answer
             self._ended(call, None, error)
             return
@@ -217,7 +258,7 @@ class Connection(Telling):
         if error is None:
             try:
                 answer = self.session.reply(call, value)
-                if answer is not None and not (self._batched and self._batches.take(call.id, answer)):
+                if answer is not None and (self._batches is None or not self._batches.take(call.id, answer)):
                     self.channel.send(answer, about=call.id)
             except Exception as unsendable:  # noqa: BLE001 - a value without JSON, for one
                 self._unsendable(call, unsendable)
@@ -272,7 +313,7 @@ class Connection(Telling):
             if not call.done:
                 self._start(call, params)
         self._advancing = False
-        if self._paused and len(self._waiting) <= self.settings.max_waiting // 2:
+        if self._paused and len(self._waiting or ()) <= self.settings.max_waiting // 2:
             self._paused = False
             self.channel.resume()
         if self._idle is not None and not self._active and not self._waiting and not self._idle.done():
@@ -280,7 +321,8 @@ class Connection(Telling):
 
     def _cancelled(self, call: Running) -> None:
         self._stop(call)
-        self._batches.take(call.id, None)
+        if self._batches is not None:
+            self._batches.take(call.id, None)
         self.tell_end(call, "cancelled")
         self._next()
 
@@ -289,7 +331,7 @@ class Connection(Telling):
             call.work.cancel()
 
     def _send_answer(self, answer: Message, ident: RequestId) -> None:
-        if not self._batches.take(ident, answer):
+        if self._batches is None or not self._batches.take(ident, answer):
             self.channel.send(answer, about=ident)
 
     # --- time ----------------------------------------------------------------------------------
@@ -402,18 +444,21 @@ class Connection(Telling):
         call = Running(id=f"notification {name}", method=event.method, started=self._clock.now(), origin=origin)
         self._active += 1
         try:
-            work = self._dispatch(self, call, event.params)
+            work = self._dispatcher.dispatch(self, call, event.params)
         except Exception as error:  # noqa: BLE001 - reported, never answered
             self._noticed(call, None, error)
             return
         call.work = drive.start(work, self.threads, self._noticed, call)
         if call.work is not None:
+            if self._notices is None:
+                self._notices = set()
             self._notices.add(call.work)
 
     def _noticed(self, call: Running, _: Any, error: BaseException | None) -> None:
         """A notification has been taken; it has no answer."""
         self._active -= 1
-        self._notices.discard(call.work)
+        if self._notices is not None:
+            self._notices.discard(call.work)
         if error is not None and not isinstance(error, asyncio.CancelledError):
             self.report_failure(call, "-", error)
         self._next()
@@ -435,6 +480,10 @@ class Connection(Telling):
         """Nothing more will be heard from the peer, though it may still listen: what was asked of it fails now."""
         self._requests.closed(self.session.stop_waiting(), Closed(reason))
 
+    def unanswered(self, request: RequestId, closed: Closed) -> None:
+        """The answer to a request of ours cannot come any more, though the peer is still there."""
+        self._requests.unanswered(request, closed)
+
     async def finish(self, timeout: float | None) -> None:
         """Ends in good order: nothing new is taken, what runs may finish within the time, then the line is closed."""
         if self.session.allows(Signal.DRAIN):
@@ -454,15 +503,16 @@ class Connection(Telling):
         self.close_reason = closed.reason
         before = self.session.phase
         running, awaited = self.session.close(self.ending(closed))
-        self._requests.closed(awaited, closed)
-        self._waiting.clear()
-        self._batches.clear()
+        if self._made_requests is not None:
+            self._made_requests.closed(awaited, closed)
+        self._waiting = self._batches = None
         for call in running:
             self.tell_end(call, "closed")
             self._stop(call)
-        for working in list(self._notices):
+        for working in list(self._notices or ()):
             working.cancel()
-        self._alarm.stop()
+        if self._made_alarm is not None:
+            self._made_alarm.stop()
         if self._heartbeat is not None:
             self._heartbeat.stop()
         if self._idle is not None and not self._idle.done():

@@ -15,12 +15,15 @@ from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import ProgressParams
 from trunkline.transports.channel import Channel, Closed
+from trunkline.wire.messages import RequestId
 
 __all__ = ["Requests", "loss"]
 
 
 class Requests:
     """What one connection asks of its peer."""
+
+    __slots__ = ("_alarm", "_channel", "_clock", "_loop", "_opened", "_resting", "_session")
 
     def __init__(
         self, session: Session, channel: Channel, clock: Clock, alarm: Alarm, resting: Callable[[int], None]
@@ -136,6 +139,15 @@ class Requests:
         if notice is not None:
             self._channel.send(notice)
 
+    def unanswered(self, request: RequestId, closed: Closed) -> None:
+        """The answer to one of them cannot come any more. A peer that may have heard of it is told not to go on."""
+        awaited = self._session.pending.get(request)
+        if awaited is not None:
+            notice = self._session.cancel(awaited, closed.reason)
+            if notice is not None and closed.reached:
+                self._channel.send(notice)
+            _fail(awaited.waiter, loss(closed))
+
     def closed(self, awaited: Iterable[Awaited], closed: Closed) -> None:
         """The peer is gone: nobody will answer."""
         for waiter in (*(request.waiter for request in awaited), *filter(None, [self._opened])):
@@ -145,7 +157,10 @@ class Requests:
 def loss(closed: Closed) -> ConnectionClosed:
     """What whoever waits is told of a line that has closed."""
     return ConnectionClosed(
-        f"the connection closed: {closed.reason}", status=closed.status, last_words=closed.last_words
+        f"the connection closed: {closed.reason}",
+        status=closed.status,
+        last_words=closed.last_words,
+        reached=closed.reached,
     )
 
 

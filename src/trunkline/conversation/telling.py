@@ -16,6 +16,8 @@ _numbers: Final = count(1)
 class Telling:
     """Something with a number of its own that reports facts. Where nobody listens, none is made."""
 
+    __slots__ = ("_clock", "_observers", "number", "watched")
+
     def __init__(self, clock: Clock, observers: Observers) -> None:
         self.number = next(_numbers)
         self._clock = clock

@@ -320,6 +320,11 @@ class FaultyChannel:
             if self._receiver is not None and entry.origin is not None and not self._over:
                 self._receiver.received([entry.item], entry.origin)
 
+    def unanswered(self, request: RequestId, closed: Closed) -> None:
+        """The other channel lives on without an answer."""
+        if self._receiver is not None and not self._over:
+            self._receiver.unanswered(request, closed)
+
     def closed(self, closed: Closed) -> None:
         """The other channel has ended."""
         if not self._over:

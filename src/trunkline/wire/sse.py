@@ -42,7 +42,7 @@ class EventDecoder:
     """Cuts a byte stream into events."""
 
     def __init__(self, max_event: int) -> None:
-        self.last_id: str | None = None  # the position that the stream has told last
+        self.last_id: str | None = None  # the position after the last event that was whole
         self.retry: int | None = None  # milliseconds to wait before it is opened again, if it has said so
         self._max_event = max_event
         self._buffer = bytearray()
@@ -52,6 +52,7 @@ class EventDecoder:
         self._data: list[bytes] = []
         self._size = 0  # of the event so far
         self._kind = ""
+        self._id: str | None = None  # the position after the event that is being read
         self._too_large = False
 
     def feed(self, data: bytes) -> list[Event | TooLarge]:
@@ -108,7 +109,7 @@ class EventDecoder:
         elif name == b"event":
             self._kind = value.decode("utf-8", "replace")
         elif name == b"id" and b"\0" not in value:
-            self.last_id = value.decode("utf-8", "replace")
+            self._id = value.decode("utf-8", "replace")
         elif name == b"retry" and value.isdigit() and len(value) <= _MOST_DIGITS:
             self.retry = int(value)
 
@@ -123,6 +124,7 @@ class EventDecoder:
     def _dispatch(self) -> Event | TooLarge | None:
         lines, kind, too_large = self._data, self._kind, self._too_large
         self._data, self._size, self._kind, self._too_large = [], 0, "", False
+        self.last_id = self._id
         if too_large:
             return TooLarge(self._max_event)
         if not lines:

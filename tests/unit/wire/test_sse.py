@@ -38,6 +38,14 @@ def test_an_event_without_data_only_tells_a_position() -> None:
     assert decoder.feed(b"data\n\n") == [Event(b"", "message", "5")]
 
 
+def test_a_position_counts_once_its_event_is_whole() -> None:
+    decoder = EventDecoder(1000)
+    assert decoder.feed(b"id: 5\ndata: x\n") == []
+    assert decoder.last_id is None  # whoever goes on from here must be given that event again
+    assert decoder.feed(b"\n") == [Event(b"x", "message", "5")]
+    assert decoder.last_id == "5"
+
+
 def test_a_comment_says_nothing() -> None:
     assert events(COMMENT + b"data: x\n\n") == [Event(b"x")]
 

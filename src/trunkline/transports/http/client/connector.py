@@ -1,0 +1,81 @@
+"""Opens conversations with a server on the web."""
+
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Final
+
+from trunkline.config import Settings, proxy_for
+from trunkline.errors import ConfigError, MisuseError, TransportError
+from trunkline.transports.channel import Accept, Channel
+from trunkline.transports.http.client.channel import HttpChannel
+from trunkline.transports.http.client.peer import Peer
+from trunkline.transports.http.client.places import place
+
+__all__ = ["HttpConnector"]
+
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
+
+
+class HttpConnector:
+    """Opens conversations with the server at an address: over Streamable HTTP, or over HTTP+SSE with an old one."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        proxy: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        """`headers` go with every request: credentials, for one. `tls` trusts an authority of your own. `proxy` is used
+        instead of the one that the environment names."""
+        try:
+            from trunkline.transports.http.client.by_aiohttp import Aiohttp
+        except ImportError as error:
+            raise MisuseError("HTTP needs the library aiohttp: pip install 'trunkline[http]'") from error
+        self._library = Aiohttp
+        self._place = place(url)
+        self._headers = _checked(headers or {})
+        self._tls = tls
+        self._proxy = proxy_for(self._place.url) if proxy is None else proxy
+        self._settings = settings or Settings()
+        self._kind: str | None = None  # of server, once one has answered
+
+    @property
+    def name(self) -> str:
+        """The server's address, without what may be secret in it."""
+        return self._place.name
+
+    async def connect(self, accept: Accept) -> Channel:
+        """A new conversation. Whether the server can be reached shows with the first message."""
+        library = self._library(self._settings, tls=self._tls, proxy=self._proxy)
+        peer = Peer(library, self._place, self._headers)
+        channel = HttpChannel(library, peer, self._settings, self._settled)
+        try:
+            if self._kind == "sse":
+                await self._as_before(channel)
+            channel.open(accept(channel))
+        except BaseException:
+            await channel.close()
+            raise
+        return channel
+
+    async def _as_before(self, channel: HttpChannel) -> None:
+        """Goes the way that led to the server last time; one that is gone is looked for again."""
+        try:
+            await channel.try_legacy()
+        except TransportError:
+            self._kind = None
+
+    def _settled(self, kind: str) -> None:
+        self._kind = kind
+
+
+def _checked(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):  # the value may be a secret
+            raise ConfigError(f"the header {name!r} has something in it that may not stand there")
+    return dict(headers)

@@ -1,0 +1,109 @@
+"""HTTP+SSE of 2024-11-05, the client's side: one stream of events with all that the server says, and a place to post to
+that is named in the first of them. When the stream ends, so does the conversation."""
+
+import asyncio
+from typing import Final
+
+from trunkline.config import Settings
+from trunkline.errors import TransportError
+from trunkline.transports.http.client.letters import Letter
+from trunkline.transports.http.client.library import Reply
+from trunkline.transports.http.client.peer import EVENTS, Peer, body_of, kind_of
+from trunkline.transports.http.client.places import Place
+from trunkline.transports.http.client.posting import FAILED, NOT_FOUND, OK, Above, posted, refused
+from trunkline.wire import codec
+from trunkline.wire.framing import TooLarge
+from trunkline.wire.sse import Event, EventDecoder
+
+__all__ = ["Legacy"]
+
+
+class Legacy:
+    """One stream, and the place to post to."""
+
+    transport: Final = "sse"
+
+    def __init__(self, peer: Peer, above: Above, settings: Settings) -> None:
+        self._peer = peer
+        self._above = above
+        self._settings = settings
+        self._decoder = EventDecoder(settings.sse_event_size_limit)
+        self._stream: Reply | None = None
+        self._endpoint: Place | None = None
+        self._read: list[Event | TooLarge] = []  # with the endpoint, and not handed up yet
+
+    async def open(self) -> None:
+        """Opens the stream and waits for its first event. Raises `TransportError` if there is none such."""
+        limit = self._settings.connect_timeout
+        try:
+            async with asyncio.timeout(limit):
+                await self._open()
+        except TimeoutError:
+            self.close()
+            raise TransportError(f"no stream that names an endpoint within {limit:g} s") from None
+        except BaseException:
+            self.close()
+            raise
+
+    async def _open(self) -> None:
+        reply = self._stream = await self._peer.send("GET", accept=EVENTS)
+        if reply.status != OK or kind_of(reply) != EVENTS:
+            raise TransportError(f"HTTP {reply.status} {reply.reason}, and no stream of events")
+        async for data in reply.chunks():
+            if events := self._decoder.feed(data):
+                first, *self._read = events
+                if isinstance(first, TooLarge) or first.kind != "endpoint":
+                    raise TransportError("the stream does not begin with an endpoint")
+                self._endpoint = self._peer.place.leads_to(first.data.decode("utf-8", "replace"))
+                return
+        raise TransportError("the stream ended before it had named an endpoint")
+
+    async def listen(self) -> None:
+        """Reads what the server says, until it ends the stream."""
+        why = "the server ended the stream"
+        try:
+            await self._hand_up(self._read)
+            if self._stream is not None:
+                async for data in self._stream.chunks():
+                    await self._hand_up(self._decoder.feed(data))
+        except TransportError as error:
+            why = str(error)
+        finally:
+            self.close()
+        self._above.lose(why)
+
+    async def _hand_up(self, events: list[Event | TooLarge]) -> None:
+        frames = [event if isinstance(event, TooLarge) else event.data for event in events if _is_message(event)]
+        if frames:
+            await self._above.hand_up([codec.decode(frame) for frame in frames])
+
+    async def post(self, letter: Letter) -> None:
+        """Posts a message; its answer comes on the stream."""
+        reply = await posted(self._peer, letter, self._above, self._endpoint)
+        if reply is None:
+            return
+        try:
+            if reply.status == NOT_FOUND:
+                self._above.lose("the server does not know the session any more", letter)
+            elif reply.status < FAILED:
+                self._above.taken(letter)
+                await body_of(reply, self._settings.http_body_size_limit)
+            elif letter.request is not None:
+                await self._above.hand_up([await refused(reply, letter.request, self._settings)])
+        except TransportError as error:
+            if not letter.taken:
+                self._above.unanswered(letter, str(error))
+        finally:
+            reply.close()
+
+    async def farewell(self) -> None:
+        """There is nothing to be said: the stream ends."""
+
+    def close(self) -> None:
+        """Lets go of the stream."""
+        if self._stream is not None:
+            self._stream.close()
+
+
+def _is_message(event: Event | TooLarge) -> bool:
+    return isinstance(event, TooLarge) or (event.kind == "message" and bool(event.data))

@@ -1,0 +1,67 @@
+"""Posting one message: what every kind of server that we post to has in common."""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from trunkline.config import Settings
+from trunkline.errors import TransportError
+from trunkline.transports.http.client.answers import failed, refusal
+from trunkline.transports.http.client.letters import Letter
+from trunkline.transports.http.client.library import NotReached, Reply
+from trunkline.transports.http.client.peer import Peer, body_of, kind_of
+from trunkline.transports.http.client.places import Misled, Place
+from trunkline.wire.messages import ErrorResponse, Incoming, RequestId
+
+__all__ = ["FAILED", "NOT_FOUND", "OK", "Above", "posted", "refused"]
+
+OK: Final = 200
+NOT_FOUND: Final = 404
+FAILED: Final = 300  # and every status from there on
+
+
+class Above(Protocol):
+    """The channel, to those who do its work."""
+
+    async def hand_up(self, messages: Sequence[Incoming]) -> None:
+        """Takes messages, once they are wanted."""
+        ...
+
+    def taken(self, letter: Letter) -> None:
+        """A letter has arrived."""
+        ...
+
+    def unanswered(self, letter: Letter, why: str) -> None:
+        """A letter that may have arrived will not be answered."""
+        ...
+
+    def lose(self, why: str, letter: Letter | None = None) -> None:
+        """The server or the session is gone; a letter has not arrived for that reason."""
+        ...
+
+    async def fall_back(self, letter: Letter, refused: ErrorResponse) -> None:
+        """The server does not take initialize here."""
+        ...
+
+    def listen(self) -> None:
+        """The conversation has begun."""
+        ...
+
+
+async def posted(peer: Peer, letter: Letter, above: Above, to: Place | None = None) -> Reply | None:
+    """Posts a message and gives the head of the answer; None if there is none, which has been told above."""
+    try:
+        return await peer.send("POST", body=letter.body, to=to)
+    except NotReached as error:
+        above.lose(f"cannot reach {peer.place.name}: {error}", letter)
+    except Misled as error:
+        if letter.request is not None:
+            await above.hand_up([failed(letter.request, str(error))])
+    except TransportError as error:
+        above.unanswered(letter, str(error))
+    return None
+
+
+async def refused(reply: Reply, request: RequestId, settings: Settings) -> ErrorResponse:
+    """The answer to a request that was refused. Raises `TransportError` if the body cannot be had."""
+    body = await body_of(reply, settings.http_body_size_limit)
+    return refusal(request, reply.status, reply.reason, kind_of(reply), body)

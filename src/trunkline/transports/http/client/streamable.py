@@ -1,0 +1,224 @@
+"""Streamable HTTP, the client's side: every message is posted to one place, and answered there by JSON or by events.
+
+An answer that comes as events may break off. It is read on where it stopped, if the server has numbered its events, and
+after the time that the server names. If it cannot be, that one request has failed and nothing else. What belongs to no
+request comes on a stream of its own, for as long as the server offers one.
+"""
+
+import asyncio
+import contextlib
+import logging
+from enum import Enum, auto
+from typing import Final
+
+from trunkline.config import Settings
+from trunkline.errors import TransportError
+from trunkline.transports.http.client.answers import answer_in, answers, failed
+from trunkline.transports.http.client.letters import INITIALIZE, INITIALIZED, Letter
+from trunkline.transports.http.client.library import Reply
+from trunkline.transports.http.client.peer import EVENTS, Peer, TooMuch, body_of, kind_of
+from trunkline.transports.http.client.places import Misled
+from trunkline.transports.http.client.posting import FAILED, NOT_FOUND, OK, Above, posted, refused
+from trunkline.transports.http.client.stream import EventStream
+
+__all__ = ["Streamable"]
+
+_log: Final = logging.getLogger("trunkline")
+_LINGER: Final = 1.0  # seconds for a server to end a stream that has brought its answer
+_HEARING: Final = 1.0  # seconds for a server to open its own stream, before calls go out all the same
+_MOST_FAILURES: Final = 5  # in a row, to open the stream of one answer again
+_OLDER: Final = range(400, 500)  # to initialize: perhaps the server speaks HTTP+SSE
+_NOT_OLDER: Final = frozenset({401, 403, 407})
+_LOST_ON_THE_WAY: Final = frozenset({502, 504})  # a proxy says so, and nobody knows what the server has done
+_PASSING: Final = frozenset({429, 502, 503, 504})
+_BATCHES: Final = "2025-03-26"
+
+
+class _Verdict(Enum):
+    """Why there is no stream."""
+
+    AGAIN = auto()  # it may be had later
+    NEVER = auto()
+    GONE = auto()  # nor a session
+
+
+class Streamable:
+    """One session with a server."""
+
+    transport: Final = "http"
+
+    def __init__(self, peer: Peer, above: Above, settings: Settings) -> None:
+        self._peer = peer
+        self._above = above
+        self._settings = settings
+        self._heard = asyncio.Event()  # the server's own stream is open, or cannot be had now
+
+    # --- what we say ---------------------------------------------------------------------------
+
+    async def post(self, letter: Letter) -> None:
+        """Posts a message, and sees to its answer."""
+        reply = await posted(self._peer, letter, self._above)
+        if reply is None:
+            return
+        try:
+            await self._take(reply, letter)
+        except TransportError as error:
+            self._above.unanswered(letter, str(error))
+        finally:
+            reply.close()
+
+    async def _take(self, reply: Reply, letter: Letter) -> None:
+        if reply.status == NOT_FOUND and self._peer.session is not None:
+            self._above.lose("the server does not know the session any more", letter)
+        elif reply.status >= FAILED:
+            await self._refused(reply, letter)
+        elif letter.request is None:
+            if letter.method == INITIALIZED:
+                await self._begin_to_listen()
+            self._above.taken(letter)
+            if kind_of(reply) != EVENTS:
+                await body_of(reply, self._settings.http_body_size_limit)  # so that the connection can be kept
+        elif letter.method == INITIALIZE and (why := self._peer.join(reply)) is not None:
+            await self._above.hand_up([failed(letter.request, why)])
+        else:
+            self._above.taken(letter)
+            await self._answered(reply, letter)
+
+    async def _refused(self, reply: Reply, letter: Letter) -> None:
+        if letter.request is None:
+            _log.warning("%s refused %s: HTTP %d", self._peer.place.name, letter.method or "an answer", reply.status)
+        elif reply.status in _LOST_ON_THE_WAY:
+            self._above.unanswered(letter, f"HTTP {reply.status} {reply.reason}: the answer was lost on the way")
+        else:
+            answer = await refused(reply, letter.request, self._settings)
+            if letter.method == INITIALIZE and reply.status in _OLDER and reply.status not in _NOT_OLDER:
+                await self._above.fall_back(letter, answer)
+            else:
+                await self._above.hand_up([answer])
+
+    # --- what is answered ----------------------------------------------------------------------
+
+    async def _answered(self, reply: Reply, letter: Letter) -> None:
+        request = letter.request or 0
+        match kind_of(reply):
+            case "text/event-stream":
+                await self._follow(reply, letter)
+            case "application/json" if reply.status == OK:
+                try:
+                    body = await body_of(reply, self._settings.http_body_size_limit)
+                except TooMuch as error:
+                    await self._above.hand_up([failed(request, str(error))])
+                else:
+                    batches = self._peer.revision == _BATCHES
+                    await self._above.hand_up([answer_in(body, request, batches=batches)])
+            case "":
+                self._above.unanswered(letter, f"HTTP {reply.status} without an answer")
+            case other:
+                why = f"the server answers with {other}, neither JSON nor events; is this an MCP endpoint?"
+                await self._above.hand_up([failed(request, why)])
+
+    async def _follow(self, reply: Reply, letter: Letter) -> None:
+        """Reads the stream of an answer to its end, wherever that may be."""
+        stream = EventStream(self._settings)
+        stream.opened = True
+        answered = await self._read(reply, stream, letter)
+        failures = 0
+        while not answered:
+            if stream.too_large is not None:
+                await self._above.hand_up([failed(letter.request or 0, stream.too_large.why)])
+                return
+            if stream.position is None or failures > _MOST_FAILURES:
+                self._above.unanswered(letter, "the answer broke off, and cannot be read on")
+                return
+            reply.close()
+            await asyncio.sleep(stream.wait(failures))
+            match await self._open(stream):
+                case _Verdict.AGAIN:
+                    failures += 1
+                case _Verdict.GONE:
+                    self._above.unanswered(letter, "the answer broke off, and the session is gone")
+                    return
+                case _Verdict.NEVER:
+                    self._above.unanswered(letter, "the answer broke off, and the server does not let it be read on")
+                    return
+                case again:
+                    failures = 0
+                    try:
+                        answered = await self._read(again, stream, letter)
+                    finally:
+                        again.close()
+
+    async def _read(self, reply: Reply, stream: EventStream, letter: Letter | None = None) -> bool:
+        """Hands up what one connection brings; whether the answer was in it. A server that does not end the stream
+        then is not waited for."""
+        answered = False
+        stream.begin()
+        with contextlib.suppress(TransportError, TimeoutError):
+            async with asyncio.timeout(None) as patience:
+                async for data in reply.chunks():
+                    messages = stream.feed(data)
+                    if not messages:
+                        continue
+                    if letter is not None and letter.request is not None and not answered:
+                        ident = letter.request
+                        answered = any(answers(message, ident) for message in messages)
+                        if answered:
+                            patience.reschedule(asyncio.get_running_loop().time() + _LINGER)
+                    await self._above.hand_up(messages)
+        return answered
+
+    # --- what belongs to no request ------------------------------------------------------------
+
+    async def _begin_to_listen(self) -> None:
+        """Opens the server's own stream before anything is asked, since there are servers that put their questions on
+        it while they answer, and lose what nobody reads."""
+        self._above.listen()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HEARING):
+                await self._heard.wait()
+
+    async def listen(self) -> None:
+        """Reads the server's own stream, and opens it again whenever it ends; until there is none."""
+        stream = EventStream(self._settings)
+        failures = 0
+        while True:
+            opened = await self._open(stream)
+            self._heard.set()
+            match opened:
+                case _Verdict.AGAIN:
+                    failures += 1
+                case _Verdict():
+                    return
+                case reply:
+                    failures = 0
+                    try:
+                        await self._read(reply, stream)
+                    finally:
+                        reply.close()
+            await asyncio.sleep(stream.wait(failures))
+
+    async def _open(self, stream: EventStream) -> "Reply | _Verdict":
+        """Opens a stream, where it stands; or says why not."""
+        try:
+            reply = await self._peer.send("GET", accept=EVENTS, last_id=stream.position)
+        except Misled:
+            return _Verdict.NEVER
+        except TransportError:
+            return _Verdict.AGAIN
+        if reply.status == OK and kind_of(reply) == EVENTS:
+            stream.opened = True
+            return reply
+        reply.close()
+        # Some servers say 404 where they mean that there are no streams at all.
+        if reply.status == NOT_FOUND and self._peer.session is not None and stream.opened:
+            self._above.lose("the server does not know the session any more")
+            return _Verdict.GONE
+        return _Verdict.AGAIN if reply.status in _PASSING else _Verdict.NEVER
+
+    # --- the end -------------------------------------------------------------------------------
+
+    async def farewell(self) -> None:
+        """Ends the session. A server that does not care for that says so, which is fine."""
+        if self._peer.session is not None:
+            with contextlib.suppress(TransportError):
+                (await self._peer.send("DELETE")).close()

@@ -1,0 +1,869 @@
+"""Streamable HTTP and HTTP+SSE, seen from the client: through `Client`, against servers that are played by hand."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.contract.lines import client_tls, server_tls, until
+from tests.unit.transports.http.client.web import SESSION, Visit, Web, event, web
+
+from trunkline import Client, Server, Settings
+from trunkline.errors import (
+    ConfigError,
+    ConnectionClosed,
+    HandshakeFailed,
+    OutcomeUnknown,
+    PeerError,
+    TransportError,
+)
+from trunkline.transports.http.client.connector import HttpConnector
+
+QUICK = Settings(stream_retry=0.02, backoff_first=0.02, stop_timeout=1.0)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Web]:
+    """A server; when it has ended, nothing is left of whoever was its client."""
+    before = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
+    async with web() as made:
+        yield made
+        await until(lambda: made.open == 0)
+    await until(lambda: (len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())) == before)
+
+
+def client(target: Any, **options: Any) -> Client:
+    return Client(target, **{"settings": QUICK} | options)
+
+
+# --- what is said with every request ---------------------------------------------------------------------
+
+
+async def test_htt_04_htt_22_htt_28_every_post_has_the_headers_that_belong_to_it(server: Web) -> None:
+    async with client(server.url) as it:
+        await it.ping()
+    first, *later = server.visits
+    assert first.method == "initialize"
+    assert "mcp-session-id" not in first.headers
+    assert "mcp-protocol-version" not in first.headers
+    for visit in later:
+        assert visit.headers["mcp-session-id"] == SESSION
+        assert visit.headers["mcp-protocol-version"] == "2025-11-25"
+    for visit in server.seen("POST"):
+        assert visit.headers["accept"] == "application/json, text/event-stream"
+        assert visit.headers["content-type"] == "application/json"
+        assert visit.headers["accept-encoding"] == "identity"
+
+
+async def test_credentials_go_with_every_request(server: Web) -> None:
+    async with client(HttpConnector(server.url, headers={"Authorization": "Bearer x"}, settings=QUICK)) as it:
+        await it.ping()
+        await server.visited("GET")
+    assert {visit.verb for visit in server.visits} == {"POST", "GET", "DELETE"}
+    assert {visit.headers["authorization"] for visit in server.visits} == {"Bearer x"}
+
+
+async def test_htt_27_closing_ends_the_session(server: Web) -> None:
+    async with client(server.url):
+        await server.visited("GET")
+    assert server.visits[-1].verb == "DELETE"
+    assert server.visits[-1].headers["mcp-session-id"] == SESSION
+
+
+async def test_without_a_session_there_is_none_to_end(server: Web) -> None:
+    server.session = None
+    async with client(server.url) as it:
+        await it.ping()
+        await server.visited("GET")
+    assert not server.seen("DELETE")
+    assert all("mcp-session-id" not in visit.headers for visit in server.visits)
+
+
+async def test_a_server_that_does_not_answer_delete_keeps_nobody(server: Web) -> None:
+    release = asyncio.Event()
+
+    async def never(_: Visit) -> None:
+        await release.wait()
+
+    server.on("DELETE", never)
+    async with asyncio.timeout(5):
+        async with client(server.url, settings=Settings(stop_timeout=0.05)) as it:
+            await it.ping()
+    release.set()
+
+
+async def test_nothing_is_posted_before_initialized_was_taken(server: Web) -> None:
+    taken = asyncio.Event()
+
+    async def slowly(visit: Visit) -> None:
+        await taken.wait()
+        visit.respond(202)
+
+    server.on("notifications/initialized", slowly)
+    it = client(server.url, log_level="info")
+    opening = asyncio.create_task(it.open())
+    await server.visited("notifications/initialized")
+    assert [visit.method for visit in server.visits] == ["initialize", "notifications/initialized"]
+    taken.set()
+    await opening
+    await it.close()
+    order = [visit.method for visit in server.seen("POST")]
+    assert order == ["initialize", "notifications/initialized", "logging/setLevel"]
+
+
+@pytest.mark.parametrize("session", ["with space", "\x7f"])
+async def test_htt_22_a_session_id_that_may_not_stand_in_a_header_is_refused(server: Web, session: str) -> None:
+    server.session = session
+    with pytest.raises(HandshakeFailed, match="id"):
+        await client(server.url).open()
+
+
+# --- answers ---------------------------------------------------------------------------------------------
+
+
+async def test_htt_09_an_answer_may_be_json_or_events(server: Web) -> None:
+    def by_events(visit: Visit) -> None:
+        visit.chunked()
+        visit.chunk(event(b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'))
+        visit.chunk(event(visit.answer({"content": [{"type": "text", "text": "by events"}]})))
+        visit.chunk(b"")
+
+    logged: list[Any] = []
+    async with client(server.url, on_log=logged.append) as it:
+        assert (await it.call_tool("json")).data == "json"
+        server.on("tools/call", by_events)
+        assert (await it.call_tool("events")).data == "by events"
+        before = server.connections
+        assert (await it.call_tool("events")).data == "by events"
+        assert server.connections == before  # a stream that ended leaves a connection that can be used again
+    assert len(logged) == 2
+
+
+async def test_a_server_that_never_ends_its_stream_costs_no_connection_for_ever(
+    server: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trunkline.transports.http.client.streamable._LINGER", 0.01)
+
+    async def endless(visit: Visit) -> None:
+        visit.stream(event(visit.answer({"content": []})))
+        await visit.left()
+
+    server.on("tools/call", endless)
+    async with client(server.url) as it:
+        await server.visited("GET")
+        await asyncio.gather(*(it.call_tool("act") for _ in range(5)))
+        await until(lambda: server.open <= 3)
+
+
+async def test_two_hundred_calls_at_once_are_all_answered(server: Web) -> None:
+    waiting: list[Visit] = []
+
+    def together(visit: Visit) -> None:
+        waiting.append(visit)
+        if len(waiting) == 200:
+            for one in waiting:
+                one.reply({"content": [{"type": "text", "text": one.message["params"]["name"]}]})
+
+    server.on("tools/call", together)
+    async with client(server.url) as it:
+        results = await asyncio.gather(*(it.call_tool(f"t{number}") for number in range(200)))
+    assert [result.data for result in results] == [f"t{number}" for number in range(200)]
+
+
+async def test_more_calls_than_there_is_room_for_wait_and_a_ping_does_not(server: Web) -> None:
+    release = asyncio.Event()
+
+    async def held(visit: Visit) -> None:
+        await release.wait()
+        visit.reply({"content": []})
+
+    server.on("tools/call", held)
+    settings = Settings(max_calls=2, stop_timeout=1.0)
+    async with client(server.url, settings=settings) as it:
+        calls = [asyncio.create_task(it.call_tool("act")) for _ in range(5)]
+        await server.visited("tools/call", 2)
+        await it.ping()
+        assert len(server.seen("tools/call")) == 2
+        release.set()
+        await asyncio.gather(*calls)
+    assert len(server.seen("tools/call")) == 5
+
+
+async def test_w17_an_answer_over_the_limit_fails_that_request_alone(server: Web) -> None:
+    settings = Settings(http_body_size_limit=2048, sse_event_size_limit=2048, stop_timeout=1.0)
+
+    def told(visit: Visit) -> None:
+        visit.respond(200, visit.answer({"content": [], "x": "x" * 3000}))
+
+    def untold(visit: Visit) -> None:
+        visit.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n")
+        visit.write(visit.answer({"content": [], "x": "x" * 3000}))
+        visit.hang_up()
+
+    def events(visit: Visit) -> None:
+        visit.stream(event(visit.answer({"content": [], "x": "x" * 5000}), id="1"))
+        visit.hang_up()
+
+    async with client(server.url, settings=settings) as it:
+        for handler in (told, untold, events):
+            server.on("tools/call", handler)
+            with pytest.raises(PeerError, match=r"limit|larger"):
+                await it.call_tool("act")
+        await it.ping()
+        assert it.losses == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"{", "not JSON"),
+        (b'{"jsonrpc":"2.0","id":999,"result":{}}', "something else"),
+        (b'[{"jsonrpc":"2.0","id":%d,"result":{}}]', "something else"),
+        (b'{"jsonrpc":"2.0","id":null,"error":{"code":7,"message":"so it is"}}', "so it is"),
+    ],
+)
+async def test_an_answer_of_no_use_fails_that_request_alone(server: Web, body: bytes, why: str) -> None:
+    def odd(visit: Visit) -> None:
+        visit.respond(200, body.replace(b"%d", str(visit.message["id"]).encode()))
+
+    server.on("tools/call", odd)
+    async with client(server.url) as it:
+        with pytest.raises(PeerError, match=why):
+            await it.call_tool("act")
+        await it.ping()
+
+
+async def test_htt_09_a_batch_is_taken_where_2025_03_26_is_spoken(server: Web) -> None:
+    server.revision = "2025-03-26"
+
+    def batch(visit: Visit) -> None:
+        log = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": 1}}
+        visit.respond(200, b"[%b,%b]" % (json.dumps(log).encode(), visit.answer({"content": []})))
+
+    server.on("tools/call", batch)
+    logged: list[Any] = []
+    async with client(server.url, on_log=logged.append) as it:
+        assert (await it.call_tool("act")).content == []
+    assert len(logged) == 1
+
+
+async def test_what_is_no_mcp_endpoint_is_called_so(server: Web) -> None:
+    server.on("POST", lambda visit: visit.respond(200, b"<html>", "text/html; charset=utf-8"))
+    server.on("initialize", lambda visit: visit.respond(200, b"<html>", "text/html; charset=utf-8"))
+    with pytest.raises(HandshakeFailed, match="text/html"):
+        await client(server.url).open()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_who_is_not_let_in_is_told_so_and_nothing_else_is_tried(server: Web, status: int) -> None:
+    server.on("initialize", lambda visit: visit.respond(status))
+    with pytest.raises(HandshakeFailed, match=rf"HTTP {status} .*credentials"):
+        await client(server.url).open()
+    assert not server.seen("GET")
+
+
+async def test_a_status_of_failure_is_the_answer_of_its_request(server: Web) -> None:
+    async with client(server.url) as it:
+        server.on("tools/call", lambda visit: visit.respond(500, b"out of order", "text/plain"))
+        with pytest.raises(PeerError, match="HTTP 500 out of order") as raised:
+            await it.call_tool("act")
+        assert raised.value.data == {"kind": "http_error", "status": 500}
+        error = b'{"jsonrpc":"2.0","id":"server-error","error":{"code":-32001,"message":"said so"}}'
+        server.on("tools/call", lambda visit: visit.respond(400, error))
+        with pytest.raises(PeerError, match="said so") as raised:
+            await it.call_tool("act")
+        assert raised.value.code == -32001
+        assert it.losses == 0
+
+
+@pytest.mark.parametrize("status", [202, 502, 504])
+async def test_an_answer_that_got_lost_leaves_the_outcome_unknown(server: Web, status: int) -> None:
+    server.on("tools/call", lambda visit: visit.respond(status))
+    async with client(server.url) as it:
+        with pytest.raises(OutcomeUnknown, match=f"HTTP {status}"):
+            await it.call_tool("act")
+        assert len(server.seen("tools/call")) == 1
+        cancelled = await server.visited("notifications/cancelled")
+        assert cancelled.message["params"]["requestId"] == server.seen("tools/call")[0].message["id"]
+        await it.ping()
+        assert it.losses == 0
+
+
+async def test_what_only_reads_is_asked_once_more_on_a_line_that_lives_on(server: Web) -> None:
+    server.on("resources/list", lambda visit: visit.respond(504))
+    async with client(server.url) as it:
+        with pytest.raises(ConnectionClosed):
+            await it.list_resources()
+        assert len(server.seen("resources/list")) == 2
+        assert it.losses == 0
+
+
+async def test_a_body_that_breaks_off_leaves_the_outcome_unknown(server: Web) -> None:
+    def cut(visit: Visit) -> None:
+        visit.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+        visit.hang_up()
+
+    server.on("tools/call", cut)
+    async with client(server.url) as it:
+        with pytest.raises(OutcomeUnknown, match="broke off"):
+            await it.call_tool("act")
+        await it.ping()
+
+
+async def test_a_notification_that_is_refused_harms_nobody(server: Web, caplog: pytest.LogCaptureFixture) -> None:
+    server.on("notifications/roots/list_changed", lambda visit: visit.respond(400))
+    async with client(server.url, roots=[]) as it:
+        await it.set_roots(["file:///a"])
+        await it.ping()
+        await until(lambda: "refused notifications/roots/list_changed: HTTP 400" in caplog.text)
+        assert it.losses == 0
+
+
+async def test_a_stream_of_its_own_that_cannot_be_had_now_is_asked_for_again(server: Web) -> None:
+    heard = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'
+
+    def later(visit: Visit) -> None:
+        match len(server.seen("GET")):
+            case 1:
+                visit.respond(503)
+            case 2:
+                visit.reset()
+            case _:
+                visit.stream(event(heard))
+
+    server.on("GET", later)
+    logged: list[Any] = []
+    async with client(server.url, on_log=logged.append):
+        await until(lambda: logged)
+
+
+async def test_a_post_that_is_hung_up_on_is_not_sent_again(server: Web) -> None:
+    server.on("tools/call", Visit.reset)
+    async with client(server.url) as it:
+        with pytest.raises(OutcomeUnknown):
+            await it.call_tool("act")
+        assert len(server.seen("tools/call")) == 1
+
+
+async def test_htt_14_a_call_that_nobody_waits_for_is_called_off_and_its_connection_let_go(server: Web) -> None:
+    gone = asyncio.Event()
+
+    async def silent(visit: Visit) -> None:
+        visit.stream()
+        await visit.left()
+        gone.set()
+
+    server.on("tools/call", silent)
+    async with client(server.url) as it:
+        call = asyncio.create_task(it.call_tool("act"))
+        asked = await server.visited("tools/call")
+        call.cancel()
+        told = await server.visited("notifications/cancelled")
+        assert told.message["params"]["requestId"] == asked.message["id"]
+        async with asyncio.timeout(5):
+            await gone.wait()
+        await it.ping()
+
+
+# --- streams that break off ------------------------------------------------------------------------------
+
+
+async def test_htt_13_the_time_that_a_server_names_is_waited_and_no_longer(server: Web) -> None:
+    ended: list[float] = []
+
+    def cut(visit: Visit) -> None:
+        visit.chunked()
+        visit.chunk(event(b"", id="p-1", retry=500))
+        visit.chunk(b"")
+        ended.append(asyncio.get_running_loop().time())
+
+    async with client(server.url) as it:
+        await server.visited("GET")
+        server.on("tools/call", cut)
+        call = asyncio.create_task(it.call_tool("act"))
+        asked = await server.visited("tools/call")
+        server.on("GET", lambda visit: visit.stream(event(asked.answer({"content": []}), id="p-2")))
+        resumed = await server.visited("GET", 2)
+        await call
+    assert resumed.headers["last-event-id"] == "p-1"
+    assert 0.499 <= resumed.at - ended[0] < 0.7
+
+
+async def test_htt_20_an_answer_that_broke_off_is_read_on_as_often_as_it_takes(server: Web) -> None:
+    def cut(visit: Visit) -> None:
+        visit.stream(event(b"", id="0", retry=1))
+        visit.hang_up()
+
+    async with client(server.url) as it:
+        await server.visited("GET")
+        server.on("tools/call", cut)
+        call = asyncio.create_task(it.call_tool("act"))
+        asked = await server.visited("tools/call")
+
+        def go_on(visit: Visit) -> None:
+            last = int(visit.headers["last-event-id"])
+            if last == 4:
+                visit.stream(event(asked.answer({"content": [{"type": "text", "text": "at last"}]}), id="5"))
+            elif len(server.seen("GET")) % 2:
+                visit.respond(503)
+            else:
+                visit.stream(event(b"", id=str(last + 1)))
+            visit.hang_up()
+
+        server.on("GET", go_on)
+        assert (await call).data == "at last"
+        assert len(server.seen("tools/call")) == 1
+
+
+@pytest.mark.parametrize("status", [400, 405])
+async def test_an_answer_that_cannot_be_read_on_fails_that_request_alone(server: Web, status: int) -> None:
+    def cut(visit: Visit) -> None:
+        visit.stream(event(b"", id="0", retry=1))
+        visit.hang_up()
+
+    server.on("tools/call", cut)
+    server.on("GET", lambda visit: visit.respond(status))
+    async with client(server.url) as it:
+        with pytest.raises(OutcomeUnknown, match="broke off"):
+            await it.call_tool("act")
+        await it.ping()
+        assert it.losses == 0
+
+
+async def test_htt_15_what_belongs_to_no_request_comes_on_a_stream_of_its_own(server: Web) -> None:
+    changed = b'{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:%d"}}'
+
+    def stream(visit: Visit) -> None:
+        assert visit.headers["accept"] == "text/event-stream"
+        number = len(server.seen("GET"))
+        last = visit.headers.get("last-event-id")
+        assert last == (None if number == 1 else str(number - 1))
+        visit.stream(event(changed % number, id=str(number), retry=1))
+        visit.hang_up()
+
+    server.on("GET", stream)
+    async with client(server.url) as it:
+        heard = it.notifications("notifications/resources/updated")
+        await it.ping()
+        uris = [(await anext(heard)).params.uri for _ in range(3)]
+        assert uris == ["x:1", "x:2", "x:3"]
+
+
+async def test_a_server_may_ask_on_its_stream_and_is_answered_by_a_post(server: Web) -> None:
+    question = b'{"jsonrpc":"2.0","id":"s1","method":"roots/list"}'
+
+    async def ask(visit: Visit) -> None:
+        server.transcript.frames.append(("server", question))
+        visit.stream(event(question))
+        await visit.left()
+
+    server.on("GET", ask)
+    async with client(server.url, roots=["file:///a"]):
+        await until(lambda: any(visit.message.get("id") == "s1" for visit in server.seen("POST")))
+
+
+# --- sessions that are gone, and servers -----------------------------------------------------------------
+
+
+async def test_htt_26_a_lost_session_is_begun_anew_with_all_that_it_had(server: Web) -> None:
+    async with client(server.url, log_level="warning") as it:
+        await it.subscribe("x:1")
+        server.session = "session-2"
+
+        def act(visit: Visit) -> None:
+            if visit.headers["mcp-session-id"] == SESSION:
+                visit.respond(404)
+            else:
+                server.usual(visit)
+
+        server.on("tools/call", act)
+        results = await asyncio.gather(*(it.call_tool(f"t{number}") for number in range(10)))
+        assert [result.data for result in results] == [f"t{number}" for number in range(10)]
+        assert it.losses == 1
+    again = server.seen("initialize")[1]
+    assert "mcp-session-id" not in again.headers
+    done = [visit for visit in server.seen("tools/call") if visit.headers["mcp-session-id"] == "session-2"]
+    assert sorted(visit.message["params"]["name"] for visit in done) == [f"t{number}" for number in range(10)]
+    for method in ("resources/subscribe", "logging/setLevel"):
+        assert [visit.headers["mcp-session-id"] for visit in server.seen(method)] == [SESSION, "session-2"]
+    assert [visit.headers["mcp-session-id"] for visit in server.seen("DELETE")] == ["session-2"]
+
+
+async def test_htt_26_a_session_that_is_gone_shows_on_the_stream_of_its_own_too(server: Web) -> None:
+    def once(visit: Visit) -> None:
+        server.on("GET", lambda later: later.respond(404))
+        visit.stream(event(b"", retry=1))
+        visit.hang_up()
+
+    server.on("GET", once)
+    async with client(server.url) as it:
+        await server.visited("initialize", 2)
+        await until(lambda: it.losses == 1 and it.initialized)
+        await it.ping()
+        assert it.losses == 1  # the second session has never had a stream: there 404 only says that there is none
+
+
+async def test_an_answer_whose_session_is_gone_meanwhile_ends_the_session(server: Web) -> None:
+    def cut(visit: Visit) -> None:
+        visit.stream(event(b"", id="0", retry=1))
+        visit.hang_up()
+
+    async with client(server.url) as it:
+        await server.visited("GET")
+        server.on("tools/call", cut)
+        server.on("GET", lambda visit: visit.respond(404))
+        with pytest.raises(OutcomeUnknown, match="session is gone"):
+            await it.call_tool("act")
+        await server.visited("initialize", 2)
+        assert len(server.seen("tools/call")) == 1
+
+
+async def test_a_call_that_a_dead_server_never_heard_of_is_made_when_it_is_back(server: Web) -> None:
+    async with client(server.url) as it:
+        await server.visited("GET")
+        port = server.port
+        await server.stop()
+        call = asyncio.create_task(it.call_tool("act"))
+        await until(lambda: it.losses == 1)
+        await server.start(port)
+        assert (await call).data == "act"
+        assert len(server.seen("tools/call")) == 1
+
+
+async def test_a_call_that_a_dying_server_may_have_heard_of_is_not_made_again(server: Web) -> None:
+    async with client(server.url) as it:
+        await server.visited("GET")
+        port = server.port
+        server.on("tools/call", Visit.reset)
+        with pytest.raises(OutcomeUnknown):
+            await it.call_tool("act")
+        await server.stop()
+        reading = asyncio.create_task(it.list_resources())
+        await until(lambda: it.losses == 1)
+        server.on("resources/list", lambda visit: visit.reply({"resources": []}))
+        await server.start(port)
+        assert (await reading).resources == []
+        assert len(server.seen("tools/call")) == 1
+
+
+async def test_nobody_at_the_address_is_said_in_a_sentence(server: Web) -> None:
+    await server.stop()
+    with pytest.raises(TransportError, match=r"cannot reach .* nobody listens there"):
+        await client(f"http://127.0.0.1:{free_port()}/mcp").open()
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# --- HTTP+SSE --------------------------------------------------------------------------------------------
+
+
+class Older:
+    """A server of 2024-11-05."""
+
+    def __init__(self, server: Web, endpoint: str = "/messages?session_id=1") -> None:
+        self.endpoint = endpoint
+        self.stream: Visit | None = None
+        self.web = server
+        server.revision = "2024-11-05"
+        server.on("GET", self.get)
+        for method in ("initialize", "POST"):
+            server.on(method, self.post)
+
+    async def get(self, visit: Visit) -> None:
+        self.stream = visit
+        visit.stream(event(self.endpoint.encode(), kind="endpoint"))
+        await visit.left()
+
+    def post(self, visit: Visit) -> None:
+        if visit.path == "/mcp":
+            visit.respond(405)
+            return
+        visit.respond(202, b"Accepted", "text/plain")
+        results: dict[str, Any] = {
+            "initialize": self.web.greeting(),
+            "tools/call": {"content": [{"type": "text", "text": "old"}]},
+        }
+        if self.stream is not None and "id" in visit.message:
+            self.stream.write(event(visit.answer(results.get(visit.method, {})), kind="message"))
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 406, 422])
+async def test_htt_31_an_old_server_is_spoken_to_in_its_own_way(server: Web, status: int) -> None:
+    old = Older(server)
+    server.on("initialize", lambda visit: visit.respond(status) if visit.path == "/mcp" else old.post(visit))
+    async with client(server.url) as it:
+        assert (await it.call_tool("act")).data == "old"
+        assert it.revision == "2024-11-05"
+    assert [visit.path for visit in server.seen("initialize")] == ["/mcp", "/messages?session_id=1"]
+    assert len(server.seen("GET")) == 1
+
+
+async def test_an_old_server_is_known_again_and_its_end_is_the_end_of_the_line(server: Web) -> None:
+    old = Older(server)
+    async with client(server.url) as it:
+        await it.ping()
+        assert old.stream is not None
+        old.stream.hang_up()
+        await until(lambda: it.losses == 1)
+        assert (await it.call_tool("act")).data == "old"
+    assert [visit.path.partition("?")[0] for visit in server.seen("initialize")] == ["/mcp", "/messages", "/messages"]
+
+
+async def test_a_server_that_was_old_and_is_new_now_is_found_again(server: Web) -> None:
+    old = Older(server)
+    async with client(server.url) as it:
+        await it.ping()
+        for verb in ("GET", "POST", "initialize"):
+            server.on(verb, server.usual)
+        server.revision = "2025-11-25"
+        assert old.stream is not None
+        old.stream.hang_up()
+        await until(lambda: it.losses == 1)
+        assert (await it.call_tool("act")).data == "act"
+
+
+@pytest.mark.parametrize("endpoint", ["http://example.org/messages", "//example.org/messages", "https://127.0.0.1/m"])
+async def test_sse_02_an_endpoint_at_another_origin_is_refused(server: Web, endpoint: str) -> None:
+    Older(server, endpoint)
+    with pytest.raises(HandshakeFailed, match=r"HTTP 405 .*another origin"):
+        await client(server.url).open()
+    assert all(visit.path == "/mcp" for visit in server.visits)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda visit: visit.respond(404), "HTTP 404"),
+        (lambda visit: visit.stream(event(b"{}")), "does not begin"),
+        (lambda visit: (visit.stream(), visit.hang_up())[0], "ended before"),
+        (lambda visit: visit.stream(), "within 0.2 s"),
+    ],
+)
+async def test_a_server_of_neither_kind_is_told_of_with_both_attempts(server: Web, answer: Any, why: str) -> None:
+    server.on("initialize", lambda visit: visit.respond(400, b"what?", "text/plain"))
+    server.on("GET", answer)
+    with pytest.raises(HandshakeFailed, match=rf"HTTP 400 what\?.*HTTP\+SSE.*{why}"):
+        await client(server.url, settings=Settings(connect_timeout=0.2)).open()
+
+
+async def test_an_old_session_that_is_gone_is_begun_anew_and_the_call_repeated(server: Web) -> None:
+    old = Older(server)
+
+    def act(visit: Visit) -> None:
+        if len(server.seen("tools/call")) == 1:
+            visit.respond(404)
+        else:
+            old.post(visit)
+
+    async with client(server.url) as it:
+        server.on("tools/call", act)
+        assert (await it.call_tool("act")).data == "old"
+        assert it.losses == 1
+
+
+async def test_an_old_server_may_refuse_a_message_or_break_off(server: Web) -> None:
+    old = Older(server)
+    async with client(server.url) as it:
+        server.on("tools/call", lambda visit: visit.respond(403, b"not you", "text/plain"))
+        with pytest.raises(PeerError, match="HTTP 403"):
+            await it.call_tool("act")
+        server.on(
+            "tools/call", lambda visit: visit.write(b"HTTP/1.1 500 No\r\nContent-Length: 9\r\n\r\nx") or visit.reset()
+        )
+        with pytest.raises(OutcomeUnknown):
+            await it.call_tool("act")
+        assert it.losses == 0
+        assert old.stream is not None
+        old.stream.reset()
+        await until(lambda: it.losses == 1)
+
+
+# --- redirects -------------------------------------------------------------------------------------------
+
+
+async def test_a_redirect_within_the_origin_is_followed_and_kept(server: Web) -> None:
+    def at(visit: Visit) -> None:
+        if visit.path == "/mcp":
+            visit.respond(307, Location="/mcp/")
+        else:
+            server.usual(visit)
+
+    for verb in ("initialize", "POST", "GET", "DELETE"):
+        server.on(verb, at)
+    async with client(server.url) as it:
+        await it.ping()
+    assert [visit.path for visit in server.visits].count("/mcp") == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_credentials_never_reach_another_origin(server: Web, status: int) -> None:
+    async with web() as other:
+        server.on("initialize", lambda visit: visit.respond(status, Location=other.url + "?token=secret"))
+        connector = HttpConnector(server.url, headers={"Authorization": "Bearer x"})
+        with pytest.raises(HandshakeFailed, match="another origin") as raised:
+            await client(connector).open()
+        assert f"127.0.0.1:{other.port}/mcp" in str(raised.value)
+        assert "secret" not in str(raised.value)
+        assert other.visits == []
+
+
+@pytest.mark.parametrize(("status", "why"), [(308, "time and again"), (302, "use that address")])
+async def test_redirects_without_end_or_of_another_kind_are_refused(server: Web, status: int, why: str) -> None:
+    server.on("initialize", lambda visit: visit.respond(status, Location=visit.path + "x"))
+    with pytest.raises(HandshakeFailed, match=why):
+        await client(server.url).open()
+    assert len(server.visits) <= 4
+
+
+# --- TLS and proxies -------------------------------------------------------------------------------------
+
+
+async def test_a_certificate_of_an_own_authority_is_trusted_and_no_other() -> None:
+    async with web(server_tls()) as server:
+        url = server.url.replace("127.0.0.1", "localhost")
+        async with client(HttpConnector(url, tls=client_tls(), settings=QUICK)) as it:
+            await it.ping()
+        with pytest.raises(TransportError, match="certificate is not to be trusted"):
+            await client(url).open()
+
+
+@pytest.mark.parametrize("secured", [False, True])
+async def test_a_proxy_is_gone_through(secured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with web(server_tls() if secured else None) as server, proxy(server.port) as passed:
+        scheme = "https" if secured else "http"
+        monkeypatch.setenv(f"{scheme}_proxy", f"http://user:word@127.0.0.1:{passed.port}")
+        tls = client_tls() if secured else None
+        name = "localhost" if secured else "service.test"
+        options: dict[str, Any] = {"proxy": f"http://user:word@127.0.0.1:{passed.port}"} if secured else {}
+        async with client(HttpConnector(f"{scheme}://{name}:1/mcp", tls=tls, settings=QUICK, **options)) as it:
+            await it.ping()
+    assert passed.lines
+    assert all(
+        line.startswith(f"CONNECT {name}:1 " if secured else f"POST http://{name}:1/") for line in passed.lines[:1]
+    )
+    assert passed.credentials == {"Basic dXNlcjp3b3Jk"}
+    assert "proxy-authorization" not in server.visits[0].headers or not secured
+
+
+async def test_a_proxy_that_says_no_is_told_from_a_server_that_does(server: Web) -> None:
+    server.on("CONNECT", lambda visit: visit.respond(407))
+    connector = HttpConnector("https://service.test/mcp", proxy=f"http://127.0.0.1:{server.port}")
+    with pytest.raises(TransportError, match="the proxy refuses: HTTP 407"):
+        await client(connector).open()
+
+
+async def test_who_does_not_want_a_channel_leaves_nothing_behind(server: Web) -> None:
+    def accept(_: Any) -> Any:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await HttpConnector(server.url).connect(accept)
+
+
+async def test_a_proxy_that_refuses_is_told_from_a_server_that_does(server: Web) -> None:
+    connector = HttpConnector("http://service.test/mcp", proxy=f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(TransportError, match="the proxy cannot be reached"):
+        await client(connector).open()
+
+
+class Passed:
+    """What a proxy has seen."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.credentials: set[str] = set()
+        self.port = 0
+
+
+def proxy(port: int) -> Any:
+    """A proxy that leads everybody to one port."""
+    import contextlib
+
+    @contextlib.asynccontextmanager
+    async def made() -> AsyncIterator[Passed]:
+        passed = Passed()
+        tasks: set[asyncio.Task[Any]] = set()
+
+        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(ConnectionError):
+                while data := await reader.read(1 << 16):
+                    writer.write(data)
+            writer.close()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            tasks.add(asyncio.current_task())  # type: ignore[arg-type]
+            head = await reader.readuntil(b"\r\n\r\n")
+            line, *headers = head.decode().split("\r\n")
+            passed.lines.append(line)
+            passed.credentials |= {h.partition(": ")[2] for h in headers if h.lower().startswith("proxy-authorization")}
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+            if line.startswith("CONNECT"):
+                writer.write(b"HTTP/1.1 200 Yes\r\n\r\n")
+            else:
+                back.write(head)
+            await asyncio.gather(pump(reader, back), pump(there, writer))
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        passed.port = server.sockets[0].getsockname()[1]
+        yield passed
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    return made()
+
+
+# --- addresses -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url", ["http://", "https:///mcp", "http://h:0/", "http://h:99999/", "http://a b/", "http://[::1/", "http://h/\n"]
+)
+def test_what_is_no_address_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ConfigError):
+        Client(url)
+
+
+def test_credentials_in_an_address_are_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigError, match="headers") as raised:
+        Client("https://user:secret@example.org/mcp")
+    assert "secret" not in str(raised.value)
+
+
+def test_the_name_of_a_connector_has_no_secrets_in_it() -> None:
+    connector = HttpConnector("https://EXAMPLE.org:443/mcp?key=secret", headers={"Authorization": "secret"})
+    assert connector.name == "https://example.org/mcp"
+    assert "secret" not in repr(connector)
+
+
+@pytest.mark.parametrize("headers", [{"a b": "x"}, {"A": "x\r\nB: y"}, {"A": "\0"}])
+def test_headers_that_would_break_out_are_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        HttpConnector("https://example.org/mcp", headers=headers)
+
+
+# --- our own server --------------------------------------------------------------------------------------
+
+
+async def test_our_own_server_is_spoken_to() -> None:
+    server = Server("own")
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        """Adds."""
+        return a + b
+
+    listener = await server.listen("http://127.0.0.1:0/mcp")
+    async with client(listener.address) as it:
+        results = await asyncio.gather(*(it.call_tool("add", {"a": number, "b": 1}) for number in range(200)))
+        assert [result.data for result in results] == list(range(1, 201))
+    await server.aclose()

@@ -1,0 +1,41 @@
+"""The server's own stream is open before anything is asked: what is said there is lost by some if nobody reads."""
+
+from tests.unit.transports.http.client.web import Visit, event, web
+
+from trunkline import Client
+
+QUESTION = b'{"jsonrpc": "2.0", "id": "q", "method": "ping"}'
+DONE = {"content": [{"type": "text", "text": "done"}]}
+
+
+async def test_a_question_on_the_servers_own_stream_is_heard_during_the_very_first_call() -> None:
+    async with web() as server:
+        listeners: list[Visit] = []
+        calls: list[Visit] = []
+
+        def listen(visit: Visit) -> None:
+            visit.stream()
+            listeners.append(visit)
+
+        def call(visit: Visit) -> None:
+            calls.append(visit)
+            for listener in listeners:  # if there is none, nobody is asked
+                listener.write(event(QUESTION))
+                server.transcript.frames.append(("server", QUESTION))
+
+        def answered(visit: Visit) -> None:
+            visit.respond(202)
+            calls[0].reply(DONE)
+
+        server.on("GET", listen)
+        server.on("tools/call", call)
+        server.on("POST", lambda visit: answered(visit) if visit.message.get("id") == "q" else server.usual(visit))
+        async with Client(server.url) as client:
+            assert (await client.call_tool("act", timeout=5.0)).text == "done"
+
+
+async def test_a_server_that_never_opens_its_own_stream_holds_calls_up_for_a_moment_only() -> None:
+    async with web() as server:
+        server.on("GET", lambda visit: visit.left())
+        async with Client(server.url) as client:
+            assert (await client.call_tool("act", timeout=5.0)).text == "act"

@@ -1,0 +1,237 @@
+"""The parts of the client that decide: order, answers, places, and where a stream stands."""
+
+import subprocess
+import sys
+
+import pytest
+
+from trunkline import Settings
+from trunkline.config import proxy_for
+from trunkline.errors import ConfigError
+from trunkline.protocol.types import CancelledParams
+from trunkline.transports.http.client.answers import HTTP_ERROR, answer_in, answers, refusal, revision_in
+from trunkline.transports.http.client.letters import Letter, Outbox
+from trunkline.transports.http.client.places import Misled, place
+from trunkline.transports.http.client.stream import EventStream
+from trunkline.wire import codec
+from trunkline.wire.messages import Batch, Encoded, ErrorResponse, Notification, Request, Response
+from trunkline.wire.sse import encode
+
+# --- order -----------------------------------------------------------------------------------------------
+
+
+def letters(*messages: object) -> list[Letter]:
+    return [Letter.of(message) for message in messages]  # type: ignore[arg-type]
+
+
+def test_all_wait_for_the_handshake() -> None:
+    outbox = Outbox()
+    first, early, notice, call, late = letters(
+        Request(1, "initialize"),
+        Response("s", {}),
+        Notification("notifications/initialized"),
+        Request(2, "ping"),
+        Notification("n"),
+    )
+    assert outbox.put(first) == [first]
+    assert outbox.opening is first
+    for letter in (early, notice, call, late):
+        assert outbox.put(letter) == []
+    assert outbox.done(first) == [early, notice]
+    assert outbox.done(first) == []
+    assert outbox.done(notice) == [call, late]
+
+
+def test_notifications_wait_for_each_other_answers_for_them_and_requests_for_nobody() -> None:
+    outbox = Outbox()
+    one, two, answer, three, call, other = letters(
+        Notification("n"), Notification("n"), Response(1, {}), Notification("n"), Request(1, "x"), Encoded(b"{}")
+    )
+    assert outbox.put(one) == [one]
+    assert outbox.put(two) == outbox.put(answer) == outbox.put(three) == []
+    assert outbox.put(call) == [call]
+    assert outbox.put(other) == []
+    assert outbox.done(one) == [two]
+    assert outbox.done(two) == [answer, three]
+    assert outbox.done(three) == [other]
+
+
+def test_a_letter_knows_what_it_calls_off() -> None:
+    (letter,) = letters(Notification("notifications/cancelled", CancelledParams(request_id=5)))
+    assert letter.cancels == 5
+    with pytest.raises(TypeError):
+        Letter.of(Notification("n", object()))
+
+
+# --- answers ---------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_found_alone_or_among_others() -> None:
+    assert answers(Response(1, {}), 1)
+    assert answers(Batch((Notification("n"), Response(1, {}))), 1)
+    assert not answers(Response(1, {}), 2)
+    assert not answers(Request(1, "x"), 1)
+
+
+def test_a_batch_is_an_answer_only_where_there_are_batches() -> None:
+    body = b'[{"jsonrpc":"2.0","id":1,"result":{}}]'
+    assert isinstance(answer_in(body, 1, batches=True), Batch)
+    assert isinstance(answer_in(body, 1, batches=False), ErrorResponse)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "body", "message"),
+    [
+        (401, "", b"", "HTTP 401 the server wants to know who is calling; pass credentials as headers"),
+        (500, "text/plain", b"x" * 500, "HTTP 500 " + "x" * 200),
+        (500, "text/html", b"<html>", "HTTP 500 Reason"),
+        (400, "application/json", b'{"detail":"no"}', "HTTP 400 Reason"),
+    ],
+)
+def test_a_refusal_says_what_there_is_to_say(status: int, kind: str, body: bytes, message: str) -> None:
+    answer = refusal(7, status, "Reason", kind, body)
+    assert (answer.id, answer.error.code, answer.error.message) == (7, HTTP_ERROR, message)
+    assert answer.error.data == {"kind": "http_error", "status": status}
+
+
+@pytest.mark.parametrize(
+    ("frame", "revision"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","x":1}}', "2025-06-18"),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":5}}', None),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}', None),
+    ],
+)
+def test_the_revision_is_read_from_the_answer_to_initialize(frame: bytes, revision: str | None) -> None:
+    assert revision_in(codec.decode(frame), 1) == revision
+
+
+# --- places ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("base", "reference", "there"),
+    [
+        ("http://h/mcp", "/mcp/", "http://h/mcp/"),
+        ("http://h:80/mcp", "http://H/x?y=z", "http://h/x?y=z"),
+        ("https://h/a/b", "c?d=e", "https://h/a/c?d=e"),
+        ("http://[::1]:8000/sse", "/m", "http://[::1]:8000/m"),
+    ],
+)
+def test_a_reference_within_the_origin_leads_somewhere(base: str, reference: str, there: str) -> None:
+    assert place(base).leads_to(reference).url == there
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "http://other/",
+        "https://h/",
+        "http://h:81/",
+        "//other/x",
+        "file:///etc/x",
+        "http://u:p@h/",
+        "http://[",
+        "\\\\o/x",
+    ],
+)
+def test_a_reference_to_anywhere_else_leads_nowhere(reference: str) -> None:
+    with pytest.raises(Misled):
+        place("http://h/mcp").leads_to(reference)
+
+
+@pytest.mark.parametrize("url", ["tcp://h:80", "http://h:0/x"])
+def test_what_is_no_place_on_the_web_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError):
+        place(url)
+
+
+# --- streams ---------------------------------------------------------------------------------------------
+
+
+def test_an_empty_position_takes_it_back() -> None:
+    stream = EventStream(Settings())
+    stream.feed(encode(b"", id="1"))
+    assert stream.position == "1"
+    stream.feed(encode(b"", id=""))
+    assert stream.position is None
+
+
+def test_waits_grow_with_failures_and_never_fall_below_what_the_server_says() -> None:
+    stream = EventStream(Settings(stream_retry=1.0, backoff_longest=5.0))
+    assert [stream.wait(failures) for failures in range(4)] == [1, 2, 4, 5]
+    stream.feed(encode(b"", retry=500))
+    stream.begin()
+    assert [stream.wait(failures) for failures in range(3)] == [0.5, 1, 2]
+    stream.feed(encode(b"", retry=9000))
+    assert [stream.wait(failures) for failures in range(3)] == [9, 9, 9]
+
+
+def test_only_so_many_positions_are_remembered() -> None:
+    stream = EventStream(Settings())
+    frame = b'{"jsonrpc":"2.0","method":"n"}'
+    for number in range(1001):
+        assert stream.feed(encode(frame, id=str(number)))
+    stream.begin()
+    assert not stream.feed(encode(frame, id="1000"))
+    assert stream.feed(encode(frame, id="0"))
+
+
+def test_events_of_another_kind_are_passed_over() -> None:
+    assert EventStream(Settings()).feed(encode(b"{}", kind="other")) == []
+
+
+# --- proxies ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "environ", "proxy"),
+    [
+        ("http://h/", {}, None),
+        ("http://h/", {"HTTP_PROXY": "http://p:1"}, "http://p:1"),
+        ("http://h/", {"HTTP_PROXY": "http://p:1", "http_proxy": "http://q:1"}, "http://q:1"),
+        ("http://h/", {"HTTPS_PROXY": "http://p:1"}, None),
+        ("https://h/", {"HTTPS_PROXY": "http://p:1"}, "http://p:1"),
+        ("https://h/", {"ALL_PROXY": "p:1"}, "http://p:1"),
+        ("http://h/", {"HTTP_PROXY": "http://p:1", "REQUEST_METHOD": "GET"}, None),
+        ("http://localhost/", {"HTTP_PROXY": "http://p:1"}, None),
+        ("http://127.0.0.9:5/", {"HTTP_PROXY": "http://p:1"}, None),
+        ("http://[::1]/", {"HTTP_PROXY": "http://p:1"}, None),
+        ("http://h/", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "*"}, None),
+        ("http://a.h.org/", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "x, h.org"}, None),
+        ("http://a.h.org/", {"HTTP_PROXY": "http://p:1", "no_proxy": ".H.org"}, None),
+        ("http://ah.org/", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "h.org"}, "http://p:1"),
+        ("http://h.org:81/", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "h.org:80"}, "http://p:1"),
+        ("http://h.org/", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "h.org:80"}, None),
+        ("http://10.1.2.3/", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "10.0.0.0/8"}, None),
+        ("http://11.1.2.3/", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "10.0.0.0/8"}, "http://p:1"),
+        ("http://[fe80::1]/", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "fe80::1"}, None),
+    ],
+)
+def test_the_environment_says_which_proxy_and_what_needs_none(
+    url: str, environ: dict[str, str], proxy: str | None
+) -> None:
+    assert proxy_for(url, environ) == proxy
+
+
+def test_a_proxy_of_a_kind_that_does_not_work_is_refused_without_repeating_its_password() -> None:
+    with pytest.raises(ConfigError, match="socks5") as raised:
+        proxy_for("http://h/", {"ALL_PROXY": "socks5://u:secret@p:1"})
+    assert "secret" not in str(raised.value)
+
+
+# --- what has to be installed ----------------------------------------------------------------------------
+
+
+def test_without_the_library_it_is_said_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["aiohttp"] = None
+from trunkline import Client
+try:
+    Client("https://example.org/mcp")
+except Exception as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert "pip install 'trunkline[http]'" in done.stdout
