@@ -54,7 +54,7 @@ JSON = {"json", "orjson", "simplejson"}
 HOME_OF = {
     "jsonschema_rs": "registry.schema",
     "uvloop": "server.run",
-    "uvicorn": "transports.http",
+    "uvicorn": "transports",
     "aiohttp": "transports.http.client.by_aiohttp",
     "websockets": "transports.websocket.framing",
     "cryptography": "server.seals",
