@@ -1,12 +1,14 @@
 """A server that uses everything the protocol has, for peers to try: the probes in tests/interop/peers know its parts.
 
-    python tests/interop/everything.py
+    python tests/interop/everything.py [http]
 
+Over HTTP it takes any free port, and says which.
 It is written with the public API only, as any user's server is. Tools return text, JSON where there is more to say.
 """
 
 import asyncio
 import json
+import sys
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -81,8 +83,9 @@ async def hang(ctx: Context) -> str:
 
 @server.tool
 async def happened(event: str) -> str:
-    """Returns once the event has happened."""
+    """Returns once the event has happened. Each is told of once."""
     await events[event].wait()
+    del events[event]
     return event
 
 
@@ -153,7 +156,7 @@ async def sample_attentively(prompt: str, ctx: Context) -> str:
 async def sample_impatiently(prompt: str, ctx: Context) -> str:
     """Gives up, and cancels its request, when the client's model takes long."""
     try:
-        await ctx.sample(prompt, max_tokens=100, timeout=0.1)
+        await ctx.sample(prompt, max_tokens=100, timeout=0.3)
     except RequestTimeout:
         return "gave up"
     return "answered in time"
@@ -237,4 +240,7 @@ def names(value: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    server.run()
+    if "http" in sys.argv:
+        server.run("http", port=0)
+    else:
+        server.run()

@@ -68,7 +68,7 @@ class Host:
     # --- what is answered ----------------------------------------------------------------------
 
     async def sample(self, params: CreateMessageParams, answering: Answering) -> CreateMessageResult:
-        """Echoes the prompt; never answers "hang", and tells how far it has come with "count"."""
+        """Echoes the prompt; never answers "hang", once it has begun, and tells how far it has come with "count"."""
         content = params.messages[-1].content
         said = content.text if isinstance(content, TextContent) else ""
         if said == "count":
@@ -76,6 +76,7 @@ class Host:
             answering.progress(2, 2, "whole")
             await asyncio.sleep(0)
         if said == "hang":
+            answering.progress(1)
             try:
                 await asyncio.Event().wait()
             finally:

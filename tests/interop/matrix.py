@@ -7,6 +7,7 @@ side that receives it, or a capability and the side that declares it.
 import fcntl
 import json
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,14 +51,19 @@ class Outcome(NamedTuple):
     wire: Wire
 
 
-def outcome(folder: Path, name: str, run: Callable[[], Outcome]) -> Outcome:
-    """The outcome of a run: made by the first worker that needs it, read by all the others."""
-    kept = folder / f"{name}.json"
-    with kept.with_suffix(".lock").open("w") as lock:
+def kept(folder: Path, name: str, run: Callable[[], Any]) -> Any:
+    """What came of something that takes long: done by the first worker that needs it, read by all the others."""
+    file = folder / f"{name}.json"
+    with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
-        if not kept.exists():
-            kept.write_text(json.dumps(run()))
-    return Outcome(*json.loads(kept.read_text()))
+        if not file.exists():
+            file.write_text(json.dumps(run()))
+    return _read(file)
+
+
+@cache
+def _read(file: Path) -> Any:
+    return json.loads(file.read_text())
 
 
 def declared(capabilities: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -1,21 +1,25 @@
-"""Our client against servers of the official Python SDK: every method and capability, cell by cell."""
+"""Our client against servers of the official Python SDK: every method and capability, cell by cell, over every line."""
 
 import asyncio
 import os
 import signal
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from tests.interop.client_probes import PROBES, Line, asks_nothing_that_is_not_offered
 from tests.interop.host import OTHER_ROOT, PATIENCE, Host, Reports
-from tests.interop.matrix import Outcome, cells, declared, outcome, shown
+from tests.interop.matrix import Outcome, cells, declared, kept, shown
+from tests.interop.served import served
 from tests.interop.tapped import judge
 from tests.official import ROOT
 
 from trunkline.errors import OutcomeUnknown
 from trunkline.protocol.revisions import HANDSHAKE, Revision
+from trunkline.transports.channel import Connector
+from trunkline.transports.http.client.connector import HttpConnector
 from trunkline.transports.process import Command
 
 SCRIPTS = Path(__file__).parent / "peers"
@@ -29,35 +33,56 @@ class Peer(NamedTuple):
     home: Path  # its environment, made by `make`
     script: Path
 
-    def command(self, *arguments: str) -> Command:
+    def started_by(self, *arguments: str) -> list[Path | str]:
         ready = self.home / ".ready"
         assert ready.exists(), f"the official SDK is missing: `make {ready.relative_to(ROOT)}` installs it"
-        return Command([self.home / "bin/python", self.script, *arguments])
+        return [self.home / "bin/python", self.script, *arguments]
+
+    def command(self) -> Command:
+        return Command(self.started_by())
+
+    @asynccontextmanager
+    async def reached_by(self, line: str, *arguments: str) -> AsyncIterator[Connector]:
+        """What opens lines to the server: to a process of its own each, or all to one that listens."""
+        if line == "stdio":
+            yield Command(self.started_by(*arguments))
+            return
+        with served(self.started_by(*arguments, "--http")) as server:
+            yield HttpConnector(f"http://{await asyncio.to_thread(server.place)}/{PATHS[line]}")
 
 
 PEERS = (
     Peer("mcp-2", ROOT / ".peers/mcp", SCRIPTS / "mcp_server.py"),
     Peer("mcp-1", ROOT / ".peers/mcp-1", SCRIPTS / "mcp_1_server.py"),
 )
-RUNS = [(peer, revision) for peer in PEERS for revision in HANDSHAKE]
-CELLS = [(peer, revision, cell) for peer, revision in RUNS for cell in cells(revision)]
+PATHS = {"http": "mcp", "sse": "sse"}
+ENDS = (min(HANDSHAKE), max(HANDSHAKE))
+REVISIONS = {"stdio": HANDSHAKE, "http": HANDSHAKE, "sse": ENDS}
+RUNS = [(peer, line, revision) for peer in PEERS for line in REVISIONS for revision in REVISIONS[line]]
+CELLS = [(*run, cell) for run in RUNS for cell in cells(run[-1])]
 
 NOT_CELLS = {"experimental", "completions"}  # declared to every revision: as an empty object, and before it had a name
 
 
 @pytest.fixture
-def used(peer: Peer, revision: Revision, shared_folder: Path) -> Outcome:
-    """What our client has made of the server in a revision."""
-    name = f"server-{peer.name}-{revision.value}"
-    return outcome(shared_folder, name, lambda: asyncio.run(use(peer, revision)))
+def used(peer: Peer, line: str, revision: Revision, shared_folder: Path) -> Outcome:
+    """What our client has made of the server over a line in a revision."""
+    outcomes = kept(shared_folder, f"server-{peer.name}-{line}", lambda: asyncio.run(use_all(peer, line)))
+    return Outcome(*outcomes[revision.value])
 
 
-async def use(peer: Peer, revision: Revision) -> Outcome:
+async def use_all(peer: Peer, line: str) -> dict[str, Outcome]:
+    """Tries one revision after the other."""
+    async with peer.reached_by(line) as connector:
+        return {revision.value: await use(connector, revision) for revision in REVISIONS[line]}
+
+
+async def use(connector: Connector, revision: Revision) -> Outcome:
     """Tries every cell that has a probe, all over one connection; those without a capability have their own."""
-    full = Host(peer.command(), revision.value)
-    others = {absent: Host(peer.command(), revision.value, without=absent) for absent in absences(revision)}
-    hosts = [full, *others.values()]
     async with AsyncExitStack() as stack:
+        full = Host(connector, revision.value)
+        others = {absent: Host(connector, revision.value, without=absent) for absent in absences(revision)}
+        hosts = [full, *others.values()]
         for host in hosts:
             stack.push_async_callback(host.client.close)
         await asyncio.gather(*(host.client.open() for host in hosts))
@@ -85,27 +110,28 @@ async def tried(cell: str, line: Line) -> dict[str, Any]:
     return {"ok": True}
 
 
-@pytest.mark.parametrize(("peer", "revision", "cell"), CELLS, ids=shown)
+@pytest.mark.parametrize(("peer", "line", "revision", "cell"), CELLS, ids=shown)
 def test_the_client_can_use(cell: str, used: Outcome) -> None:
     assert cell in used.matrix, f"{cell!r} has no probe"
     assert used.matrix[cell]["ok"], used.matrix[cell]["why"]
 
 
-@pytest.mark.parametrize(("peer", "revision"), RUNS, ids=shown)
+@pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
 def test_the_server_declares_nothing_without_a_cell(revision: Revision, used: Outcome) -> None:
     assert used.matrix.keys() - set(cells(revision)) == set()
 
 
-@pytest.mark.parametrize(("peer", "revision"), RUNS, ids=shown)
+@pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
 def test_all_that_the_client_sent_is_valid(used: Outcome) -> None:
     assert used.wire, "the connection never came about, or broke off"
     for wire in used.wire:
         judge(wire)
 
 
+@pytest.mark.parametrize("line", REVISIONS)
 @pytest.mark.parametrize("peer", PEERS, ids=shown)
-async def test_the_client_asks_nothing_that_is_not_offered(peer: Peer) -> None:
-    async with asyncio.timeout(PATIENCE), Host(peer.command("--bare"), without=("roots",)) as host:
+async def test_the_client_asks_nothing_that_is_not_offered(peer: Peer, line: str) -> None:
+    async with peer.reached_by(line, "--bare") as connector, Host(connector, without=("roots",)) as host:
         await asks_nothing_that_is_not_offered(host)
 
 

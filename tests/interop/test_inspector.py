@@ -6,15 +6,16 @@ It is run from where it is installed, without a browser and without a network.
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.interop.served import served
 from tests.official import NODE, NPM_FOLDER, ROOT
 
 INSPECTOR = NPM_FOLDER / "node_modules/.bin/mcp-inspector"
-SERVER = [sys.executable, Path(__file__).with_name("everything.py")]
+SERVER = [sys.executable, str(Path(__file__).with_name("everything.py"))]
 TOOL_FAILED = 5  # how the Inspector exits then
 
 
@@ -29,14 +30,24 @@ class Outcome(NamedTuple):
 Inspect = Callable[..., Outcome]
 
 
+@pytest.fixture(scope="module", params=["stdio", "http"])
+def reached_by(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """How the Inspector is told of our server."""
+    if request.param == "stdio":
+        yield SERVER
+        return
+    with served([*SERVER, "http"]) as server:
+        yield [f"http://{server.place()}/mcp"]
+
+
 @pytest.fixture
-def inspect(tmp_path: Path) -> Inspect:
+def inspect(reached_by: list[str], tmp_path: Path) -> Inspect:
     """Runs the Inspector for one method."""
     assert INSPECTOR.exists(), f"the Inspector is missing: `make {NPM_FOLDER.relative_to(ROOT)}/.ready` installs it"
     home = {"HOME": str(tmp_path)}  # so that nobody's own settings are read
 
     def run(method: str, *options: str) -> Outcome:
-        command = [NODE, INSPECTOR, "--cli", "--format", "json", *SERVER, "--method", method, *options]
+        command = [NODE, INSPECTOR, "--cli", "--format", "json", *reached_by, "--method", method, *options]
         ended = subprocess.run(command, env=home, capture_output=True, text=True, timeout=30, check=False)
         assert ended.stdout, ended.stderr
         return Outcome(ended.returncode, json.loads(ended.stdout)["result"], ended.stderr)

@@ -1,19 +1,24 @@
-"""The official SDKs against our server: every method and capability of every handshake revision, cell by cell."""
+"""The official SDKs against our server: every method and capability of every handshake revision, cell by cell, over
+every line that both have."""
 
 import json
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.interop.matrix import Outcome, cells, outcome, shown
+from tests.interop.matrix import Outcome, cells, kept, shown
+from tests.interop.served import served
 from tests.official import NODE, NPM_FOLDER, ROOT, check
 
 from trunkline.protocol.revisions import HANDSHAKE, Revision
 
 HERE = Path(__file__).parent
 SERVER = [sys.executable, str(HERE / "everything.py")]
+PATHS = {"http": "http://{}/mcp", "sse": "http://{}/sse", "websocket": "ws://{}/mcp"}
+ENDS = (min(HANDSHAKE), max(HANDSHAKE))
 
 
 class Peer(NamedTuple):
@@ -22,45 +27,62 @@ class Peer(NamedTuple):
     name: str
     command: list[Path]
     ready: Path  # made by `make` when the SDK is installed
+    lines: tuple[str, ...] = ("stdio", "http", "sse")
 
 
+SCRIPT = HERE / "peers/mcp_client.py"
 PEERS = (
-    Peer("python", [ROOT / ".peers/mcp/bin/python", HERE / "peers/mcp_client.py"], ROOT / ".peers/mcp/.ready"),
-    Peer("typescript", [NODE, HERE / "peers/ts_client.mjs", NPM_FOLDER], NPM_FOLDER / ".ready"),
+    Peer("python", [ROOT / ".peers/mcp/bin/python", SCRIPT], ROOT / ".peers/mcp/.ready"),
+    Peer("python-1", [ROOT / ".peers/mcp-1/bin/python", SCRIPT], ROOT / ".peers/mcp-1/.ready"),
+    Peer(
+        "typescript",
+        [NODE, HERE / "peers/ts_client.mjs", NPM_FOLDER],
+        NPM_FOLDER / ".ready",
+        ("stdio", "http", "sse", "websocket"),
+    ),
 )
-RUNS = [(peer, revision) for peer in PEERS for revision in HANDSHAKE]
-CELLS = [(peer, revision, cell) for peer, revision in RUNS for cell in cells(revision)]
+REVISIONS = {"stdio": HANDSHAKE, "http": HANDSHAKE, "sse": ENDS, "websocket": ENDS}
+RUNS = [(peer, line, revision) for peer in PEERS for line in peer.lines for revision in REVISIONS[line]]
+CELLS = [(*run, cell) for run in RUNS for cell in cells(run[-1])]
 
 
 @pytest.fixture
-def used(peer: Peer, revision: Revision, shared_folder: Path) -> Outcome:
-    """What an official SDK has made of our server in a revision."""
-    wire = shared_folder / f"client-{peer.name}-{revision.value}.wire"
-    return outcome(shared_folder, f"client-{peer.name}-{revision.value}", lambda: run_peer(peer, revision, wire))
+def used(peer: Peer, line: str, revision: Revision, shared_folder: Path) -> Outcome:
+    """What an official SDK has made of our server over a line in a revision."""
+    outcomes = kept(shared_folder, f"client-{peer.name}-{line}", lambda: run_peer(peer, line))
+    return Outcome(**outcomes[revision.value])
 
 
-def run_peer(peer: Peer, revision: Revision, wire: Path) -> Outcome:
-    """Has an official SDK try every cell."""
+def run_peer(peer: Peer, line: str) -> dict[str, Any]:
+    """Has an official SDK try every cell in every revision, which has a server of its own for each."""
     assert peer.ready.exists(), f"the official SDK is missing: `make {peer.ready.relative_to(ROOT)}` installs it"
-    command = [*peer.command, "--wire", wire, revision.value, *SERVER]
-    questions = json.dumps(list(cells(revision)))
-    run = subprocess.run(command, input=questions, stdout=subprocess.PIPE, text=True, timeout=90, check=True)
-    lines = wire.read_text().splitlines() if wire.exists() else []
-    return Outcome(json.loads(run.stdout), [json.loads(line) for line in lines])
+    revisions = [revision.value for revision in REVISIONS[line]]
+    with ExitStack() as stack:
+        servers = [] if line == "stdio" else [stack.enter_context(served([*SERVER, "http"])) for _ in revisions]
+        reached_by = [[PATHS[line].format(server.place())] for server in servers] or [SERVER] * len(revisions)
+        runs = [
+            {"revision": revision, "server": server, "cells": list(cells(Revision(revision)))}
+            for revision, server in zip(revisions, reached_by, strict=True)
+        ]
+        asked = json.dumps(runs)
+        ended = subprocess.run(peer.command, input=asked, stdout=subprocess.PIPE, text=True, timeout=90, check=True)
+        for server in servers:
+            assert server.end() == 0, server.said
+    return dict(zip(revisions, json.loads(ended.stdout), strict=True))
 
 
-@pytest.mark.parametrize(("peer", "revision", "cell"), CELLS, ids=shown)
-def test_the_official_client_can_use(peer: Peer, cell: str, used: Outcome) -> None:
+@pytest.mark.parametrize(("peer", "line", "revision", "cell"), CELLS, ids=shown)
+def test_w21_the_official_client_can_use(peer: Peer, cell: str, used: Outcome) -> None:
     assert cell in used.matrix, f"the {peer.name} peer has no probe for {cell!r}"
     assert used.matrix[cell]["ok"], used.matrix[cell]["why"]
 
 
-@pytest.mark.parametrize(("peer", "revision"), RUNS, ids=shown)
+@pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
 def test_the_server_declares_nothing_without_a_cell(revision: Revision, used: Outcome) -> None:
     assert used.matrix.keys() - set(cells(revision)) == set()
 
 
-@pytest.mark.parametrize(("peer", "revision"), RUNS, ids=shown)
+@pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
 def test_all_that_the_server_sent_is_valid(revision: Revision, used: Outcome) -> None:
     assert used.wire, "the connection never came about, or broke off"
     asked: dict[Any, str] = {}

@@ -1,41 +1,29 @@
 """Everything that a server can offer, by the official Python SDK (1.x): a peer for our client.
 
-    python mcp_1_server.py [--bare]
+    python mcp_1_server.py [--bare] [--http]
 
 Run by the peer's own Python. With --bare, nothing is offered.
 """
 
 import sys
-from datetime import timedelta
 from typing import Any
 
-import anyio
 from mcp import types
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.lowlevel.helper_types import ReadResourceContents
-from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import McpError
-from mcp_offer import INSTRUCTIONS, NAME, VERSION, NoSuchThing, Offer
+from mcp_offer import INSTRUCTIONS, NAME, VERSION, Call, NoSuchThing, Offer
+from mcp_serving import serve
 from pydantic import AnyUrl
 
 
 class First(Offer):
     """The offer, where the SDK has its own way."""
 
-    async def sample_impatiently(self, session: Any, prompt: str, seconds: float) -> None:
+    async def cancelled(self, session: Any) -> None:
         """The SDK lets the client work on; it tells nobody the ids of its requests either, but counts them."""
-        ident = session._request_id
-        params = types.CreateMessageRequestParams(messages=[self.said(prompt)], maxTokens=100)
-        request = types.ServerRequest(types.CreateMessageRequest(params=params))
-        try:
-            await session.send_request(request, types.CreateMessageResult, timedelta(seconds=seconds))
-        except McpError:
-            told = types.CancelledNotification(
-                params=types.CancelledNotificationParams(requestId=ident, reason="took too long")
-            )
-            await session.send_notification(types.ServerNotification(told))
-            return
-        raise AssertionError("answered in time")
+        params = types.CancelledNotificationParams(requestId=session._request_id - 1, reason="no longer wanted")
+        await session.send_notification(types.ServerNotification(types.CancelledNotification(params=params)))
 
     async def sample_watching(self, session: Any, prompt: str, hear: Any) -> None:
         """The SDK puts a token into the request when somebody wants to hear."""
@@ -66,7 +54,8 @@ async def list_tools(request: types.ListToolsRequest) -> types.ListToolsResult:
 async def call_tool(name: str, arguments: dict[str, Any]) -> types.CallToolResult:
     context = server.request_context
     token = context.meta.progressToken if context.meta else None
-    return types.CallToolResult.model_validate(await offer.call(context.session, token, name, arguments))
+    call = Call(context.session, token, context.request_id)
+    return types.CallToolResult.model_validate(await offer.call(call, name, arguments))
 
 
 @server.list_resources()
@@ -129,15 +118,14 @@ async def roots_changed(_: types.RootsListChangedNotification) -> None:
 server.notification_handlers[types.RootsListChangedNotification] = roots_changed
 
 
-async def main() -> None:
-    """Serves stdin and stdout until stdin ends."""
+def main() -> None:
+    """Serves, with all that the SDK does not offer by itself."""
     serving = bare if "--bare" in sys.argv else server
     options = serving.create_initialization_options(NotificationOptions(True, True, True))
     if options.capabilities.resources:
         options.capabilities.resources.subscribe = True  # the SDK never says so by itself
-    async with stdio_server() as (receive, send):
-        await serving.run(receive, send, options)
+    serve(serving, options)
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    main()

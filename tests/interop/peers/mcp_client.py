@@ -1,25 +1,25 @@
-"""The official Python SDK as a client of the everything-server: fills in a matrix of what works between the two.
+"""The official Python SDK as a client of the everything-server: fills in matrices of what works between the two.
 
-    python mcp_client.py [--wire FILE] REVISION SERVER-ARGV... < cells.json > matrix.json
+    python mcp_client.py < runs.json > outcomes.json
 
-Run by the peer's own Python. The cells come in as a JSON list, such as "tools/list to server" or "client sampling".
-Out comes an object with an entry for every cell that has a probe: `{"ok": true}`, or `{"ok": false, "why": ...}`.
-With --wire, every message that the first connection carried is kept in a file, one JSON object per line.
+Run by the peer's own Python, whichever version of the SDK it has. A run is `{"revision", "server", "cells"}`: the
+server is a command, or an address over HTTP; cells are named such as "tools/list to server" or "client sampling". All
+runs go on at the same time. The outcome of each is `{"matrix", "wire"}`: in the matrix is an entry for every cell that
+has a probe, `{"ok": true}` or `{"ok": false, "why": ...}`, and the wire is every message that its first connection
+carried.
 """
 
-import argparse
 import json
 import sys
-import warnings
-from pathlib import Path
 from typing import Any
 
 import anyio
-from mcp.shared.exceptions import MCPDeprecationWarning
-from mcp_connection import CAPABILITIES, PATIENCE, connected
+from mcp_connection import CAPABILITIES, PATIENCE
+from mcp_lines import connected
 from mcp_probes import PROBES, Peer, Probe, declared
 
-Matrix = dict[str, dict[str, Any]]
+Run = dict[str, Any]
+Outcome = dict[str, Any]
 
 
 async def tried(function: Probe, peer: Peer) -> dict[str, Any]:
@@ -43,37 +43,39 @@ def reason(error: BaseException) -> str:
     return str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
 
 
-async def fill(matrix: Matrix, cells: list[str], argv: list[str], revision: str, wire: Path | None) -> None:
+async def fill(run: Run, outcome: Outcome) -> None:
     """Tries every cell that has a probe, over one connection."""
-    async with connected(argv, revision, CAPABILITIES) as connection:
-        peer = Peer(argv, revision, connection)
-        for cell in cells:
+    matrix = outcome["matrix"]
+    async with connected(run["server"], run["revision"], CAPABILITIES) as connection:
+        peer = Peer(run["server"], run["revision"], connection)
+        for cell in run["cells"]:
             if cell in PROBES:
                 matrix[cell] = await tried(PROBES[cell], peer)
-        offered = connection.handshake.capabilities.model_dump(by_alias=True, exclude_none=True)
-        for path in declared(offered):
+        for path in declared(connection.handshake["capabilities"]):
             matrix.setdefault(f"server {path}", {"ok": False, "why": "declared, but not a cell of the matrix"})
-    if wire:
-        wire.write_text("".join(json.dumps(entry) + "\n" for entry in connection.wire))
+    outcome["wire"] = connection.wire
 
 
-def main() -> None:
-    """Reads the cells, prints the matrix."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--wire", type=Path)
-    parser.add_argument("revision")
-    parser.add_argument("server", nargs=argparse.REMAINDER)
-    options = parser.parse_args()
-    warnings.simplefilter("ignore", MCPDeprecationWarning)
-    cells: list[str] = json.load(sys.stdin)
-    matrix: Matrix = {}
+async def follow(run: Run, outcome: Outcome) -> None:
+    """One run; a connection that is lost is the outcome of all cells that are left."""
     try:
-        anyio.run(fill, matrix, cells, options.server, options.revision, options.wire)
+        await fill(run, outcome)
     except Exception as error:
         lost = {"ok": False, "why": f"the connection was lost: {reason(error)}"}
-        matrix |= {cell: lost for cell in cells if cell in PROBES and cell not in matrix}
-    print(json.dumps(matrix))
+        for cell in run["cells"]:
+            if cell in PROBES:
+                outcome["matrix"].setdefault(cell, lost)
+
+
+async def main() -> None:
+    """Reads the runs, prints their outcomes."""
+    runs: list[Run] = json.load(sys.stdin)
+    outcomes: list[Outcome] = [{"matrix": {}, "wire": []} for _ in runs]
+    async with anyio.create_task_group() as group:
+        for run, outcome in zip(runs, outcomes, strict=True):
+            group.start_soon(follow, run, outcome)
+    print(json.dumps(outcomes))
 
 
 if __name__ == "__main__":
-    main()
+    anyio.run(main)

@@ -1,20 +1,21 @@
-"""A conversation with a server, held by the official Python SDK, and a record of what passed in it."""
+"""A conversation with a server, held by the official Python SDK, and a record of what passed in it.
 
-import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+What differs between the SDK's versions is left to a subclass for each. What the server says is plain JSON here, as it
+was on the wire, whichever version has read it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 import anyio
-import mcp_types as types
-from mcp.client.session import ClientRequestContext, ClientSession
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp import types
+from mcp.client.session import ClientSession
 from mcp.shared.message import SessionMessage
 
 PATIENCE = 5.0  # seconds that one probe may take; a good one takes milliseconds
 CAPABILITIES = {"sampling": {}, "roots": {"listChanged": True}, "elicitation": {"form": {}, "url": {}}}
-ROOT = types.Root(uri="file:///workspace", name="workspace")
+ROOT = {"uri": "file:///workspace", "name": "workspace"}
 
 
 def equal(seen: Any, expected: Any) -> None:
@@ -27,6 +28,11 @@ def contains(seen: Any, expected: Any) -> None:
     """Fails with a sentence unless one is in the other."""
     if expected not in seen:
         raise AssertionError(f"{expected!r} is not among {seen!r}")
+
+
+def plain(model: Any) -> dict[str, Any]:
+    """What the SDK has read, as it was on the wire."""
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class Wire:
@@ -70,21 +76,56 @@ class Wire:
         await self.aclose()
 
 
-@dataclass
-class Connection:
+class Connection(ABC):
     """One conversation with the server, and what the server said in it on its own account."""
 
-    session: ClientSession = field(init=False)
-    handshake: types.InitializeResult = field(init=False)
-    wire: list[dict[str, Any]] = field(default_factory=list)
-    notices: list[Any] = field(default_factory=list)
-    faults: list[Exception] = field(default_factory=list)  # what the SDK could not read
-    sampling_cancelled: anyio.Event = field(default_factory=anyio.Event)
-    _news: anyio.Event = field(default_factory=anyio.Event)
+    def __init__(self, incoming: Any, outgoing: Any) -> None:
+        self.wire: list[dict[str, Any]] = []
+        self.notices: list[dict[str, Any]] = []
+        self.faults: list[Exception] = []  # what the SDK could not read
+        self.sampling_cancelled = anyio.Event()
+        self.handshake: dict[str, Any] = {}
+        self.incoming = Wire(incoming, "server", self.wire)
+        self._news = anyio.Event()
+        self.session = ClientSession(
+            self.incoming,
+            Wire(outgoing, "client", self.wire),
+            sampling_callback=self.on_sampling,
+            elicitation_callback=self.on_elicitation,
+            list_roots_callback=self.on_roots,
+            message_handler=self.on_message,
+        )
+
+    # --- where versions differ -------------------------------------------------------------------
+
+    @abstractmethod
+    async def shake_hands(self, params: types.InitializeRequestParams) -> None:
+        """The SDK's own initialize() offers its newest revision only, so this is the same in steps."""
+
+    @abstractmethod
+    async def give_up(self, call: Callable[[], Awaitable[Any]], begun: anyio.Event) -> None:
+        """Starts a call, and no longer wants it once it has begun; the server is told."""
+
+    @abstractmethod
+    async def hang(self) -> None:
+        """Works on a sampling request until the server no longer wants it."""
+
+    @abstractmethod
+    def progress_token(self, context: Any) -> Any:
+        """What the server wants to hear of progress by; None if it does not want to."""
+
+    @abstractmethod
+    def notice(self, message: Any) -> dict[str, Any] | None:
+        """A notification as it was on the wire; None if it is none."""
+
+    # --- what the server says --------------------------------------------------------------------
 
     async def on_message(self, message: Any) -> None:
         """Notes a notification; the SDK calls it with faults of the transport too."""
-        (self.faults if isinstance(message, Exception) else self.notices).append(message)
+        if isinstance(message, Exception):
+            self.faults.append(message)
+        elif (notice := self.notice(message)) is not None:
+            self.notices.append(notice)
         self._news.set()
         self._news = anyio.Event()
 
@@ -92,21 +133,21 @@ class Connection:
         """The params of the oldest such notification, once there is one. Each is given out once."""
         while True:
             for notice in self.notices:
-                if notice.method == method:
+                if notice["method"] == method:
                     self.notices.remove(notice)
-                    return notice.params
+                    return notice.get("params")
             await self._news.wait()
 
     async def nothing_heard(self, method: str) -> None:
         """Fails if such a notification came. A ping first: whatever was sent before its answer has arrived."""
         await self.session.send_ping()
-        equal([notice for notice in self.notices if notice.method == method], [])
+        equal([notice for notice in self.notices if notice["method"] == method], [])
 
     async def call(self, name: str, **arguments: Any) -> str:
         """The text that a tool returns; a failure of the tool is a failure of the probe."""
-        result = await self.session.call_tool(name, arguments)
-        text = "".join(block.text for block in result.content if isinstance(block, types.TextContent))
-        if result.is_error:
+        result = plain(await self.session.call_tool(name, arguments))
+        text = "".join(block["text"] for block in result["content"] if block["type"] == "text")
+        if result.get("isError"):
             raise AssertionError(f"tool {name} failed: {text}")
         return text
 
@@ -117,58 +158,32 @@ class Connection:
     # --- what the host application would answer ------------------------------------------------
 
     async def on_sampling(
-        self, context: ClientRequestContext, params: types.CreateMessageRequestParams
-    ) -> types.CreateMessageResult:
+        self, context: Any, params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.ErrorData:
         """Echoes the prompt. Never answers "hang", and reports progress first where it is asked for."""
         content = params.messages[-1].content
         prompt = content.text if isinstance(content, types.TextContent) else ""
         if prompt == "hang":
-            try:
-                await anyio.sleep_forever()
-            finally:
-                self.sampling_cancelled.set()
-        token = (context.meta or {}).get("progress_token")
+            await self.hang()
+        token = self.progress_token(context)
         if token is not None:
             await self.session.send_progress_notification(token, 1, total=2)
-        reply = types.TextContent(type="text", text=f"echo: {prompt}")
-        return types.CreateMessageResult(role="assistant", content=reply, model="parrot", stop_reason="endTurn")
+        return types.CreateMessageResult.model_validate(
+            {
+                "role": "assistant",
+                "content": {"type": "text", "text": f"echo: {prompt}"},
+                "model": "parrot",
+                "stopReason": "endTurn",
+            }
+        )
 
-    async def on_elicitation(self, _: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+    async def on_elicitation(self, _: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Does what the message says: "accept", "decline" or "cancel"."""
         if params.message != "accept":
             return types.ElicitResult(action=params.message)
         content = None if isinstance(params, types.ElicitRequestURLParams) else {"name": "Ada", "age": 36}
         return types.ElicitResult(action="accept", content=content)
 
-    async def on_roots(self, _: ClientRequestContext) -> types.ListRootsResult:
+    async def on_roots(self, _: Any) -> types.ListRootsResult:
         """The one root there is."""
-        return types.ListRootsResult(roots=[ROOT])
-
-
-@asynccontextmanager
-async def connected(argv: list[str], revision: str, capabilities: dict[str, Any]) -> AsyncIterator[Connection]:
-    """Starts a server and shakes hands with it, in a revision and with capabilities of our choice."""
-    connection = Connection()
-    server = StdioServerParameters(command=argv[0], args=argv[1:], env=dict(os.environ))
-    async with (
-        stdio_client(server) as (incoming, outgoing),
-        ClientSession(
-            Wire(incoming, "server", connection.wire),
-            Wire(outgoing, "client", connection.wire),
-            sampling_callback=connection.on_sampling,
-            elicitation_callback=connection.on_elicitation,
-            list_roots_callback=connection.on_roots,
-            message_handler=connection.on_message,
-        ) as connection.session,
-    ):
-        # The SDK's own initialize() offers its newest revision only, so this is the same in three steps.
-        params = types.InitializeRequestParams(
-            protocol_version=revision,
-            capabilities=types.ClientCapabilities.model_validate(capabilities),
-            client_info=types.Implementation(name="official", version="1.0"),
-        )
-        request = types.InitializeRequest(params=params)
-        connection.handshake = await connection.session.send_request(request, types.InitializeResult, PATIENCE)
-        connection.session.adopt(connection.handshake)
-        await connection.session.send_notification(types.InitializedNotification())
-        yield connection
+        return types.ListRootsResult.model_validate({"roots": [ROOT]})

@@ -9,7 +9,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 from mcp import types
@@ -73,6 +73,14 @@ def page(items: list[dict[str, Any]], key: str, cursor: str | None, size: int) -
     return {key: items[start : start + size], **rest}
 
 
+class Call(NamedTuple):
+    """A call of a tool. What is said with its id goes where it is answered, everything else where the SDK likes."""
+
+    session: Any
+    token: Any  # of progress
+    ident: Any
+
+
 class Offer:
     """Everything that is offered, and what has become of it."""
 
@@ -95,85 +103,86 @@ class Offer:
     def _functions(self) -> dict[str, Callable[..., Any]]:
         return {name.removeprefix("tool_"): getattr(self, name) for name in dir(self) if name.startswith("tool_")}
 
-    async def call(self, session: Any, token: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def call(self, call: Call, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         function = self._functions().get(name)
         if function is None:
             raise NoSuchThing(types.INVALID_PARAMS, f"unknown tool: {name}")
-        result = await function(session, token, **arguments)
+        result = await function(call, **arguments)
         return text(result) if isinstance(result, str) else result
 
-    async def tool_add(self, _session: Any, _token: Any, a: int, b: int) -> str:
+    async def tool_add(self, _: Call, a: int, b: int) -> str:
         """Adds two numbers."""
         return str(a + b)
 
-    async def tool_pid(self, _session: Any, _token: Any) -> str:
+    async def tool_pid(self, _: Call) -> str:
         """The number of this process."""
         return str(os.getpid())
 
-    async def tool_fail(self, _session: Any, _token: Any) -> dict[str, Any]:
+    async def tool_fail(self, _: Call) -> dict[str, Any]:
         """Fails, and says why."""
         return text("failed on purpose", is_error=True)
 
-    async def tool_weigh(self, _session: Any, _token: Any, who: str) -> dict[str, Any]:
+    async def tool_weigh(self, _: Call, who: str) -> dict[str, Any]:
         """Returns structured content."""
         weighed = {"who": who, "parts": [{"kilos": 1.5, "at": "2025-11-25T10:30:00Z"}]}
         return {**text(json.dumps(weighed)), "structuredContent": weighed}
 
-    async def tool_misweigh(self, _session: Any, _token: Any, who: str) -> dict[str, Any]:
+    async def tool_misweigh(self, _: Call, who: str) -> dict[str, Any]:
         """Returns structured content that its own schema does not allow."""
         return {**text("wrong"), "structuredContent": {"who": who}}
 
-    async def tool_show_all(self, _session: Any, _token: Any, revision: str) -> dict[str, Any]:
+    async def tool_show_all(self, _: Call, revision: str) -> dict[str, Any]:
         """Returns one block of each kind of content that a revision has."""
         newer = [block for since, blocks in NEWER_CONTENT.items() if since <= revision for block in blocks]
         return {"content": CONTENT + newer}
 
-    async def tool_spare(self, _session: Any, _token: Any) -> str:
+    async def tool_spare(self, _: Call) -> str:
         """Is there to be hidden."""
         return "spare"
 
-    async def tool_count(self, session: Any, token: Any, steps: int) -> str:
+    async def tool_count(self, call: Call, steps: int) -> str:
         """Reports progress at every step."""
         for step in range(1, steps + 1):
-            await session.send_progress_notification(token, step, steps, f"step {step}")
+            await call.session.send_progress_notification(call.token, step, steps, f"step {step}", call.ident)
         return "done"
 
-    async def tool_hang(self, session: Any, token: Any) -> str:
+    async def tool_hang(self, call: Call) -> str:
         """Reports that it has started, and never ends by itself."""
-        await session.send_progress_notification(token, 1)
+        await call.session.send_progress_notification(call.token, 1, related_request_id=call.ident)
         try:
             await anyio.sleep_forever()
         finally:
             self.events["hang cancelled"].set()
         return "never"
 
-    async def tool_happened(self, _session: Any, _token: Any, event: str) -> str:
-        """Returns once the event has happened."""
+    async def tool_happened(self, _: Call, event: str) -> str:
+        """Returns once the event has happened. Each is told of once."""
         await self.events[event].wait()
+        del self.events[event]
         return event
 
-    async def tool_log(self, session: Any, _token: Any, level: str, said: str) -> str:
+    async def tool_log(self, call: Call, level: str, said: str) -> str:
         """Logs a message to the client, if its level is high enough."""
         if LEVELS.index(level) >= LEVELS.index(self.level):
-            await session.send_log_message(level, {"text": said}, "official")
+            await call.session.send_log_message(level, {"text": said}, "official", call.ident)
         return "logged"
 
-    async def tool_touch(self, session: Any, _token: Any, uri: str) -> str:
+    async def tool_touch(self, call: Call, uri: str) -> str:
         """Tells the subscriber of a resource that it has changed."""
         if uri in self.subscribed:
-            await session.send_resource_updated(uri)
+            await call.session.send_resource_updated(uri)
         return "touched"
 
-    async def tool_hide(self, session: Any, _token: Any, kind: str) -> str:
+    async def tool_hide(self, call: Call, kind: str) -> str:
         """Takes the spare entry of a kind off its list."""
         self.hidden.add(kind)
-        await self._changed(session, kind)
+        await self._changed(call.session, kind)
         return "hidden"
 
-    async def tool_show(self, session: Any, _token: Any, kind: str) -> str:
+    async def tool_show(self, call: Call, kind: str) -> str:
         """Puts the spare entry of a kind back on its list."""
         self.hidden.discard(kind)
-        await self._changed(session, kind)
+        await self._changed(call.session, kind)
         return "shown"
 
     async def _changed(self, session: Any, kind: str) -> None:
@@ -181,38 +190,44 @@ class Offer:
 
     # --- tools that ask the client -------------------------------------------------------------
 
-    async def tool_ping_client(self, session: Any, _token: Any) -> str:
+    async def tool_ping_client(self, call: Call) -> str:
         """Asks whether the client is there."""
-        await session.send_ping()
+        await call.session.send_ping()
         return "pong"
 
-    async def tool_client_capabilities(self, session: Any, _token: Any) -> str:
+    async def tool_client_capabilities(self, call: Call) -> str:
         """What the client declared, as JSON."""
-        declared = session.client_params.capabilities
+        declared = call.session.client_params.capabilities
         return json.dumps(declared.model_dump(mode="json", by_alias=True, exclude_none=True))
 
-    async def tool_sample(self, session: Any, _token: Any, prompt: str) -> str:
+    async def tool_sample(self, call: Call, prompt: str) -> str:
         """Has the client's model answer."""
-        reply = await session.create_message([self.said(prompt)], max_tokens=100)
+        reply = await call.session.create_message([self.said(prompt)], max_tokens=100, related_request_id=call.ident)
         return json.dumps({"text": reply.content.text, "model": reply.model})
 
-    async def tool_sample_impatiently(self, session: Any, _token: Any, prompt: str) -> str:
-        """Gives up, and cancels its request, when the client's model takes long."""
-        await self.sample_impatiently(session, prompt, 0.05)
+    async def tool_sample_impatiently(self, call: Call, prompt: str) -> str:
+        """Gives up, and cancels its request, as soon as the client's model is known to be at work."""
+        with anyio.CancelScope() as scope:
+
+            async def give_up(*_: object) -> None:
+                scope.cancel()
+
+            await self.sample_watching(call.session, prompt, give_up)
+            return "answered in time"
+        await self.cancelled(call.session)
         return "gave up"
 
-    async def sample_impatiently(self, session: Any, prompt: str, seconds: float) -> None:
-        """Each version of the SDK has its own way."""
-        raise NotImplementedError
+    async def cancelled(self, session: Any) -> None:
+        """Sees to it that the client hears of a request that was given up."""
 
-    async def tool_sample_watching(self, session: Any, _token: Any, prompt: str) -> str:
+    async def tool_sample_watching(self, call: Call, prompt: str) -> str:
         """Has the client's model answer, and hears how far it has come."""
         heard: list[list[Any]] = []
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
             heard.append([progress, total, message])
 
-        await self.sample_watching(session, prompt, hear)
+        await self.sample_watching(call.session, prompt, hear)
         return json.dumps(heard)
 
     async def sample_watching(self, session: Any, prompt: str, hear: Any) -> None:
@@ -224,23 +239,23 @@ class Offer:
         """What a user says to a model."""
         return types.SamplingMessage(role="user", content=types.TextContent(type="text", text=prompt))
 
-    async def tool_elicit(self, session: Any, _token: Any, message: str) -> str:
+    async def tool_elicit(self, call: Call, message: str) -> str:
         """Asks the user to fill in a form."""
-        answer = await session.elicit_form(message, FORM)
+        answer = await call.session.elicit_form(message, FORM, call.ident)
         return json.dumps({"action": answer.action, **(answer.content or {})})
 
-    async def tool_elicit_url(self, session: Any, _token: Any, message: str) -> str:
+    async def tool_elicit_url(self, call: Call, message: str) -> str:
         """Sends the user to a page."""
-        return (await session.elicit_url(message, FORM_URL, FORM_ID)).action
+        return (await call.session.elicit_url(message, FORM_URL, FORM_ID, call.ident)).action
 
-    async def tool_finish_elicitation(self, session: Any, _token: Any) -> str:
+    async def tool_finish_elicitation(self, call: Call) -> str:
         """Says that the user is done with the page."""
-        await session.send_elicit_complete(FORM_ID)
+        await call.session.send_elicit_complete(FORM_ID, call.ident)
         return "finished"
 
-    async def tool_list_roots(self, session: Any, _token: Any) -> str:
+    async def tool_list_roots(self, call: Call) -> str:
         """Where the client lets the server work."""
-        return json.dumps([[str(root.uri), root.name] for root in (await session.list_roots()).roots])
+        return json.dumps([[str(root.uri), root.name] for root in (await call.session.list_roots()).roots])
 
     # --- resources -----------------------------------------------------------------------------
 

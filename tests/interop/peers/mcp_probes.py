@@ -8,13 +8,14 @@ import json
 from collections.abc import Awaitable, Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
-import mcp_types as types
+from mcp import types
 from mcp.client.session import ClientSession
-from mcp.shared.exceptions import MCPError
-from mcp_connection import CAPABILITIES, ROOT, Connection, connected, contains, equal
+from mcp_connection import CAPABILITIES, ROOT, Connection, contains, equal, plain
+from mcp_lines import Refusal, connected
 
 RESOURCE_NOT_FOUND = -32002
 
@@ -23,7 +24,7 @@ RESOURCE_NOT_FOUND = -32002
 class Peer:
     """What a probe works with."""
 
-    argv: list[str]
+    server: list[str]
     revision: str
     connection: Connection
 
@@ -39,7 +40,7 @@ class Peer:
         for name in parents:
             branch = branch[name]
         del branch[leaf]
-        return connected(self.argv, self.revision, capabilities)
+        return connected(self.server, self.revision, capabilities)
 
 
 Probe = Callable[[Peer], Awaitable[None]]
@@ -59,9 +60,9 @@ def probe(cell: str) -> Callable[[Probe], Probe]:
 @probe("initialize to server")
 async def initialize(peer: Peer) -> None:
     handshake = peer.connection.handshake
-    equal(handshake.protocol_version, peer.revision)
-    equal(handshake.server_info.name, "everything")
-    equal(handshake.instructions, "Try everything.")
+    equal(handshake["protocolVersion"], peer.revision)
+    equal(handshake["serverInfo"]["name"], "everything")
+    equal(handshake["instructions"], "Try everything.")
 
 
 @probe("notifications/initialized to server")
@@ -90,10 +91,7 @@ async def cancelled_by_client(peer: Peer) -> None:
     async def on_progress(*_: object) -> None:
         started.set()
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(peer.session.call_tool, "hang", {}, None, on_progress)
-        await started.wait()
-        group.cancel_scope.cancel()
+    await peer.connection.give_up(partial(peer.session.call_tool, "hang", {}, None, on_progress), started)
     contains(await peer.connection.call("happened", event="hang cancelled"), "hang cancelled")
     sent = [entry["message"] for entry in peer.connection.wire if entry["sender"] == "client"]
     call = next(m["id"] for m in reversed(sent) if m.get("params", {}).get("name") == "hang")
@@ -130,55 +128,58 @@ async def progress_of_server(peer: Peer) -> None:
 
 @probe("tools/list to server")
 async def tools_list(peer: Peer) -> None:
-    tools = {tool.name: tool for tool in (await peer.session.list_tools()).tools}
+    tools = {tool["name"]: tool for tool in plain(await peer.session.list_tools())["tools"]}
     contains(tools, "add")
-    equal(tools["add"].description, "Adds two numbers.")
-    equal(sorted(tools["add"].input_schema["required"]), ["a", "b"])
+    equal(tools["add"]["description"], "Adds two numbers.")
+    equal(sorted(tools["add"]["inputSchema"]["required"]), ["a", "b"])
 
 
 @probe("tools/call to server")
 async def tools_call(peer: Peer) -> None:
     equal(await peer.connection.call("add", a=2, b=3), "5")
-    failed = await peer.session.call_tool("fail", {})
-    equal(failed.is_error, True)
-    contains(failed.content[0].text, "on purpose")
+    failed = plain(await peer.session.call_tool("fail", {}))
+    equal(failed["isError"], True)
+    contains(failed["content"][0]["text"], "on purpose")
     await refused(peer.session.call_tool("no such tool", {}), types.INVALID_PARAMS)
 
 
 @probe("notifications/tools/list_changed to client")
 async def tools_changed(peer: Peer) -> None:
     async def names() -> list[str]:
-        return [tool.name for tool in (await peer.session.list_tools()).tools]
+        return [tool["name"] for tool in plain(await peer.session.list_tools())["tools"]]
 
     await comes_and_goes(peer, "tools", "spare", names)
 
 
 @probe("resources/list to server")
 async def resources_list(peer: Peer) -> None:
-    resources = {resource.uri: resource for resource in (await peer.session.list_resources()).resources}
+    resources = {resource["uri"]: resource for resource in plain(await peer.session.list_resources())["resources"]}
     contains(resources, "test://static")
-    equal(resources["test://static"].mime_type, "text/plain")
+    equal(resources["test://static"]["mimeType"], "text/plain")
 
 
 @probe("resources/templates/list to server")
 async def resource_templates_list(peer: Peer) -> None:
-    listed = await peer.session.list_resource_templates()
-    contains([template.uri_template for template in listed.resource_templates], "test://item/{id}")
+    listed = plain(await peer.session.list_resource_templates())
+    contains([template["uriTemplate"] for template in listed["resourceTemplates"]], "test://item/{id}")
 
 
 @probe("resources/read to server")
 async def resources_read(peer: Peer) -> None:
-    static = (await peer.session.read_resource("test://static")).contents[0]
-    equal((static.uri, static.mime_type, static.text), ("test://static", "text/plain", "static text"))
-    equal((await peer.session.read_resource("test://item/7")).contents[0].text, "item 7")
-    equal((await peer.session.read_resource("test://binary")).contents[0].blob, "AAEC")
+
+    async def read(uri: str) -> dict[str, Any]:
+        return plain(await peer.session.read_resource(uri))["contents"][0]
+
+    equal(await read("test://static"), {"uri": "test://static", "mimeType": "text/plain", "text": "static text"})
+    equal((await read("test://item/7"))["text"], "item 7")
+    equal((await read("test://binary"))["blob"], "AAEC")
     await refused(peer.session.read_resource("test://nowhere"), RESOURCE_NOT_FOUND)
 
 
 @probe("notifications/resources/list_changed to client")
 async def resources_changed(peer: Peer) -> None:
     async def uris() -> list[str]:
-        return [resource.uri for resource in (await peer.session.list_resources()).resources]
+        return [resource["uri"] for resource in plain(await peer.session.list_resources())["resources"]]
 
     await comes_and_goes(peer, "resources", "test://spare", uris)
 
@@ -191,7 +192,7 @@ async def resources_subscribe(peer: Peer) -> None:
     await peer.session.subscribe_resource("test://static")
     await peer.connection.call("touch", uri="test://binary")
     await peer.connection.call("touch", uri="test://static")
-    equal((await peer.connection.heard("notifications/resources/updated")).uri, "test://static")
+    equal((await peer.connection.heard("notifications/resources/updated"))["uri"], "test://static")
     await peer.session.unsubscribe_resource("test://static")
 
 
@@ -199,7 +200,7 @@ async def resources_subscribe(peer: Peer) -> None:
 async def resource_updated(peer: Peer) -> None:
     await peer.session.subscribe_resource("test://item/7")
     await peer.connection.call("touch", uri="test://item/7")
-    equal((await peer.connection.heard("notifications/resources/updated")).uri, "test://item/7")
+    equal((await peer.connection.heard("notifications/resources/updated"))["uri"], "test://item/7")
     await peer.session.unsubscribe_resource("test://item/7")
 
 
@@ -213,22 +214,22 @@ async def resources_unsubscribe(peer: Peer) -> None:
 
 @probe("prompts/list to server")
 async def prompts_list(peer: Peer) -> None:
-    prompts = {prompt.name: prompt for prompt in (await peer.session.list_prompts()).prompts}
+    prompts = {prompt["name"]: prompt for prompt in plain(await peer.session.list_prompts())["prompts"]}
     contains(prompts, "greet")
-    equal([(a.name, a.required) for a in prompts["greet"].arguments or []], [("who", True)])
+    equal(prompts["greet"]["arguments"], [{"name": "who", "required": True}])
 
 
 @probe("prompts/get to server")
 async def prompts_get(peer: Peer) -> None:
-    message = (await peer.session.get_prompt("greet", {"who": "Ada"})).messages[0]
-    equal((message.role, message.content.text), ("user", "Say hello to Ada."))
+    message = plain(await peer.session.get_prompt("greet", {"who": "Ada"}))["messages"][0]
+    equal((message["role"], message["content"]["text"]), ("user", "Say hello to Ada."))
     await refused(peer.session.get_prompt("no such prompt"), types.INVALID_PARAMS)
 
 
 @probe("notifications/prompts/list_changed to client")
 async def prompts_changed(peer: Peer) -> None:
     async def names() -> list[str]:
-        return [prompt.name for prompt in (await peer.session.list_prompts()).prompts]
+        return [prompt["name"] for prompt in plain(await peer.session.list_prompts())["prompts"]]
 
     await comes_and_goes(peer, "prompts", "spare", names)
 
@@ -236,8 +237,8 @@ async def prompts_changed(peer: Peer) -> None:
 @probe("completion/complete to server")
 async def completion_complete(peer: Peer) -> None:
     prompt = types.PromptReference(type="ref/prompt", name="greet")
-    completed = await peer.session.complete(prompt, {"name": "who", "value": "A"})
-    equal(completed.completion.values, ["Ada", "Alan"])
+    completed = plain(await peer.session.complete(prompt, {"name": "who", "value": "A"}))
+    equal(completed["completion"]["values"], ["Ada", "Alan"])
 
 
 @probe("logging/setLevel to server")
@@ -247,7 +248,7 @@ async def logging_set_level(peer: Peer) -> None:
     await peer.connection.call("log", level="info", text="quiet")
     await peer.connection.nothing_heard("notifications/message")
     await peer.connection.call("log", level="error", text="loud")
-    equal((await peer.connection.heard("notifications/message")).level, "error")
+    equal((await peer.connection.heard("notifications/message"))["level"], "error")
 
 
 @probe("notifications/message to client")
@@ -255,7 +256,7 @@ async def log_message(peer: Peer) -> None:
     await peer.session.set_logging_level("debug")
     await peer.connection.call("log", level="notice", text="hello")
     message = await peer.connection.heard("notifications/message")
-    equal((message.level, message.logger, message.data), ("notice", "everything", {"text": "hello"}))
+    equal(message, {"level": "notice", "logger": "everything", "data": {"text": "hello"}})
 
 
 @probe("sampling/createMessage to client")
@@ -266,7 +267,7 @@ async def sampling(peer: Peer) -> None:
 
 @probe("roots/list to client")
 async def roots_list(peer: Peer) -> None:
-    equal(json.loads(await peer.connection.call("list_roots")), [[str(ROOT.uri), ROOT.name]])
+    equal(json.loads(await peer.connection.call("list_roots")), [[ROOT["uri"], ROOT["name"]]])
 
 
 @probe("notifications/roots/list_changed to server")
@@ -294,7 +295,7 @@ async def elicitation(peer: Peer) -> None:
 async def elicitation_complete(peer: Peer) -> None:
     await peer.connection.call("elicit_url", message="accept")
     await peer.connection.call("finish_elicitation")
-    equal((await peer.connection.heard("notifications/elicitation/complete")).elicitation_id, "form-1")
+    equal((await peer.connection.heard("notifications/elicitation/complete"))["elicitationId"], "form-1")
 
 
 async def comes_and_goes(peer: Peer, kind: str, key: str, listed: Callable[[], Awaitable[list[str]]]) -> None:
@@ -312,8 +313,8 @@ async def refused(request: Awaitable[Any], code: int) -> None:
     """Fails unless a request is answered with that error."""
     try:
         answer = await request
-    except MCPError as error:
-        equal(error.code, code)
+    except Refusal as error:
+        equal(error.error.code, code)
     else:
         raise AssertionError(f"{answer!r} instead of error {code}")
 
@@ -334,8 +335,7 @@ def server_capability(path: str) -> Probe:
     """That the server declares a capability; what it promises is for the probes of its methods."""
 
     async def declares(peer: Peer) -> None:
-        capabilities = peer.connection.handshake.capabilities.model_dump(by_alias=True, exclude_none=True)
-        contains(list(declared(capabilities)), path)
+        contains(list(declared(peer.connection.handshake["capabilities"])), path)
 
     return declares
 
@@ -350,11 +350,11 @@ def client_capability(path: str, tool: str, method: str, **arguments: Any) -> Pr
             known = known[name]
         async with peer.connected_without(path.removesuffix(".listChanged")) as other:
             try:
-                result = await other.session.call_tool(tool, arguments)
-            except MCPError:
+                result = plain(await other.session.call_tool(tool, arguments))
+            except Refusal:
                 pass  # as good a refusal as a failed tool
             else:
-                equal(result.is_error, True)
+                equal(result["isError"], True)
             equal(other.asked(method), [])
 
     return respects

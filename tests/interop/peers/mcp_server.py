@@ -1,6 +1,6 @@
 """Everything that a server can offer, by the official Python SDK (2.x): a peer for our client.
 
-    python mcp_server.py [--bare]
+    python mcp_server.py [--bare] [--http]
 
 Run by the peer's own Python. With --bare, nothing is offered.
 """
@@ -10,28 +10,18 @@ import sys
 import warnings
 from typing import Any
 
-import anyio
 from mcp import types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
-from mcp_offer import INSTRUCTIONS, NAME, VERSION, NoSuchThing, Offer
+from mcp_offer import INSTRUCTIONS, NAME, VERSION, Call, NoSuchThing, Offer
+from mcp_serving import serve
 
 Context = ServerRequestContext[Any, Any]
 
 
 class Modern(Offer):
     """The offer, where the SDK has its own way."""
-
-    async def sample_impatiently(self, session: Any, prompt: str, seconds: float) -> None:
-        """The SDK cancels what it has waited for too long."""
-        params = types.CreateMessageRequestParams(messages=[self.said(prompt)], max_tokens=100)
-        try:
-            await session.send_request(types.CreateMessageRequest(params=params), types.CreateMessageResult, seconds)
-        except MCPError:
-            return
-        raise AssertionError("answered in time")
 
     async def sample_watching(self, session: Any, prompt: str, hear: Any) -> None:
         """The SDK puts a token into the request when somebody wants to hear."""
@@ -50,7 +40,7 @@ async def list_tools(_: Context, params: types.PaginatedRequestParams) -> types.
 async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
     token = (context.meta or {}).get("progress_token")
     try:
-        result = await offer.call(context.session, token, params.name, params.arguments or {})
+        result = await offer.call(Call(context.session, token, context.request_id), params.name, params.arguments or {})
     except NoSuchThing as error:
         raise MCPError(error.code, str(error)) from None
     return types.CallToolResult.model_validate(result)
@@ -133,14 +123,13 @@ def everything() -> Server:
     )
 
 
-async def main() -> None:
-    """Serves stdin and stdout until stdin ends."""
+def main() -> None:
+    """Serves, with all that the SDK does not offer by itself."""
     server = Server(NAME, version=VERSION) if "--bare" in sys.argv else everything()
     changes = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
-    async with stdio_server() as (receive, send):
-        await server.run(receive, send, server.create_initialization_options(changes))
+    serve(server, server.create_initialization_options(changes))
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", MCPDeprecationWarning)
-    anyio.run(main)
+    main()

@@ -1,12 +1,13 @@
-// The official TypeScript SDK as a client of the everything-server: fills in a matrix of what works between the two.
+// The official TypeScript SDK as a client of the everything-server: fills in matrices of what works between the two.
 //
-//   node ts_client.mjs <npm folder> [--wire FILE] REVISION SERVER-ARGV... < cells.json > matrix.json
+//   node ts_client.mjs <npm folder> < runs.json > outcomes.json
 //
-// The cells come in as a JSON list, such as "tools/list to server" or "client sampling".
-// Out comes an object with an entry for every cell that has a probe: {"ok": true}, or {"ok": false, "why": ...}.
-// With --wire, every message that the first connection carried is kept in a file, one JSON object per line.
+// A run is {revision, server, cells}: the server is a command, or an address over HTTP or WebSocket; cells are named
+// such as "tools/list to server" or "client sampling". All runs go on at the same time. The outcome of each is
+// {matrix, wire}: in the matrix is an entry for every cell that has a probe, {"ok": true} or {"ok": false, "why": ...},
+// and the wire is every message that its first connection carried.
 import { AssertionError } from "node:assert";
-import { readFileSync, writeFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { CAPABILITIES, Connection, PATIENCE } from "./ts_connection.mjs";
 import { PROBES, declared } from "./ts_probes.mjs";
 
@@ -34,30 +35,29 @@ function reason(error) {
 }
 
 /** Tries every cell that has a probe, over one connection. */
-async function fill(matrix, cells, argv, revision, wire) {
-  const connection = await Connection.open(argv, revision, CAPABILITIES);
+async function fill({ revision, server, cells }, outcome) {
+  const connection = await Connection.open(server, revision, CAPABILITIES);
   for (const cell of cells) {
-    if (cell in PROBES) matrix[cell] = await tried(PROBES[cell], { argv, revision, connection });
+    if (cell in PROBES) outcome.matrix[cell] = await tried(PROBES[cell], { server, revision, connection });
   }
   for (const path of declared(connection.client.getServerCapabilities())) {
-    matrix[`server ${path}`] ??= { ok: false, why: "declared, but not a cell of the matrix" };
+    outcome.matrix[`server ${path}`] ??= { ok: false, why: "declared, but not a cell of the matrix" };
   }
   await connection.close();
-  if (wire) writeFileSync(wire, connection.transport.kept.map((entry) => JSON.stringify(entry) + "\n").join(""));
+  outcome.wire = connection.transport.kept;
 }
 
-async function main([, ...args]) {
-  const wire = args[0] === "--wire" ? args.splice(0, 2)[1] : null;
-  const [revision, ...argv] = args;
-  const cells = JSON.parse(readFileSync(0, "utf8"));
-  const matrix = {};
+/** One run; a connection that is lost is the outcome of all cells that are left. */
+async function follow(run) {
+  const outcome = { matrix: {}, wire: [] };
   try {
-    await fill(matrix, cells, argv, revision, wire);
+    await fill(run, outcome);
   } catch (error) {
     const lost = { ok: false, why: `the connection was lost: ${reason(error)}` };
-    for (const cell of cells) if (cell in PROBES) matrix[cell] ??= lost;
+    for (const cell of run.cells) if (cell in PROBES) outcome.matrix[cell] ??= lost;
   }
-  console.log(JSON.stringify(matrix));
+  return outcome;
 }
 
-await main(process.argv.slice(2));
+const runs = JSON.parse(readFileSync(0, "utf8"));
+console.log(JSON.stringify(await Promise.all(runs.map(follow))));

@@ -6,7 +6,10 @@ import { isDeepStrictEqual } from "node:util";
 
 const require = createRequire(resolve(process.argv[2], "package.json")); // the npm folder that the SDK is installed in
 const { Client } = require("@modelcontextprotocol/sdk/client/index.js");
+const { SSEClientTransport } = require("@modelcontextprotocol/sdk/client/sse.js");
 const { StdioClientTransport } = require("@modelcontextprotocol/sdk/client/stdio.js");
+const { StreamableHTTPClientTransport } = require("@modelcontextprotocol/sdk/client/streamableHttp.js");
+const { WebSocketClientTransport } = require("@modelcontextprotocol/sdk/client/websocket.js");
 export const types = require("@modelcontextprotocol/sdk/types.js");
 
 export const PATIENCE = 5000; // milliseconds that one probe may take; a good one takes a few
@@ -32,36 +35,43 @@ export function contains(seen, expected) {
   assert(seen.includes(expected), `${JSON.stringify(expected)} is not among ${JSON.stringify(seen)}`);
 }
 
-/** The SDK's transport, which also keeps a copy of what passes and offers a revision of our choice. */
-class Wire extends StdioClientTransport {
-  kept = [];
+/** A transport of the SDK's, which also keeps a copy of what passes and offers a revision of our choice. */
+const tapped = (Transport) =>
+  class extends Transport {
+    kept = [];
+    revision;
 
-  constructor(argv, revision) {
-    super({ command: argv[0], args: argv.slice(1), env: process.env });
-    this.revision = revision;
-  }
+    start() {
+      const deliver = this.onmessage;
+      this.onmessage = (message) => {
+        this.kept.push({ sender: "server", message });
+        deliver(message);
+      };
+      return super.start();
+    }
 
-  start() {
-    const deliver = this.onmessage;
-    this.onmessage = (message) => {
-      this.kept.push({ sender: "server", message });
-      deliver(message);
-    };
-    return super.start();
-  }
+    send(message, options) {
+      // The SDK itself offers its newest revision only.
+      const params = { ...message.params, protocolVersion: this.revision };
+      const sent = message.method === "initialize" ? { ...message, params } : message;
+      this.kept.push({ sender: "client", message: sent });
+      return super.send(sent, options);
+    }
 
-  send(message) {
-    // The SDK itself offers its newest revision only.
-    const params = { ...message.params, protocolVersion: this.revision };
-    const sent = message.method === "initialize" ? { ...message, params } : message;
-    this.kept.push({ sender: "client", message: sent });
-    return super.send(sent);
-  }
+    /** The SDK calls it with the revision that the server answered. */
+    setProtocolVersion(revision) {
+      this.agreed = revision;
+      super.setProtocolVersion?.(revision);
+    }
+  };
 
-  /** The SDK calls it with the revision that the server answered. */
-  setProtocolVersion(revision) {
-    this.agreed = revision;
+/** The SDK's own transport: to a command, or to an address, which ends in /sse for the older one over HTTP. */
+function lineTo([first, ...rest]) {
+  if (first.startsWith("ws:")) return new (tapped(WebSocketClientTransport))(new URL(first));
+  if (!first.startsWith("http:")) {
+    return new (tapped(StdioClientTransport))({ command: first, args: rest, env: process.env });
   }
+  return new (tapped(first.endsWith("/sse") ? SSEClientTransport : StreamableHTTPClientTransport))(new URL(first));
 }
 
 /** One conversation with the server, and what the server said in it on its own account. */
@@ -71,9 +81,9 @@ export class Connection {
   samplingCancelled = Promise.withResolvers();
   #news = Promise.withResolvers();
 
-  /** Starts a server and shakes hands with it, in a revision and with capabilities of our choice. */
-  static async open(argv, revision, capabilities) {
-    const connection = new Connection(new Wire(argv, revision), capabilities);
+  /** Reaches a server and shakes hands with it, in a revision and with capabilities of our choice. */
+  static async open(server, revision, capabilities) {
+    const connection = new Connection(Object.assign(lineTo(server), { revision }), capabilities);
     await connection.client.connect(connection.transport, { timeout: PATIENCE });
     return connection;
   }

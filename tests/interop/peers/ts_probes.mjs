@@ -8,7 +8,7 @@ import { CAPABILITIES, Connection, ROOT, contains, equal, types } from "./ts_con
 const { InvalidParams } = types.ErrorCode;
 const RESOURCE_NOT_FOUND = -32002;
 
-/** Each takes {argv, revision, connection}; the names are the cells. */
+/** Each takes {server, revision, connection}; the names are the cells. */
 export const PROBES = {
   async "initialize to server"({ revision, connection }) {
     equal(connection.transport.agreed, revision);
@@ -264,12 +264,12 @@ function serverCapability(path) {
 
 /** That the server knows what the client declares, and asks nothing of a client that does not declare it. */
 function clientCapability(path, tool, method, args) {
-  return async ({ argv, revision, connection }) => {
+  return async ({ server, revision, connection }) => {
     const names = path.split(".");
     const known = JSON.parse(await connection.call("client_capabilities"));
     const value = names.reduce((branch, name) => branch?.[name], known);
     assert(value !== undefined, `${path} is not among ${JSON.stringify(known)}`);
-    const other = await Connection.open(argv, revision, without(path.replace(/\.listChanged$/, "")));
+    const other = await Connection.open(server, revision, without(path.replace(/\.listChanged$/, "")));
     try {
       // An error is as good a refusal as a failed tool.
       const result = await other.client.callTool({ name: tool, arguments: args }).catch(() => ({ isError: true }));

@@ -1,0 +1,78 @@
+"""Servers as processes of their own that listen somewhere on this machine."""
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.processes import PATIENCE, children, eventually
+
+STARTING = 60.0  # seconds before a process that does not listen is a failure
+LISTENING = "0A"  # how the kernel writes that state of a socket
+
+
+class Served:
+    """A process that listens at a port which it has chosen itself."""
+
+    def __init__(self, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self.process = subprocess.Popen(
+            [str(part) for part in command],
+            stdout=self._said,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,  # so that it ends with all that it has started
+        )
+
+    @property
+    def said(self) -> str:
+        """What it has written so far, on either stream."""
+        return os.pread(self._said.fileno(), 1 << 20, 0).decode()
+
+    def place(self) -> str:
+        """Host and port, once it listens there."""
+        return f"127.0.0.1:{eventually(self._port, STARTING, every=0.05)}"
+
+    def _port(self) -> int | None:
+        assert self.process.poll() is None, f"it has ended: {self.said}"
+        ours = (self.process.pid, *children(self.process.pid))  # a command may start another in its place
+        return next(filter(None, map(port_of, ours)), None)
+
+    def end(self) -> int:
+        """Asks it to end, and gives its exit status."""
+        os.killpg(self.process.pid, signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        """Ends it at once, if it is still there."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._said.close()
+
+
+@contextmanager
+def served(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> Iterator[Served]:
+    """A server, for as long as it is needed."""
+    server = Served(command, env)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def port_of(pid: int) -> int | None:
+    """The port that a process listens at, if there is one: some take port 0 and never say what came of it."""
+    sockets: set[str] = set()
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):
+            sockets.add(os.readlink(entry.path))
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == LISTENING and f"socket:[{inode}]" in sockets:
+                return int(local.rpartition(":")[2], 16)
+    return None
