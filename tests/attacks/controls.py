@@ -1,0 +1,328 @@
+"""What each attack is held off by, and how to do without it: a plugin for pytest that takes the control away.
+
+    python -m pytest -p tests.attacks.controls tests/attacks/test_hijack.py
+
+Every test then runs without its own control, and must fail by an assertion. `test_controls.py` sees to that: a test that
+passes all the same would show nothing.
+"""
+
+import json
+import posixpath
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.attacks import places
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from trunkline import Settings
+from trunkline.conversation import connection
+from trunkline.protocol.session import Session
+from trunkline.server import run
+from trunkline.transports import stream, tcp
+from trunkline.transports.door import Door
+from trunkline.transports.guard import Guard
+from trunkline.transports.http import asgi, channel, legacy, reading, sessions
+from trunkline.transports.http.connections import HttpConnection
+from trunkline.transports.websocket import connections as websocket
+from trunkline.wire import codec
+from trunkline.wire.messages import Malformed
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+# --- ways to do without ------------------------------------------------------------------------------
+
+
+def unset(**settings: Any) -> Patch:
+    """Settings that a test has made small, off or without bounds again."""
+
+    def made(**given: Any) -> Settings:
+        return Settings(**(given | settings))
+
+    return lambda patch: patch.setattr(places, "Settings", made)
+
+
+def replaced(owner: Any, name: str, value: Any) -> Patch:
+    """Something else in the place of a function or constant."""
+    return lambda patch: patch.setattr(owner, name, value)
+
+
+def forced(owner: Any, **arguments: Any) -> Patch:
+    """A class whose instances are always made with these arguments."""
+    original = owner.__init__
+
+    def init(self: Any, *args: Any, **given: Any) -> None:
+        original(self, *args, **(given | arguments))
+
+    return lambda patch: patch.setattr(owner, "__init__", init)
+
+
+def shared(owner: Any, name: str) -> Patch:
+    """A class whose instances all have one table, instead of one each."""
+    original = owner.__init__
+    table: dict[Any, Any] = {}
+
+    def init(self: Any, *args: Any, **given: Any) -> None:
+        original(self, *args, **given)
+        setattr(self, name, table)
+
+    return lambda patch: patch.setattr(owner, "__init__", init)
+
+
+def read_as(understand: Callable[[bytes], bytes]) -> Patch:
+    """Messages that are read more generously than they should be."""
+    lenient = SimpleNamespace(decode=lambda body: codec.decode(understand(body)))
+    return lambda patch: patch.setattr(reading, "codec", lenient)
+
+
+def rewritten(pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]]) -> Callable[[bytes], bytes]:
+    return lambda body: json.dumps(json.loads(body, object_pairs_hook=pairs, strict=False)).encode()
+
+
+def _nearly(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {_plain(key): _plain(value) if isinstance(value, str) else value for key, value in pairs}
+
+
+def _plain(text: str) -> str:
+    return text.partition("\0")[0].strip().lower()
+
+
+def _raising(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A fault of a peer's as an exception, instead of a value."""
+
+    def read(frame: Any) -> Any:
+        if isinstance(message := decode(frame), Malformed):
+            raise ValueError(message.why)
+        return message
+
+    return read
+
+
+def _raise(error: BaseException, *_: Any) -> Any:
+    raise error
+
+
+def _any_principal(self: sessions.Sessions, ident: str, principal: Any) -> Any:
+    return self._sessions.get(ident)
+
+
+def _any_poster(patch: pytest.MonkeyPatch) -> None:
+    original = legacy.LegacyEndpoint.post
+
+    async def post(self: Any, visit: Any) -> None:
+        visit.principal = next(iter(self._lines.values()))[1]
+        await original(self, visit)
+
+    patch.setattr(legacy.LegacyEndpoint, "post", post)
+
+
+def _streams_of_all(patch: pytest.MonkeyPatch) -> None:
+    original = channel.HttpChannel.known_stream
+    seen: list[Any] = []
+    opened = channel.HttpChannel.open
+
+    def open_(self: Any, receiver: Any) -> None:
+        seen.append(self)
+        opened(self, receiver)
+
+    def known(self: Any, number: int) -> Any:
+        return next((found for one in seen if (found := original(one, number)) is not None), None)
+
+    patch.setattr(channel.HttpChannel, "open", open_)
+    patch.setattr(channel.HttpChannel, "known_stream", known)
+
+
+def _one_line_for_all(patch: pytest.MonkeyPatch) -> None:
+    original = Guard.admit
+    first: list[Any] = []
+
+    def admit(self: Guard, line: Any, cut: Any) -> Any:
+        first.append(line)
+        return original(self, first[0], cut)
+
+    patch.setattr(Guard, "admit", admit)
+
+
+def _lenient_http(patch: pytest.MonkeyPatch) -> None:
+    original = HttpToolsProtocol.__init__
+    kinds = ("headers", "chunked_length", "keep_alive", "transfer_encoding", "version", "data_after_close")
+    line_ends = (
+        "optional_lf_after_cr",
+        "optional_cr_before_lf",
+        "optional_crlf_after_chunk",
+        "spaces_after_chunk_size",
+    )
+
+    def init(self: Any, *args: Any, **given: Any) -> None:
+        original(self, *args, **given)
+        self.parser.set_dangerous_leniencies(**{f"lenient_{kind}": True for kind in (*kinds, *line_ends)})
+
+    patch.setattr(HttpToolsProtocol, "__init__", init)
+
+
+def _unguarded(patch: pytest.MonkeyPatch) -> None:
+    async def listen_anywhere(port: int) -> None: ...
+
+    listen_anywhere.__module__ = tcp.__name__
+    patch.setattr(tcp, "listen_anywhere", listen_anywhere, raising=False)
+
+
+class _Unguarded:
+    def __init__(self, settings: Settings) -> None: ...
+
+
+_Unguarded.__module__ = legacy.__name__
+
+
+async def _listener(*_: Any) -> None:
+    """Would call listen_anywhere."""
+
+
+def _ids() -> Any:
+    numbers = count(1)
+    return SimpleNamespace(token_urlsafe=lambda _: str(next(numbers)))
+
+
+# --- the table ---------------------------------------------------------------------------------------
+
+ANYBODY = replaced(Door, "refusal", lambda *_: None)
+ANY_PRINCIPAL = replaced(sessions.Sessions, "get", _any_principal)
+FAULTS_ARE_RAISED = read_as(lambda body: body)
+ENDLESS = 1 << 40
+
+WITHOUT: dict[str, dict[str, Patch]] = {
+    "test_rebinding": {
+        "test_only_own_names_and_own_pages_come_in_by_any_way": ANYBODY,
+        "test_whoever_is_turned_away_is_told_which_setting_would_let_it_in": ANYBODY,
+        "test_a_page_of_another_origin_is_not_shown_an_answer": ANYBODY,
+        "test_a_name_that_the_server_was_told_of_comes_in_behind_a_proxy": ANYBODY,
+        "test_a_header_that_stands_there_twice_is_refused_whichever_way_round": replaced(
+            asgi, "_doubled", lambda _: None
+        ),
+        "test_an_http_request_to_a_line_transport_gets_no_answer_and_nothing_done": forced(
+            stream.StreamChannel, strict=False
+        ),
+    },
+    "test_hijack": {
+        "test_the_session_of_another_principal_does_not_exist_for_post_get_and_delete": ANY_PRINCIPAL,
+        "test_what_was_answered_to_another_principal_is_not_played_again": ANY_PRINCIPAL,
+        "test_nothing_of_one_session_is_played_in_another_of_the_same_principal": _streams_of_all,
+        "test_the_token_of_an_sse_stream_belongs_to_whoever_opened_it": _any_poster,
+        "test_nobody_but_its_principal_is_told_that_a_session_has_expired": replaced(
+            sessions.Sessions, "expired", lambda self, ident, _: ident in self._expired
+        ),
+        "test_ids_cannot_be_guessed_from_others": replaced(sessions, "secrets", _ids()),
+    },
+    "test_answers": {
+        "test_two_sessions_with_the_same_ids_get_their_own_answers": shared(channel.HttpChannel, "_exchanges"),
+        "test_two_clients_over_tcp_get_their_own_questions_and_answers": _one_line_for_all,
+        "test_two_clients_over_websocket_get_their_own_questions_and_answers": _one_line_for_all,
+        "test_two_clients_of_http_and_sse_get_their_own_answers": _one_line_for_all,
+        "test_answering_the_question_of_another_session_does_nothing": shared(Session, "_awaited"),
+        "test_cancelling_an_id_of_another_session_does_nothing": shared(Session, "_running"),
+    },
+    "test_crash": {
+        "test_no_body_ends_a_session_or_the_server": replaced(
+            reading, "codec", SimpleNamespace(decode=_raising(codec.decode))
+        ),
+        "test_no_message_ends_a_session_or_the_server": replaced(connection, "failure_of", _raise),
+        "test_what_is_no_message_does_not_end_a_call_that_has_its_id": replaced(
+            channel.Exchange, "is_about", lambda self, ident: ident in self.ids
+        ),
+        "test_whatever_is_hardly_http_is_answered_or_hung_up_on": replaced(
+            HttpConnection, "send_400_response", lambda *_: None
+        ),
+        "test_a_line_goes_on_after_what_is_no_message": replaced(stream, "decode", _raising(codec.decode)),
+        "test_a_websocket_goes_on_after_what_is_no_message": replaced(stream, "decode", _raising(codec.decode)),
+        "test_a_websocket_that_breaks_the_rules_of_frames_is_closed_and_nobody_else": replaced(
+            websocket.WebSocketConnection, "handle_parser_exception", lambda _: None
+        ),
+    },
+    "test_parsing": {
+        "test_a_request_that_can_be_read_in_two_ways_is_refused": _lenient_http,
+        "test_the_body_of_a_request_never_becomes_the_next_one": replaced(HttpConnection, "_has_body", lambda _: False),
+        "test_trailers_are_no_headers": replaced(HttpConnection, "on_header", HttpToolsProtocol.on_header),
+        "test_keys_are_taken_as_they_are_written_and_not_otherwise": read_as(rewritten(_nearly)),
+        "test_beside_a_key_others_that_look_like_it_count_for_nothing": read_as(rewritten(_nearly)),
+        "test_of_a_key_that_stands_there_twice_the_last_one_counts_as_in_most_parsers": read_as(
+            rewritten(lambda pairs: dict(reversed(pairs)))
+        ),
+        "test_control_characters_that_are_not_escaped_are_refused": read_as(rewritten(dict)),
+        "test_a_path_is_taken_as_a_whole": replaced(
+            asgi, "_route", lambda scope: posixpath.normpath(scope["path"].lower())
+        ),
+        "test_text_is_utf_8_and_nothing_else": read_as(lambda body: body.decode("latin-1").encode()),
+    },
+    "test_exhaustion": {
+        "test_a_body_is_refused_by_the_length_that_it_claims": unset(http_body_size_limit=100 << 20),
+        "test_a_body_in_chunks_is_refused_as_soon_as_it_is_too_long": unset(http_body_size_limit=100 << 20),
+        "test_headers_are_refused_when_they_are_too_long_however_they_arrive": unset(max_header_bytes=ENDLESS),
+        "test_trailers_are_limited_like_headers": unset(max_header_bytes=ENDLESS),
+        "test_json_that_is_nested_too_deep_is_refused": replaced(
+            reading, "codec", SimpleNamespace(decode=_raising(codec.decode))
+        ),
+        "test_a_websocket_message_is_refused_when_it_is_too_long_in_one_frame_or_many": unset(
+            ws_message_size_limit=100 << 20
+        ),
+        "test_a_websocket_message_in_very_many_frames_is_refused": replaced(websocket, "MOST_FRAMES", ENDLESS),
+        "test_headers_that_arrive_too_slowly_are_not_waited_for": unset(header_timeout=None),
+        "test_whatever_comes_between_two_requests_does_not_keep_a_connection": unset(header_timeout=None),
+        "test_a_body_that_nobody_reads_does_not_keep_a_connection": unset(header_timeout=None),
+        "test_a_body_that_arrives_too_slowly_is_not_waited_for": unset(body_timeout=None),
+        "test_a_request_that_opens_no_websocket_does_not_keep_a_connection": replaced(
+            HttpConnection, "handle_websocket_upgrade", HttpToolsProtocol.handle_websocket_upgrade
+        ),
+        "test_a_peer_that_reads_no_answer_is_cut_off_after_a_while": unset(write_timeout=None),
+        "test_a_peer_that_reads_no_stream_has_only_so_much_kept_for_it": unset(
+            unsent_limit=ENDLESS, write_timeout=None
+        ),
+        "test_a_websocket_peer_that_reads_nothing_has_only_so_much_kept_for_it": unset(unsent_limit=ENDLESS),
+        "test_whoever_sends_pings_and_reads_no_answers_is_cut_off": replaced(websocket, "MOST_PINGS", ENDLESS),
+        "test_a_connection_too_many_is_turned_away_and_those_who_are_there_stay": unset(max_connections=ENDLESS),
+        "test_a_session_too_many_is_turned_away_first_whoever_has_most_and_none_is_ended": unset(
+            max_sessions=ENDLESS, max_sessions_per_principal=None
+        ),
+        "test_a_session_that_nobody_uses_does_not_stay": unset(session_ttl=None),
+        "test_streams_of_http_and_sse_are_limited_and_silent_ones_end": unset(max_connections=ENDLESS),
+        "test_of_streams_that_have_ended_only_some_are_kept_and_only_so_much_of_each": unset(
+            replay_streams=ENDLESS, replay_bytes=ENDLESS
+        ),
+        "test_calls_that_one_session_runs_at_once_are_limited": unset(max_calls=ENDLESS),
+        "test_a_call_that_is_cancelled_leaves_no_request_open_and_nothing_behind": replaced(
+            channel.Exchange, "give_up", lambda *_: None
+        ),
+        "test_a_batch_has_only_so_many_messages": replaced(codec, "MAX_BATCH", ENDLESS),
+    },
+    "test_contract": {
+        "test_nothing_listens_without_a_guard": _unguarded,
+        "test_nothing_takes_peers_without_a_guard": replaced(legacy, "LegacyEndpoint", _Unguarded),
+        "test_whatever_serves_sockets_is_known_here": replaced(Path, "read_text", lambda _: "create_server("),
+        "test_a_server_listens_by_these_alone": replaced(run, "listener", _listener),
+        "test_a_peer_too_many_is_turned_away": unset(max_connections=ENDLESS),
+        "test_a_peer_that_says_nothing_of_use_is_cut_off": unset(initialize_timeout=None, header_timeout=None),
+    },
+}
+
+
+# --- the plugin --------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Function) -> Iterator[None]:
+    """Runs a test without its control."""
+    with pytest.MonkeyPatch.context() as patch:
+        WITHOUT[item.path.stem][item.originalname](patch)
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Function, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """Says on a line of its own how a test ended: by an assertion, by another error, or not at all."""
+    if call.when == "call":
+        error = None if call.excinfo is None else call.excinfo.type.__name__
+        print("\n" + json.dumps({"test": item.name, "ended by": error}))
+    return (yield)

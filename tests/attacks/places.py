@@ -1,0 +1,142 @@
+"""Servers to be attacked: real ones, on real sockets, with a clock that is moved by hand."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import uvicorn
+
+from trunkline import Context, Server, Settings
+from trunkline.testing import ManualClock
+from trunkline.transports.addresses import parse
+from trunkline.transports.channel import Listener
+
+T = TypeVar("T")
+
+QUICK = {"drain_timeout": 0.2}  # what is under way when a test ends does not matter
+
+
+class Place:
+    """A server, where it is, and what has been done there."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.clock = ManualClock()
+        self.server = Server("attacked", settings=settings, clock=self.clock)
+        self.done: list[str] = []  # effects of calls
+        self.started: list[str] = []  # calls that wait
+        self.gate = asyncio.Event()  # what they wait for
+        self.port = 0
+        self.listener: Listener | None = None
+        _furnish(self)
+
+
+def _furnish(place: Place) -> None:
+    @place.server.tool
+    def effect(what: str) -> str:
+        """Leaves a trace."""
+        place.done.append(what)
+        return what
+
+    @place.server.tool
+    async def wait(who: str) -> str:
+        """Answers when it is let."""
+        place.started.append(who)
+        await place.gate.wait()
+        return who
+
+    @place.server.tool
+    async def begin(ctx: Context) -> None:
+        """Says that it has begun, and answers when it is let."""
+        await ctx.progress(1)
+        place.started.append("begin")
+        await place.gate.wait()
+
+    @place.server.tool
+    async def where(who: str, ctx: Context) -> str:
+        """Asks the client where it is."""
+        place.started.append(who)
+        roots = await ctx.roots()
+        return f"{who} at {roots[0].uri}"
+
+    @place.server.tool
+    def much(size: int) -> str:
+        """Says a lot."""
+        return "x" * size
+
+    @place.server.tool
+    async def flood(size: int, times: int, ctx: Context) -> str:
+        """Says a lot before it answers, whether anybody reads or not."""
+        for _ in range(times):
+            ctx.info("x" * size)
+            await asyncio.sleep(0)
+        return "done"
+
+
+@asynccontextmanager
+async def listening(address: str = "http://127.0.0.1:0/mcp", **settings: Any) -> AsyncIterator[Place]:
+    """A server that listens at an address, on this loop."""
+    place = Place(Settings(**(QUICK | settings)))
+    place.listener = await place.server.listen(address)
+    if not address.startswith("unix"):
+        place.port = parse(place.listener.address).port
+    try:
+        yield place
+    finally:
+        place.gate.set()
+        await place.server.aclose()
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn in the midst of a test: signals are not its own."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self):
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+@asynccontextmanager
+async def behind_uvicorn(identify: Callable[[Any], Any], **settings: Any) -> AsyncIterator[Place]:
+    """A server as an application, which is told who calls."""
+    place = Place(Settings(**(QUICK | settings)))
+    app: Any = place.server.asgi(path="/mcp", identify=identify)
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        place.port = bound.getsockname()[1]
+        server = _Uvicorn(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=2))
+        running = asyncio.create_task(server.serve(sockets=[bound]))
+        await server.ready.wait()
+        try:
+            yield place
+        finally:
+            place.gate.set()
+            app.release()
+            server.should_exit = True
+            await running
+
+
+def user(scope: Any) -> str | None:
+    """Who calls: as if a proxy in front had verified it."""
+    found = dict(scope["headers"]).get(b"x-user")
+    return None if found is None else found.decode()
+
+
+async def while_time_passes(place: Place, awaited: Awaitable[T], seconds: float) -> T:
+    """What comes while the clock moves on: so far and as far again, and no more."""
+    coming = asyncio.ensure_future(awaited)
+    for _ in range(20):
+        place.clock.advance(seconds / 10)
+        await asyncio.wait([coming], timeout=0.01)
+        if coming.done():
+            return coming.result()
+    coming.cancel()
+    raise AssertionError(f"nothing happened within {seconds:g} s on the clock")

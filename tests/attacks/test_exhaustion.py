@@ -1,0 +1,335 @@
+"""Resource exhaustion: every byte, header, level, second, connection, session and frame that a peer can spend has an end."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from tests.attacks import frames
+from tests.attacks.places import Place, behind_uvicorn, listening, user, while_time_passes
+from tests.attacks.raw import INITIALIZED, Answer, Caller, ask, begin, call, initialize, request, text_of, tool, until
+
+KIB = 1024
+READ = 512 * KIB  # more than one read brings
+MUCH = 20_000_000  # bytes; more than sockets hold
+SMALL = {"http_body_size_limit": 4 * KIB, "ws_message_size_limit": 4 * KIB, "max_header_bytes": 4 * KIB}
+
+
+async def answer_to(port: int, *pieces: bytes) -> Answer:
+    """What is answered to bytes, which are sent one piece after the other, as far as they are taken."""
+    async with Caller(port) as caller:
+        for piece in pieces:
+            caller.say(piece)
+            await caller.all_said()
+        return await caller.answer()
+
+
+# --- bytes -------------------------------------------------------------------------------------------
+
+
+async def test_a_body_is_refused_by_the_length_that_it_claims() -> None:
+    async with listening(**SMALL) as place:
+        answer = await answer_to(place.port, request("POST", "/mcp", b"", content_length=str(4 * KIB + 1)))
+        assert answer.status == 413
+
+
+async def test_a_body_in_chunks_is_refused_as_soon_as_it_is_too_long() -> None:
+    head = request("POST", "/mcp", b"", content_length=None, transfer_encoding="chunked")
+    async with listening(**SMALL) as place:
+        answer = await answer_to(place.port, head, *[b"400\r\n" + b" " * KIB + b"\r\n"] * 5)
+        assert answer.status == 413
+
+
+async def test_headers_are_refused_when_they_are_too_long_however_they_arrive() -> None:
+    long = request("GET", "/mcp", None, x_long="x" * 4 * KIB)
+    many = request("GET", "/mcp", None, *((f"x-{number}", "1") for number in range(1000)))
+    line = request("GET", f"/{'x' * 5 * KIB}", None)
+    async with listening(**SMALL) as place:
+        for data in (long, many, line):
+            assert (await answer_to(place.port, data)).status == 431
+            assert (await answer_to(place.port, data[:3000], data[3000:4500])).status == 431
+        assert (await ask(place.port, "GET", "/other", None, x_long="x" * 3 * KIB)).status == 404
+
+
+async def test_trailers_are_limited_like_headers() -> None:
+    head = request("POST", "/mcp", b"", content_length=None, transfer_encoding="chunked")
+    async with listening(**SMALL) as place:
+        for trailers in ((b"x-long: ", b"x" * READ), (b"x: y\r\n" * READ,)):
+            assert (await answer_to(place.port, head, b"0\r\n", *trailers)).status == 431
+
+
+async def test_json_that_is_nested_too_deep_is_refused() -> None:
+    async with listening() as place:
+        session = await begin(place.port)
+        for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
+            deep = opening * 50_000 + b"1" + closing * 50_000
+            body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"effect","arguments":%b}}' % deep
+            answer = await ask(place.port, "POST", "/mcp", body, mcp_session_id=session)
+            assert "error" in answer.json or answer.json["result"]["isError"]
+        assert place.done == []
+
+
+async def test_a_websocket_message_is_refused_when_it_is_too_long_in_one_frame_or_many() -> None:
+    whole = [frames.frame(b" " * (4 * KIB + 1))]
+    parts = [frames.frame(b" " * KIB, last=False), *[frames.frame(b" " * KIB, frames.CONTINUED, last=False)] * 4]
+    claimed = [b"\x81\xff" + (1 << 40).to_bytes(8, "big")]  # a frame that claims to be long, and is not sent
+    async with listening(**SMALL) as place:
+        for said in (whole, parts, claimed):
+            async with Caller(place.port) as caller:
+                await frames.shake_hands(caller)
+                for data in said:
+                    caller.say(data)
+                assert await frames.closed_with(caller) == 1009
+
+
+async def test_a_websocket_message_in_very_many_frames_is_refused() -> None:
+    async with listening(**SMALL) as place, Caller(place.port) as caller:
+        await frames.shake_hands(caller)
+        caller.say(frames.frame(b"", last=False))
+        caller.say(frames.frame(b"", frames.CONTINUED, last=False) * 10_000)
+        assert await frames.closed_with(caller) == 1009
+
+
+# --- time --------------------------------------------------------------------------------------------
+
+
+async def test_headers_that_arrive_too_slowly_are_not_waited_for() -> None:
+    async with listening(header_timeout=10.0) as place, Caller(place.port) as slow, Caller(place.port) as silent:
+        for byte in b"GET /mcp HTT":
+            slow.say(bytes([byte]))
+            place.clock.advance(0.5)
+            await asyncio.sleep(0)
+        assert await heard_within(place, slow, 10.0) == b"408"
+        assert await heard_within(place, silent, 10.0) == b"408"
+
+
+async def heard_within(place: Place, caller: Caller, seconds: float) -> bytes:
+    """The status that a connection ends with while time passes."""
+    return (await while_time_passes(place, caller.rest(), seconds))[9:12]
+
+
+async def test_whatever_comes_between_two_requests_does_not_keep_a_connection() -> None:
+    async with listening(header_timeout=10.0) as place, Caller(place.port) as caller:
+        caller.say(request("GET", "/other"))
+        assert (await caller.answer()).status == 404
+        caller.say(b"\r\n")
+        assert await heard_within(place, caller, 10.0) == b"408"
+
+
+async def test_a_body_that_nobody_reads_does_not_keep_a_connection() -> None:
+    async with listening(header_timeout=10.0) as place, Caller(place.port) as caller:
+        caller.say(request("POST", "/other", b"", content_length="1000000"))
+        assert (await caller.answer()).status == 404
+        caller.say(b"x")
+        assert await heard_within(place, caller, 10.0) == b"408"
+
+
+async def test_a_body_that_arrives_too_slowly_is_not_waited_for() -> None:
+    async with listening(body_timeout=30.0) as place, Caller(place.port) as caller:
+        caller.say(request("POST", "/mcp", b"{", content_length="100"))
+        for _ in range(20):
+            caller.say(b" ")
+            place.clock.advance(0.5)
+            await asyncio.sleep(0)
+        assert await heard_within(place, caller, 30.0) == b"408"
+
+
+async def test_a_request_that_opens_no_websocket_does_not_keep_a_connection() -> None:
+    async with listening() as place:
+        for data in (request("POST", "/mcp", b"{}", connection="Upgrade", upgrade="websocket"), too_many_headers()):
+            async with Caller(place.port) as caller:
+                caller.say(data)
+                assert (await caller.rest())[9:12] in {b"400", b"405"}
+
+
+def too_many_headers() -> bytes:
+    return frames.upgrade("/mcp", *((f"x-{number}", "x") for number in range(300)))
+
+
+# --- peers who do not read ---------------------------------------------------------------------------
+
+
+async def test_a_peer_that_reads_no_answer_is_cut_off_after_a_while() -> None:
+    async with listening(write_timeout=30.0, work_timeout=None) as place, Caller(place.port) as caller:
+        session = await begin(place.port)
+        caller.writer.transport.pause_reading()
+        caller.say(request("POST", "/mcp", tool("much", size=MUCH), mcp_session_id=session))
+        for _ in range(200):
+            await asyncio.sleep(0.002)  # the answer is on its way, and then stuck
+            place.clock.advance(3)
+        caller.writer.transport.resume_reading()
+        assert len(await caller.rest()) < MUCH
+
+
+async def test_a_peer_that_reads_no_stream_has_only_so_much_kept_for_it() -> None:
+    async with listening(unsent_high=50_000, unsent_limit=200_000) as place:
+        for path in ("/mcp", "/sse"):
+            async with Caller(place.port) as caller:
+                await flooded(place, caller, path)
+                assert len(await caller.rest()) < 10_000_000
+
+
+async def flooded(place: Place, caller: Caller, path: str) -> None:
+    """Asks for a flood over HTTP, and reads none of it until it has ended."""
+    flood = tool("flood", size=4000, times=5000)
+    if path == "/mcp":
+        session = await begin(place.port)
+        caller.say(request("POST", path, flood, mcp_session_id=session))
+        assert (await caller.head()).status == 200
+    else:
+        caller.say(request("GET", path))
+        assert (await caller.head()).status == 200
+        post = await anext(caller.messages())
+        for message in (initialize(), INITIALIZED, flood):
+            assert (await ask(place.port, "POST", post, message)).status == 202
+    caller.writer.transport.pause_reading()
+    await until(lambda: not any(one.session.in_flight for one in place.server.connections), "the end of the flood")
+    place.clock.advance(100)
+    caller.writer.transport.resume_reading()
+
+
+async def test_a_websocket_peer_that_reads_nothing_has_only_so_much_kept_for_it() -> None:
+    async with listening(unsent_high=50_000, unsent_limit=200_000) as place, Caller(place.port) as caller:
+        await frames.shake_hands(caller)
+        caller.writer.transport.pause_reading()
+        frames.say(caller, tool("flood", size=4000, times=5000))
+        await until(lambda: not place.server.connections, "the end of the connection")
+
+
+async def test_whoever_sends_pings_and_reads_no_answers_is_cut_off() -> None:
+    pings = frames.frame(b"x" * 125, frames.PING) * 1000
+    async with listening() as place, Caller(place.port) as caller:
+        await frames.shake_hands(caller)
+        caller.writer.transport.pause_reading()
+        caller.writer.transport.set_write_buffer_limits(high=len(pings))
+        sent = 0
+        while sent < MUCH and not caller.writer.transport.is_closing():
+            caller.say(pings)
+            sent += len(pings)
+            await caller.all_said()
+            await asyncio.sleep(0)
+        assert sent < MUCH
+
+
+# --- how many ----------------------------------------------------------------------------------------
+
+
+async def test_a_connection_too_many_is_turned_away_and_those_who_are_there_stay() -> None:
+    async with listening(max_connections=3) as place:
+        session = await begin(place.port)
+        await until(lambda: place.server.connections, "a session")
+        async with Caller(place.port) as one, Caller(place.port) as two, Caller(place.port) as three:
+            for caller in (one, two, three):
+                caller.say(request("POST", "/mcp", call("ping"), mcp_session_id=session))
+                assert (await caller.answer()).status == 200
+            async with Caller(place.port) as four:
+                assert (await four.rest())[9:12] == b"503"
+            one.say(request("POST", "/mcp", call("ping"), mcp_session_id=session))
+            assert (await one.answer()).status == 200
+
+
+async def test_a_session_too_many_is_turned_away_first_whoever_has_most_and_none_is_ended() -> None:
+    limits = {"max_sessions": 5, "max_sessions_per_principal": 3}
+    async with behind_uvicorn(user, **limits) as place:
+        greedy = [await begin(place.port, x_user="greedy") for _ in range(3)]
+        refused = await ask(place.port, "POST", "/mcp", initialize(), x_user="greedy")
+        assert (refused.status, "retry-after" in refused.headers) == (503, True)
+        modest = [await begin(place.port, x_user="modest") for _ in range(2)]
+        for who in ("greedy", "modest", "late"):
+            assert (await ask(place.port, "POST", "/mcp", initialize(), x_user=who)).status == 503
+        for who, session in [*(("greedy", one) for one in greedy), *(("modest", one) for one in modest)]:
+            alive = await ask(place.port, "POST", "/mcp", call("ping"), mcp_session_id=session, x_user=who)
+            assert alive.json["result"] == {}
+        assert (await ask(place.port, "DELETE", mcp_session_id=greedy[0], x_user="greedy")).status == 204
+        assert (await ask(place.port, "POST", "/mcp", initialize(), x_user="late")).status == 200
+
+
+async def test_a_session_that_nobody_uses_does_not_stay() -> None:
+    async with listening(max_sessions=50, session_ttl=100.0, session_sweep=10.0) as place:
+        for _ in range(50):
+            await begin(place.port)
+        assert (await ask(place.port, "POST", "/mcp", initialize())).status == 503
+        place.clock.advance(111)
+        assert len(place.server.connections) == 0
+        assert (await ask(place.port, "POST", "/mcp", initialize())).status == 200
+
+
+async def test_streams_of_http_and_sse_are_limited_and_silent_ones_end() -> None:
+    async with behind_uvicorn(user, max_connections=3, initialize_timeout=30.0) as place, AsyncExitStack() as stack:
+        callers = [await stack.enter_async_context(Caller(place.port)) for _ in range(3)]
+        for caller in callers:
+            caller.say(request("GET", "/sse"))
+            assert (await caller.head()).status == 200
+        assert (await ask(place.port, "GET", "/sse")).status == 503
+        place.clock.advance(30)
+        for caller in callers:
+            assert len([piece async for piece in caller.pieces()]) == 1
+
+
+async def test_of_streams_that_have_ended_only_some_are_kept_and_only_so_much_of_each() -> None:
+    async with listening(replay_streams=4, replay_bytes=10_000) as place:
+        session = await begin(place.port)
+        for _ in range(20):
+            flooded = await ask(place.port, "POST", "/mcp", tool("flood", size=500, times=100), mcp_session_id=session)
+            assert b"done" in flooded.body
+        kept = [number for number in range(1, 21) if await is_kept(place, session, f"{number}-101")]
+        assert kept == list(range(21 - len(kept), 21))
+        assert 4 <= len(kept) <= 5
+        assert not await is_kept(place, session, "20-1")
+
+
+async def is_kept(place: Place, session: str, position: str) -> bool:
+    """Whether a stream can be read on from there."""
+    answer = await ask(place.port, "GET", "/mcp", None, mcp_session_id=session, last_event_id=position)
+    assert answer.status in {200, 400}
+    return answer.status == 200
+
+
+async def test_calls_that_one_session_runs_at_once_are_limited() -> None:
+    async with listening(max_calls=3, max_waiting=3) as place:
+        session = await begin(place.port)
+        async with waiting_calls(place, session, 10) as callers:
+            await until(lambda: len(place.started) == 3, "three calls")
+            alive = await ask(place.port, "POST", "/mcp", initialize())
+            assert (alive.status, len(place.started)) == (200, 3)
+            place.gate.set()
+            assert [text_of((await caller.answer()).json) for caller in callers] == [str(n) for n in range(10)]
+
+
+@asynccontextmanager
+async def waiting_calls(place: Place, session: str, many: int) -> AsyncIterator[list[Caller]]:
+    """So many calls that wait, each on a connection of its own."""
+    async with AsyncExitStack() as stack:
+        callers = [await stack.enter_async_context(Caller(place.port)) for _ in range(many)]
+        for number, caller in enumerate(callers):
+            caller.say(request("POST", "/mcp", tool("wait", who=str(number)), mcp_session_id=session))
+        yield callers
+
+
+async def test_a_call_that_is_cancelled_leaves_no_request_open_and_nothing_behind() -> None:
+    async with listening(replay_streams=4) as place:
+        session = await begin(place.port)
+        for number in range(20):
+            async with Caller(place.port) as caller:
+                name, size = ("wait", {"who": "x"}) if number % 2 else ("begin", {})
+                message = call(
+                    "tools/call", {"name": name, "arguments": size, "_meta": {"progressToken": 1}}, ident=number
+                )
+                place.started.clear()
+                caller.say(request("POST", "/mcp", message, mcp_session_id=session))
+                await until(lambda: place.started, "the call")
+                cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
+                assert (await ask(place.port, "POST", "/mcp", cancel, mcp_session_id=session)).status == 202
+                answer = await caller.answer()
+                assert (answer.status, b"result" in answer.body) == (202 if number % 2 else 200, False)
+        kept = [number for number in range(1, 11) if await is_kept(place, session, f"{number}-1")]
+        assert len(kept) <= 5
+
+
+async def test_a_batch_has_only_so_many_messages() -> None:
+    async with listening() as place:
+        opened = await ask(place.port, "POST", "/mcp", initialize("2025-03-26"))
+        batch = json.dumps([call("ping") for _ in range(1001)]).encode()
+        answer = await ask(place.port, "POST", "/mcp", batch, mcp_session_id=opened.session)
+        assert answer.status == 400
+        assert "1000" in answer.json["error"]["message"]

@@ -1,0 +1,214 @@
+"""Parser differentials: what somebody on the way reads, a policy or a proxy, and what the server reads, is the same."""
+
+import json
+from typing import Any
+
+from tests.attacks.places import Place, listening
+from tests.attacks.raw import Answer, Caller, ask, begin, call, initialize, request, text_of, tool
+
+HIDDEN = request("POST", "/mcp", tool("effect", what="smuggled"), mcp_session_id="{session}")
+
+
+def chunked(body: bytes, trailers: bytes = b"", size: bytes | None = None, end: bytes = b"\r\n") -> bytes:
+    size = b"%x" % len(body) if size is None else size
+    return size + end + body + b"\r\n0\r\n" + trailers + b"\r\n"
+
+
+def ambiguous(session: str) -> dict[str, bytes]:
+    """Requests whose end, or whose headers, two parsers may see in different places."""
+    body = json.dumps(tool("effect", what="ambiguous")).encode()
+    size = str(len(body))
+    known = {"mcp_session_id": session}
+    streamed = {"content_length": None, "transfer_encoding": "chunked", **known}
+    plain = request("POST", "/mcp", body, **known)
+
+    def made(*headers: Any, **common: Any) -> bytes:
+        return request("POST", "/mcp", body, *headers, **(known | common))
+
+    def in_chunks(data: bytes, *headers: Any, **common: Any) -> bytes:
+        return request("POST", "/mcp", b"", *headers, **(streamed | common)) + data
+
+    return {
+        "both lengths": made(transfer_encoding="chunked"),
+        "both lengths, the other way": in_chunks(chunked(body), content_length=size),
+        "two lengths": made(("content-length", "5")),
+        "the same length twice": made(("content-length", size)),
+        "a list of lengths": made(content_length=f"{size}, {size}"),
+        "a signed length": made(content_length=f"+{size}"),
+        "a length in hexadecimal": made(content_length=f"0x{len(body):x}"),
+        "a length with a space": made(content_length=f"{size} 1"),
+        "an unknown coding": in_chunks(chunked(body), transfer_encoding="xchunked"),
+        "chunked, and not last": in_chunks(chunked(body), transfer_encoding="chunked, identity"),
+        "chunked twice": in_chunks(chunked(body), ("transfer-encoding", "chunked")),
+        "a folded header": made(("x-folded", "a\r\n b")),
+        "a folded length": made(content_length=f"\r\n {size}"),
+        "line ends without CR": plain.replace(b"\r\n", b"\n"),
+        "one line end without CR": plain.replace(b"\r\n", b"\n", 1),
+        "one line end without LF": made(("x-bare", "a\rx-b: c")),
+        "a chunk size without CR": in_chunks(chunked(body, end=b"\n")),
+        "a chunk size with a sign": in_chunks(chunked(body, size=b"+%x" % len(body))),
+        "a chunk size with a prefix": in_chunks(chunked(body, size=b"0x%x" % len(body))),
+        "a chunk that is longer than it says": in_chunks(chunked(body, size=b"%x" % (len(body) - 1))),
+        "a space before the colon": made(("x-space ", "a")),
+        "no name": made(("", "a")),
+        "a name that is no token": made(("x(y)", "a")),
+        "NUL in a value": made(("x-nul", "a\x00b")),
+        "a session id twice": made(("mcp-session-id", "other")),
+        "a version twice": made(("mcp-protocol-version", "2025-11-25"), mcp_protocol_version="2025-06-18"),
+        "a content type twice": made(("content-type", "text/plain")),
+        "another version of HTTP": plain.replace(b"HTTP/1.1", b"HTTP/9.9"),
+        "a method in small letters": plain.replace(b"POST", b"post"),
+        "an upgrade with a body": made(connection="Upgrade", upgrade="h2c"),
+    }
+
+
+async def test_a_request_that_can_be_read_in_two_ways_is_refused() -> None:
+    async with listening() as place:
+        session = await begin(place.port)
+        for name, data in ambiguous(session).items():
+            async with Caller(place.port) as caller:
+                caller.say(data)
+                answer = await caller.answer()
+                assert answer.status == 400, name
+        assert place.done == []
+
+
+async def test_the_body_of_a_request_never_becomes_the_next_one() -> None:
+    async with listening() as place:
+        session = await begin(place.port)
+        hidden = HIDDEN.replace(b"{session}", session.encode())
+        carriers = [
+            request("POST", "/mcp", b"", content_length=str(len(hidden)), connection="Upgrade", upgrade="h2c"),
+            request("POST", "/mcp", b"", content_length=str(len(hidden)), content_type="text/plain"),
+            request("POST", "/other", b"", content_length=str(len(hidden))),
+            request("GET", "/mcp", b"", content_length=str(len(hidden))),
+            request("POST", "/mcp", b"", content_length=str(len(hidden)), host="evil.example"),
+        ]
+        for carrier in carriers:
+            async with Caller(place.port) as caller:
+                caller.say(carrier)  # the body comes when the head has been answered
+                assert (await caller.answer()).status >= 400
+                caller.say(hidden)
+                caller.say(request("GET", "/other", None, connection="close"))
+                await caller.rest()
+        assert place.done == []
+
+
+async def test_trailers_are_no_headers() -> None:
+    body = json.dumps(call("ping")).encode()
+    head = request("POST", "/mcp", b"", content_length=None, transfer_encoding="chunked")
+    async with listening() as place:
+        session = await begin(place.port)
+        async with Caller(place.port) as caller:
+            caller.say(head + chunked(body, b"mcp-session-id: %b\r\n" % session.encode()))
+            assert (await caller.answer()).status == 400
+
+
+async def posted(place: Place, session: str, body: bytes) -> Answer:
+    return await ask(place.port, "POST", "/mcp", body, mcp_session_id=session)
+
+
+async def test_keys_are_taken_as_they_are_written_and_not_otherwise() -> None:
+    hostile = json.dumps(tool("effect", what="in disguise"))
+    disguised = [  # each is a key that is nearly the right one, beside or in place of it
+        hostile.replace('"method"', '"Method"'),
+        hostile.replace('"method"', '"METHOD"'),
+        hostile.replace('"method"', '"method\\u0000"'),
+        hostile.replace('"method"', '"\\u0000method"'),
+        hostile.replace('"method"', '"method "'),
+        hostile.replace('"method"', '"method\\u200b"'),
+        hostile.replace('"method"', '"\\uff4dethod"'),
+        hostile.replace('"params"', '"Params"'),
+        hostile.replace('"name"', '"Name"'),
+        hostile.replace('"name"', '"name\\u0000x"'),
+        hostile.replace('"arguments"', '"ARGUMENTS"'),
+        hostile.replace('"what"', '"What"'),
+        hostile.replace('"what"', '"what\\u0000"'),
+        hostile.replace('"effect"', '"Effect"'),
+        hostile.replace('"effect"', '"effect\\u0000"'),
+        hostile.replace("tools/call", "Tools/Call"),
+        hostile.replace("tools/call", "tools/call\\u0000"),
+        hostile.replace("tools/call", "tools/call/"),
+        hostile.replace('"jsonrpc"', '"JsonRpc"'),
+    ]
+    async with listening() as place:
+        session = await begin(place.port)
+        for body in disguised:
+            answer = await posted(place, session, body.encode())
+            assert "error" in answer.json or answer.json["result"].get("isError"), body
+        assert place.done == []
+
+
+async def test_beside_a_key_others_that_look_like_it_count_for_nothing() -> None:
+    shown = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {}}
+    beside = {
+        "Method": "tools/call",
+        "method\x00": "tools/call",
+        "METHOD": "tools/call",
+        "Id": 2,
+        "PARAMS": {"name": "effect"},
+    }
+    async with listening() as place:
+        session = await begin(place.port)
+        for keys in (shown | beside, beside | shown):
+            answer = await posted(place, session, json.dumps(keys).encode())
+            assert answer.json == {"jsonrpc": "2.0", "id": 1, "result": {}}
+        assert place.done == []
+
+
+async def test_of_a_key_that_stands_there_twice_the_last_one_counts_as_in_most_parsers() -> None:
+    last = json.dumps(tool("effect", what="last"))
+    for padding in ("", " " * 40_000):  # long messages are read in another way
+        twice = [
+            last.replace('"method"', '"method": "ping", "method"'),
+            last.replace('"params"', '"params": {"name": "much", "arguments": {"size": 1}}, "params"'),
+            last.replace('"name"', '"name": "much", "name"'),
+            last.replace('"what"', '"what": "first", "what"'),
+            last.replace('"id"', '"id": "first", "id"'),
+            last.replace('"method"', '"method": "ping", "\\u006dethod"'),
+        ]
+        async with listening() as place:
+            session = await begin(place.port)
+            for body in twice:
+                answer = await posted(place, session, body.replace("{", "{" + padding, 1).encode())
+                assert text_of(answer.json) == "last", body
+                assert answer.json["id"] != "first"
+            assert place.done == ["last"] * len(twice)
+
+
+async def test_control_characters_that_are_not_escaped_are_refused() -> None:
+    async with listening() as place:
+        session = await begin(place.port)
+        for control in (b"\x00", b"\x01", b"\x1f", b"\n", b"\t"):
+            body = json.dumps(tool("effect", what="@")).encode()
+            for raw in (body.replace(b"@", control), body.replace(b'"method"', b'"method%b"' % control)):
+                assert (await posted(place, session, raw)).status == 400, raw
+        assert place.done == []
+
+
+async def test_a_path_is_taken_as_a_whole() -> None:
+    async with listening() as place:
+        for path in (
+            "/mcp/..",
+            "/MCP",
+            "/mcp;a",
+            "/mcp%00",
+            "/x/../mcp",
+            "//mcp",
+            "/mcp/extra",
+            "/.%2e/mcp",
+            "/mcp%2f..",
+        ):
+            answer = await ask(place.port, "POST", path, initialize())
+            assert answer.status == 404, path
+        assert "result" in (await ask(place.port, "POST", "/mcp?a=b", initialize())).json
+
+
+async def test_text_is_utf_8_and_nothing_else() -> None:
+    async with listening() as place:
+        session = await begin(place.port)
+        body = json.dumps(tool("effect", what="ü"), ensure_ascii=False)
+        for coding in ("latin-1", "utf-16", "utf-32", "utf-8-sig"):
+            assert (await posted(place, session, body.encode(coding))).status == 400, coding
+        assert place.done == []
+        assert text_of((await posted(place, session, body.encode())).json) == "ü"

@@ -1,0 +1,110 @@
+"""DNS rebinding: a web page has a browser talk to a server on the same machine, under its own name or from its origin."""
+
+from tests.attacks.frames import upgrade
+from tests.attacks.places import listening
+from tests.attacks.raw import Answer, Caller, Header, ask, initialize, request, tool
+
+PORT = "{port}"
+OWN_HOSTS = ["127.0.0.1", f"127.0.0.1:{PORT}", "localhost", "LocalHost:8080", f"[::1]:{PORT}", "[::1]"]
+FOREIGN_HOSTS = [
+    *("evil.example", f"evil.example:{PORT}", "localhost.evil.example", "127.0.0.1.evil.example", "evil-localhost"),
+    *("127.0.0.2", "[::2]", "[::1].evil.example", "[::1", "localhost:evil", f"localhost:{PORT}@evil.example", "", None),
+]
+OWN_ORIGINS = [None, f"http://127.0.0.1:{PORT}", "http://localhost:3000", "HTTP://LOCALHOST", "http://[::1]:8080"]
+FOREIGN_ORIGINS = [
+    *("http://evil.example", f"http://evil.example:{PORT}", "https://localhost.evil.example", "null", "file://", ""),
+    *(
+        "http://localhost@evil.example",
+        f"http://localhost:{PORT}@evil.example",
+        "http://[::1].evil.example",
+        "localhost",
+    ),
+    *("chrome-extension://abcdefgh", "ftp://localhost", "javascript:alert(1)"),
+]
+WAYS_IN = {  # how a request is made, and what it is answered if it may come in
+    "POST": (("POST", "/mcp", initialize()), 200),
+    "GET": (("GET", "/mcp", None), 400),
+    "DELETE": (("DELETE", "/mcp", None), 400),
+    "OPTIONS": (("OPTIONS", "/mcp", None), 204),
+    "stream of HTTP+SSE": (("GET", "/sse", None), 200),
+    "message of HTTP+SSE": (("POST", "/messages?session_id=guessed", tool("effect", what="x")), 404),
+    "WebSocket": (None, 101),
+    "nothing there": (("GET", "/other", None), 404),
+}
+
+
+async def knock(port: int, way: str, *headers: Header, **common: str | None) -> Answer:
+    """The beginning of the answer to a request with these headers."""
+    asked = WAYS_IN[way][0]
+    async with Caller(port) as caller:
+        caller.say(upgrade("/mcp", *headers, **common) if asked is None else request(*asked, *headers, **common))
+        return await caller.head()
+
+
+def named(text: str | None, port: int) -> str | None:
+    return text if text is None else text.replace(PORT, str(port))
+
+
+async def test_only_own_names_and_own_pages_come_in_by_any_way() -> None:
+    wrong: list[tuple[str, str | None, str | None, int]] = []
+    async with listening() as place:
+        pairs = [(host, origin, True) for host in OWN_HOSTS for origin in OWN_ORIGINS]
+        pairs += [(host, origin, False) for host in FOREIGN_HOSTS for origin in (None, OWN_ORIGINS[1])]
+        pairs += [(host, origin, False) for host in OWN_HOSTS[:3] for origin in FOREIGN_ORIGINS]
+        for way, (_, welcome) in WAYS_IN.items():
+            for host, origin, comes_in in pairs:
+                shown = {"host": named(host, place.port), "origin": named(origin, place.port)}
+                answer = await knock(place.port, way, **shown)
+                if answer.status != (welcome if comes_in else 403):
+                    wrong.append((way, host, origin, answer.status))
+        assert wrong == []
+        assert place.done == []
+
+
+async def test_whoever_is_turned_away_is_told_which_setting_would_let_it_in() -> None:
+    async with listening() as place:
+        by_host = await ask(place.port, "POST", "/mcp", initialize(), host="evil.example")
+        by_origin = await ask(place.port, "POST", "/mcp", initialize(), origin="http://evil.example")
+    assert "allowed_hosts" in by_host.refusal["message"]
+    assert "allowed_origins" in by_origin.refusal["message"]
+
+
+async def test_a_page_of_another_origin_is_not_shown_an_answer() -> None:
+    async with listening(allowed_origins=("https://friend.example",)) as place:
+        foreign = await ask(place.port, "OPTIONS", origin="http://evil.example")
+        friend = await ask(place.port, "OPTIONS", origin="https://friend.example")
+    assert "access-control-allow-origin" not in foreign.headers
+    assert friend.headers["access-control-allow-origin"] == "https://friend.example"
+
+
+async def test_a_name_that_the_server_was_told_of_comes_in_behind_a_proxy() -> None:
+    async with listening(allowed_hosts=("mcp.example", "*.inner.example")) as place:
+        seen = [
+            (await knock(place.port, "POST", host=host)).status
+            for host in ("mcp.example", "MCP.example:443", "a.inner.example", "inner.example", "xmcp.example")
+        ]
+    assert seen == [200, 200, 200, 403, 403]
+
+
+async def test_a_header_that_stands_there_twice_is_refused_whichever_way_round() -> None:
+    async with listening() as place:
+        for way in WAYS_IN:
+            refused = {400, 403} if way == "WebSocket" else {400}
+            for first, second in (
+                ("localhost", "evil.example"),
+                ("evil.example", "localhost"),
+                ("localhost", "localhost"),
+            ):
+                answer = await knock(place.port, way, ("host", second), host=first)
+                assert answer.status in refused, (way, first, second)
+            answer = await knock(place.port, way, ("origin", "http://evil.example"), origin="http://localhost")
+            assert answer.status in refused, way
+
+
+async def test_an_http_request_to_a_line_transport_gets_no_answer_and_nothing_done() -> None:
+    hostile = b"\n%b\n" % request("POST", "/", tool("effect", what="posted by a page"))
+    hostile += b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+    async with listening("tcp://127.0.0.1:0") as place, Caller(place.port) as caller:
+        caller.say(hostile)
+        assert await caller.rest() == b""
+        assert place.done == []

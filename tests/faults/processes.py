@@ -1,0 +1,99 @@
+"""Servers as processes of their own, listening on a port, with what they say on standard error kept."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.processes import eventually
+
+ROOT = Path(__file__).parent.parent.parent
+MODULE = "tests.faults.shop"
+COMMANDS = {
+    "run": [MODULE, "{port}"],
+    "uvicorn": ["uvicorn", f"{MODULE}:app", "--port", "{port}"],
+    "hypercorn": ["hypercorn", f"{MODULE}:app", "--workers", "0", "--bind", "127.0.0.1:{port}"],
+}
+
+
+class Served:
+    """A server that has been started."""
+
+    def __init__(self, command: str, port: int, effects: Path, **settings: Any) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}/mcp"
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
+        given = {f"TRUNKLINE_{name.upper()}": str(value) for name, value in settings.items()}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *(part.format(port=port) for part in COMMANDS[command])],
+            cwd=ROOT,
+            env={**os.environ, **given, "SHOP_EFFECTS": str(effects)},
+            stdout=subprocess.DEVNULL,
+            stderr=self._said,
+        )
+
+    def ready(self) -> "Served":
+        """Waits until it takes connections."""
+        eventually(self.listens)
+        return self
+
+    def listens(self) -> bool:
+        """Whether it takes connections."""
+        assert self.process.poll() is None, f"the server has ended: {self.said()}"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            return True
+        return False
+
+    def said(self) -> str:
+        """What it has said on standard error so far."""
+        return os.pread(self._said.fileno(), 1 << 20, 0).decode()
+
+    @property
+    def complaints(self) -> list[str]:
+        """What looks like an error in it."""
+        return [
+            line
+            for line in self.said().splitlines()
+            if re.search(r"error|exception|traceback|warning", line, re.IGNORECASE)
+        ]
+
+    def stop(self, patience: float) -> tuple[int, float]:
+        """Tells it to stop; gives its exit code, and how long that took."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(patience), time.monotonic() - began
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Leaves nothing behind."""
+        if self.process.poll() is None:
+            self.kill()
+        self._said.close()
+
+
+@contextlib.contextmanager
+def served(effects: Path, command: str = "run", port: int | None = None, **settings: Any) -> Iterator[Served]:
+    """A server that takes connections, for as long as it is needed."""
+    made = Served(command, port or free_port(), effects, **settings)
+    try:
+        yield made.ready()
+    finally:
+        made.close()
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        return bound.getsockname()[1]

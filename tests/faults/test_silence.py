@@ -1,0 +1,107 @@
+"""Lines on which nothing passes any more, though every socket is open: each wait has an end, and nothing is left."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.faults.proxy import Proxy, proxied
+from tests.processes import nothing_left
+
+from trunkline import Client, Context, Server, Settings
+from trunkline.errors import RequestTimeout, TransportError, TrunklineError
+from trunkline.transports.addresses import parse
+
+QUICK = Settings(
+    stream_retry=0.05,
+    backoff_first=0.05,
+    drain_timeout=0.5,
+    stop_timeout=0.5,
+    connect_timeout=0.5,
+    initialize_timeout=0.5,
+    keepalive_interval=0.5,
+    keepalive_timeout=0.3,
+    quick_timeout=0.3,  # of the ping that tells a dead line from a slow call
+)
+SOON = 5.0  # seconds; every deadline here is a tenth of that
+
+
+@asynccontextmanager
+async def silent_shop() -> AsyncIterator[tuple[Proxy, asyncio.Event]]:
+    """A server behind a proxy, and what its calls wait for."""
+    go = asyncio.Event()
+    server = Server("silent", settings=QUICK)
+
+    @server.tool
+    async def wait(ctx: Context) -> str:
+        """Says that it has begun, and waits."""
+        await ctx.progress(1)
+        await go.wait()
+        return "done"
+
+    listener = await server.listen("http://127.0.0.1:0/mcp")
+    try:
+        async with proxied(parse(listener.address).port) as proxy:
+            yield proxy, go
+    finally:
+        go.set()
+        await server.aclose()
+
+
+def url(proxy: Proxy, scheme: str) -> str:
+    return f"{scheme}://127.0.0.1:{proxy.port}/mcp"
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+@pytest.mark.parametrize("fault", [Proxy.stall, Proxy.half_open], ids=["stalled", "half open"])
+async def test_a_call_ends_by_its_deadline_and_closing_leaves_nothing(fault, scheme: str) -> None:
+    with nothing_left():
+        async with silent_shop() as (proxy, _):
+            client = await Client(url(proxy, scheme), settings=QUICK).open()
+            began = asyncio.Event()
+            asked = asyncio.create_task(client.call_tool("wait", timeout=0.5, on_progress=lambda _: began.set()))
+            await asyncio.wait_for(began.wait(), SOON)
+            fault(proxy)
+            with pytest.raises((RequestTimeout, TransportError)):
+                await asyncio.wait_for(asked, SOON)
+            before = time.monotonic()
+            await asyncio.wait_for(client.close(), SOON)
+            assert time.monotonic() - before < SOON
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_a_server_that_takes_connections_and_says_nothing_is_given_up(scheme: str) -> None:
+    with nothing_left():
+        async with silent_shop() as (proxy, _):
+            proxy.stall()
+            with pytest.raises(TrunklineError):
+                await asyncio.wait_for(Client(url(proxy, scheme), settings=QUICK).open(), SOON)
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_a_line_that_stalls_for_a_while_goes_on_with_the_same_call(scheme: str) -> None:
+    with nothing_left():
+        async with (
+            silent_shop() as (proxy, go),
+            Client(url(proxy, scheme), settings=Settings(stop_timeout=0.5)) as client,
+        ):
+            began = asyncio.Event()
+            asked = asyncio.create_task(client.call_tool("wait", timeout=SOON, on_progress=lambda _: began.set()))
+            await asyncio.wait_for(began.wait(), SOON)
+            proxy.stall()
+            go.set()
+            proxy.go_on()
+            assert (await asked).text == "done"
+
+
+async def test_a_server_that_was_out_of_reach_is_found_again() -> None:
+    with nothing_left():
+        async with silent_shop() as (proxy, go), Client(url(proxy, "http"), settings=QUICK) as client:
+            go.set()
+            proxy.refusing = True
+            proxy.reset()
+            again = asyncio.create_task(client.ping(timeout=SOON))
+            await asyncio.sleep(0)
+            proxy.refusing = False
+            await again

@@ -1,0 +1,91 @@
+"""A stream that breaks off, wherever it does: the client reads on, and nothing is lost or comes twice."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.faults.proxy import Proxy, proxied
+
+from trunkline import Client, Context, Server, Settings
+from trunkline.errors import OutcomeUnknown
+from trunkline.transports.addresses import parse
+
+QUICK = Settings(stream_retry=0.001, backoff_first=0.001, drain_timeout=0.5, stop_timeout=0.5, stream_keepalive=5.0)
+STEPS = [1.0, 2.0]
+CALL = b"tools/call"
+
+
+class Counted:
+    """A server behind a proxy, its client, and what has been done."""
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+        self.heard: list[Any] = []  # progress, and what was logged
+        self.server = Server("counting", settings=QUICK)
+        self.proxy: Proxy
+        self.client: Client
+
+        @self.server.tool
+        async def count(number: int, ctx: Context) -> int:
+            """Reports every step."""
+            self.ran.append(number)
+            for step in STEPS:
+                await ctx.progress(step)
+                await asyncio.sleep(0)
+            await ctx.info(f"{number} is done")  # progress that comes twice would be passed over, this would not
+            return number
+
+    async def call(self, number: int) -> tuple[Any, list[Any]]:
+        """What a call gives, and what was heard before."""
+        self.heard.clear()
+        result = await self.client.call_tool(
+            "count", {"number": number}, timeout=10, on_progress=lambda told: self.heard.append(told.progress)
+        )
+        return result.data, self.heard
+
+
+@asynccontextmanager
+async def counted() -> AsyncIterator[Counted]:
+    made = Counted()
+    listener = await made.server.listen("http://127.0.0.1:0/mcp")
+    try:
+        async with AsyncExitStack() as stack:
+            made.proxy = await stack.enter_async_context(proxied(parse(listener.address).port))
+            url = f"http://127.0.0.1:{made.proxy.port}/mcp"
+            made.client = await stack.enter_async_context(
+                Client(url, settings=QUICK, on_log=lambda told: made.heard.append(told.data))
+            )
+            yield made
+    finally:
+        await made.server.aclose()
+
+
+def expected(number: int) -> tuple[int, list[Any]]:
+    return number, [*STEPS, f"{number} is done"]
+
+
+async def length_of_an_answer(it: Counted) -> int:
+    """How many bytes the answer to one call has."""
+    it.proxy.measure(CALL)
+    assert await it.call(0) == expected(0)
+    return it.proxy.answered
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+async def test_an_answer_that_breaks_off_at_any_byte_is_read_on_without_loss(reset: bool) -> None:
+    async with counted() as it:
+        size = await length_of_an_answer(it)
+        assert size > 300
+        offsets = range(1, size, 7 if reset else 1)
+        unknown: list[int] = []
+        for after in offsets:
+            it.proxy.cut(CALL, after=after, reset=reset)
+            try:
+                assert await it.call(after) == expected(after), f"cut after {after} of {size} bytes"
+            except OutcomeUnknown:
+                unknown.append(after)  # before the first event there is nothing to read on from
+            assert it.ran.count(after) == 1, f"cut after {after} of {size} bytes"
+        assert unknown == list(offsets[: len(unknown)])
+        assert max(unknown, default=0) < size // 2
