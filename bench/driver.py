@@ -5,6 +5,7 @@ requests are encoded before the clock starts, answers are merely counted while i
 checked after it has stopped.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -39,9 +40,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Sample:
-    """What one batch of requests cost the server, per request."""
+    """What one batch of requests cost the server, per request: CPU time in µs, or what else its row counts."""
 
-    cpu_us: float
+    cost: float
     answer_bytes: float
 
 
@@ -83,14 +84,53 @@ def check_answers(received: bytes, ids: Iterable[int], answered_by: Callable[[in
         raise WrongAnswer(f"no answer to {len(waiting)} requests")
 
 
-class ServerProcess:
-    """A server under test, spoken to over its stdin and stdout. Leaving it, as a context manager, kills the server."""
+class Process:
+    """A process under test. Leaving it, as a context manager, kills it."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, **streams: Any) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in __exit__
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0, env=env
+            command, stderr=self._errors, env=env, **(streams or {"stdin": subprocess.DEVNULL, "stdout": self._errors})
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                stream.close()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has gone by itself."""
+        return self._process.poll() is not None
+
+    def cpu_ns(self) -> int:
+        """The CPU time that it has used so far."""
+        return cpu_ns(self._process.pid)
+
+    def memory(self) -> int:
+        """The bytes of memory that it holds now."""
+        if sys.platform == "linux":
+            with open(f"/proc/{self._process.pid}/statm", encoding="ascii") as figures:
+                return int(figures.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        command = ["ps", "-o", "rss=", "-p", str(self._process.pid)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) * 1024
+
+    def last_words(self) -> str:
+        """The end of what it wrote for people."""
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")[-2000:]
+
+
+class ServerProcess(Process):
+    """A server under test, spoken to over its stdin and stdout."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        super().__init__([*command, "stdio"], env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._stdin, False)
         self._to_read, self._to_read_or_write = select.poll(), select.poll()
@@ -100,15 +140,6 @@ class ServerProcess:
         self._buffer = bytearray(1 << 20)  # kept: a fresh one per read would cost the CPU we share with the server
         self._next_id = 1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            stream.close()
-
     def handshake(self) -> Sample:
         """Opens the conversation. The sample is all that the server spent from its spawn to its first answer."""
         sample = self._measure(INITIALIZE, 1, 1, since=0)
@@ -117,7 +148,7 @@ class ServerProcess:
 
     def ask(self, question: Question, count: int, window: int) -> Sample:
         """Asks `count` times with up to `window` requests in flight, and checks every answer."""
-        return self._measure(question, count, window, since=cpu_ns(self._process.pid))
+        return self._measure(question, count, window, since=self.cpu_ns())
 
     def _measure(self, question: Question, count: int, window: int, since: int) -> Sample:
         ids = range(self._next_id, self._next_id + count)
@@ -126,8 +157,8 @@ class ServerProcess:
         try:
             received = self._exchange(frames, window)
         except (EOFError, OSError, TimeoutError) as error:
-            raise BenchError(f"{error or 'the server hung up'}\n{self._last_words()}") from error
-        spent = cpu_ns(self._process.pid) - since
+            raise BenchError(f"{error or 'the server hung up'}\n{self.last_words()}") from error
+        spent = self.cpu_ns() - since
         check_answers(received, ids, question.answered_by)
         return Sample(spent / count / 1000, len(received) / count)
 
@@ -160,46 +191,31 @@ class ServerProcess:
         except BlockingIOError:
             return 0
 
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read().decode(errors="replace")[-2000:]
 
-
-class ClientProcess:
+class ClientProcess(Process):
     """A client under test, which talks to a server of its own and is told what to do over its stdin."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in __exit__
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=env
-        )
-
-    def __enter__(self) -> Self:
-        return self
+        super().__init__(command, env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __exit__(self, *exc_info: object) -> None:
         self._process.stdin.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        for stream in (self._process.stdout, self._errors):
-            stream.close()
+        super().__exit__(*exc_info)
 
     def ask(self, count: int, window: int) -> Sample:
         """Has the client make so many calls, and gives what each cost it."""
         try:
             self._process.stdin.write(f"{count} {window}\n")
-            before = cpu_ns(self._process.pid)
+            before = self.cpu_ns()
             self._process.stdin.flush()
             done = self._process.stdout.readline()
-            spent = cpu_ns(self._process.pid) - before
+            spent = self.cpu_ns() - before
         except OSError:
             done = ""
         if not done:
-            self._errors.seek(0)
-            raise BenchError(self._errors.read().decode(errors="replace") or "the client hung up")
+            raise BenchError(self.last_words() or "the client hung up")
         return Sample(spent / count / 1000, 0)
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NPM_FOLDER = ROOT / ".peers" / "node"
 REQUIREMENTS = {
-    "trunkline": [".[speed]"],
+    "trunkline": [".[http,speed]"],
     "trunkline-plain": ["."],
+    "bare-http": ["--requirement", "bench/peers/bare-http.txt"],
     "bare": ["--requirement", "bench/peers/bare.txt"],
     "mcp": ["--requirement", "tests/interop/peers/mcp.txt"],
     "turbomcp": ["--requirement", "tests/interop/peers/turbomcp.txt"],

@@ -19,11 +19,11 @@ class Figures:
 
     def best(self, target: str, per: str = "request") -> float:
         """The cheapest sample: what the work costs when nothing else gets in its way."""
-        return min(s.cpu_us / (s.answer_bytes if per == "byte" else 1) for s in self.samples[target])
+        return min(s.cost / (s.answer_bytes if per == "byte" else 1) for s in self.samples[target])
 
     def pairs(self, ours: str, theirs: str) -> Iterator[tuple[float, float]]:
         """The samples of two targets that were taken one after the other."""
-        return ((a.cpu_us, b.cpu_us) for a, b in zip(self.samples[ours], self.samples[theirs], strict=False))
+        return ((a.cost, b.cost) for a, b in zip(self.samples[ours], self.samples[theirs], strict=False))
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Verdict:
     """Whether a row's figures clear one of its bars."""
 
     bar: Bar
-    ratio: float | None  # None: one of the two figures is missing
+    ratio: float | None  # or the figure itself, where there is no peer; None: a figure is missing
 
     @property
     def word(self) -> str:
@@ -46,8 +46,10 @@ def judge(row: Row, figures: Figures) -> list[Verdict]:
 
 
 def _ratio(bar: Bar, figures: Figures) -> float | None:
-    if bar.ours not in figures.samples or bar.peer not in figures.samples:
+    if bar.ours not in figures.samples or (bar.peer is not None and bar.peer not in figures.samples):
         return None
+    if bar.peer is None:
+        return figures.best(bar.ours)
     if bar.paired:
         return median(bar.ratio(ours, theirs) for ours, theirs in figures.pairs(bar.ours, bar.peer))
     return bar.ratio(figures.best(bar.ours, bar.per), figures.best(bar.peer, bar.per))
@@ -56,11 +58,12 @@ def _ratio(bar: Bar, figures: Figures) -> float | None:
 def lines(row: Row, figures: Figures) -> Iterator[str]:
     """One row: a line per target, then a line per bar."""
     by_size = any(bar.per == "byte" for bar in row.bars)
-    yield f"{row.name:<44}{'best µs':>12}{'median µs':>12}{'x ours':>9}{'bytes':>11}{'ns/byte' if by_size else '':>9}"
+    headings = f"{f'best {row.unit}':>12}{f'median {row.unit}':>12}{'x ours':>9}{'bytes':>11}"
+    yield f"{row.name:<44}{headings}{'ns/byte' if by_size else '':>9}"
     for target, samples in sorted(figures.samples.items(), key=lambda item: row.targets.index(item[0])):
         best = figures.best(target)
         times = f"{best / figures.best('trunkline'):.2f}" if "trunkline" in figures.samples else ""
-        middle = median(sample.cpu_us for sample in samples)
+        middle = median(sample.cost for sample in samples)
         per_byte = f"{figures.best(target, 'byte') * 1000:.2f}" if by_size else ""
         size = samples[0].answer_bytes
         yield f"  {target:<42}{best:>12,.1f}{middle:>12,.1f}{times:>9}{size:>11,.0f}{per_byte:>9}"
@@ -75,15 +78,16 @@ def write_json(path: Path, python: str, table: Sequence[tuple[Row, Figures]]) ->
     """The whole table, every sample included."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = {row.name: _as_json(row, figures) for row, figures in table}
-    path.write_text(json.dumps({"python": python, "unit": "CPU µs per request", "rows": rows}, indent=1) + "\n")
+    path.write_text(json.dumps({"python": python, "rows": rows}, indent=1) + "\n")
 
 
 def _as_json(row: Row, figures: Figures) -> Mapping[str, object]:
     return {
+        "unit": row.unit,
         "targets": {
             target: {
                 "best": figures.best(target),
-                "samples": [sample.cpu_us for sample in samples],
+                "samples": [sample.cost for sample in samples],
                 "answer_bytes": samples[0].answer_bytes,
             }
             for target, samples in figures.samples.items()

@@ -1,4 +1,4 @@
-"""CPU per request of a server on stdio, ours beside its peers': `make bench PYTHON=…`.
+"""CPU per request of a server, ours beside its peers': `make bench PYTHON=…`.
 
 Only ratios inside one run mean something. So every target runs on the same CPython and on the one CPU that the driver
 runs on. Each round starts all targets of a row afresh, and asks them short batches in turn, in an order that is drawn
@@ -16,24 +16,24 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.driver import BenchError, ClientProcess, Sample, ServerProcess
+from bench.driver import BenchError
 from bench.environments import NPM_FOLDER, ROOT, CannotInstall, Environments
 from bench.report import Figures, judge, lines, write_json
+from bench.sampling import samples
 from bench.workloads import BASE, ROWS, TARGETS, Row, against_base
 
-CLIENT_BATCH_US = 200_000  # long enough to hold what node spends on its garbage, which is not among every few calls
-BATCH_US = 25_000  # CPU time that a batch aims at: some 2,000 calls of ours, some 30 of `mcp`
+NOT_COMPARED = ("client", "sessions")  # with a base: a client has no script of its own there, memory has one sample
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the table. The exit status is 1 when a gate fails, when what a gate needs could not be measured, or when one
     of our own servers could not be."""
     options = _options(arguments)
-    wanted = [row for row in ROWS if options.rows in row.name and not (options.base and row.client)]
+    wanted = [row for row in ROWS if options.rows in row.name and not (options.base and row.how in NOT_COMPARED)]
     rows = [row for row in (_selected(row, options) for row in wanted) if row.targets]
     environments = Environments(options.python)
     commands, missing = commands_of(environments, {name for row in rows for name in row.targets}, options.base)
@@ -68,7 +68,7 @@ def fails(row: Row, figures: Figures) -> bool:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measures what a request costs the server process, on stdio.")
+    parser = argparse.ArgumentParser(description="Measures what a request costs the server process.")
     parser.add_argument("--python", default=sys.executable, help="the CPython that every target runs on")
     parser.add_argument("--base", metavar="COMMIT", help="measure against this commit instead of against peers")
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
@@ -79,7 +79,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.repeats = options.repeats or (2 if options.quick else 5)
     options.batches = 4 if options.quick else 10
-    options.json = options.json or ROOT / ".cache" / "bench" / ("base.json" if options.base else "stdio.json")
+    options.json = options.json or ROOT / ".cache" / "bench" / ("base.json" if options.base else "figures.json")
     return options
 
 
@@ -89,7 +89,7 @@ def _selected(row: Row, options: argparse.Namespace) -> Row:
         return against_base(row)
     wanted = options.targets.split(",") if options.targets else [""]
     targets = tuple(name for name in row.targets if any(part in name for part in wanted))
-    bars = tuple(bar for bar in row.bars if bar.ours in targets and bar.peer in targets)
+    bars = tuple(bar for bar in row.bars if bar.ours in targets and bar.peer in {*targets, None})
     return replace(row, targets=targets, bars=bars)
 
 
@@ -115,9 +115,9 @@ def commands_of(
 
 def _command(name: str, interpreter: str, script: str) -> list[str]:
     line = TARGETS[name].line if name in TARGETS else None
+    folder = [str(NPM_FOLDER)] if name in TARGETS and TARGETS[name].environment == "node" else []
     if line is None:
-        return [interpreter, script, "stdio"]
-    folder = [str(NPM_FOLDER)] if TARGETS[name].environment == "node" else []
+        return [interpreter, script, *folder]  # and the transport, which is its row's
     return [interpreter, script, *folder, line, sys.executable, str(ROOT / "bench" / "clients" / "raw_server.py")]
 
 
@@ -137,7 +137,7 @@ def measure(row: Row, commands: Mapping[str, Sequence[str]], options: argparse.N
     many = BASE in row.targets and row.question is None  # a spawn is one sample, and pairs need some
     for _ in range(options.repeats * (options.batches if many else 1)):
         measurable = [name for name in row.targets if name in commands and name not in figures.missing]
-        under_way = {name: _samples(row, name, commands[name], options.batches) for name in measurable}
+        under_way = {name: samples(row, name, commands[name], options.batches) for name in measurable}
         while under_way:
             for name in random.sample(list(under_way), len(under_way)):
                 try:
@@ -151,29 +151,6 @@ def measure(row: Row, commands: Mapping[str, Sequence[str]], options: argparse.N
                 else:
                     figures.samples.setdefault(name, []).append(sample)
     return figures
-
-
-def _samples(row: Row, name: str, command: Sequence[str], batches: int) -> Iterator[Sample]:
-    """One process: spawned and warmed up when the first sample is asked for, then a batch of requests for each."""
-    if row.client:
-        with ClientProcess(command) as client:
-            client.ask(row.warm_up, row.window)
-            count = max(int(CLIENT_BATCH_US / client.ask(row.window * 8, row.window).cpu_us), 8 * row.window)
-            for _ in range(max(1, batches // 2)):
-                yield client.ask(count // row.window * row.window, row.window)
-        return
-    own = TARGETS[name].tools if name in TARGETS else None
-    tools = row.tools if own is None else own
-    with ServerProcess(command, os.environ | {"BENCH_TOOLS": str(tools)}) as server:
-        spawned = server.handshake()
-        if row.question is None:
-            yield spawned
-            return
-        server.ask(row.question, row.warm_up, row.window)
-        warm = server.ask(row.question, row.warm_up, row.window)
-        count = max(int(BATCH_US / warm.cpu_us), 2 * row.window, 4)
-        for _ in range(batches):
-            yield server.ask(row.question, count, row.window)
 
 
 if __name__ == "__main__":

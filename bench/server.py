@@ -1,4 +1,4 @@
-"""The benchmark's server on Trunkline, with its defaults: `server.py stdio`."""
+"""The benchmark's server on Trunkline, with its defaults: `server.py stdio`, or `server.py http PORT`."""
 
 import sys
 
@@ -23,4 +23,7 @@ server.resource("bench://static")(static)
 server.resource("bench://item/{id}")(item)
 server.prompt(greet)
 
-server.run(sys.argv[1])
+if sys.argv[1] == "stdio":
+    server.run("stdio")
+else:
+    server.run("http", port=int(sys.argv[2]))

@@ -18,11 +18,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Bar:
-    """A ratio of two figures of one row that has to be reached; one that is a gate fails the run."""
+    """A ratio of two figures of one row that has to be reached, or a figure; one that is a gate fails the run."""
 
     kind: Literal["cheaper", "at most"]  # how many times cheaper than the peer, or how many times as dear
     times: float
-    peer: str
+    peer: str | None  # None: `times` is the figure itself, in the row's unit
     ours: str = "trunkline"
     per: Literal["request", "byte"] = "request"
     gate: bool = True
@@ -38,6 +38,8 @@ class Bar:
     def __str__(self) -> str:
         subject = "" if self.ours == "trunkline" else f"{self.ours}: "
         unit = " per byte" if self.per == "byte" else ""
+        if self.peer is None:
+            return f"{subject}{self.kind} {self.times:g}"
         wanted = (
             f"{self.times:g} times cheaper{unit} than" if self.kind == "cheaper" else f"at most {self.times:g} times"
         )
@@ -46,7 +48,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Row:
-    """One workload: what is asked of whom, with `window` requests in flight."""
+    """One workload: what is asked of whom, with `window` requests in flight. `how` names who asks, see `sampling`."""
 
     name: str
     question: Question | None  # None: what the server spends from its spawn to its first answer
@@ -55,7 +57,15 @@ class Row:
     window: int = 1
     warm_up: int = 250  # requests, twice, before anything is measured
     tools: int = 0  # at least so many; a server has its own few anyway
-    client: bool = False  # what is measured is a client
+    how: Literal["stdio", "client", "http", "subscribers", "sessions"] = "stdio"
+    unit: str = "µs"  # of CPU time
+
+    @property
+    def asked(self) -> Question:
+        """The question, of a row that has one."""
+        if self.question is None:
+            raise ValueError(f"nothing is asked in the row {self.name!r}")
+        return self.question
 
 
 BASE = "base"  # our own package at an earlier commit, with the benchmark's server of that commit
@@ -71,6 +81,8 @@ TARGETS = {
     "fastmcp": Target("peers/fastmcp_server.py", "fastmcp"),
     "chuk": Target("peers/chuk_server.py", "chuk"),
     "zeromcp": Target("peers/zeromcp_server.py", "zeromcp"),
+    "bare uvicorn": Target("peers/bare_http.py", "bare-http"),
+    "typescript": Target("peers/typescript_server.mjs", "node"),
     "trunkline client": Target("clients/trunkline_client.py", "trunkline", line="stdio"),
     "trunkline client, TCP": Target("clients/trunkline_client.py", "trunkline", line="tcp"),
     "trunkline client, in memory": Target("clients/trunkline_client.py", "trunkline", line="memory"),
@@ -82,6 +94,9 @@ CLIENT_BARS = (
     Bar("cheaper", 5, "mcp client", ours="trunkline client"),
     Bar("at most", 1, "typescript client", ours="trunkline client"),
 )
+
+HTTP_TARGETS = ("trunkline", "bare uvicorn", "chuk", "zeromcp", "mcp")
+HTTP_BARS = (Bar("at most", 1.4, "bare uvicorn"), Bar("cheaper", 3, "zeromcp"), Bar("cheaper", 4, "chuk"))
 
 
 def _call(tool: str, filler: str = "") -> Question:
@@ -112,6 +127,11 @@ GREET = Question(
     "prompts/get",
     lambda n: {"name": "greet", "arguments": {"who": f"caller {n}"}},
     lambda n, result: result["messages"][0]["content"]["text"] == f"Hello, caller {n}!",
+)
+TOUCH = Question(
+    "tools/call",
+    lambda _: {"name": "touch", "arguments": {"text": "bench://static"}},
+    lambda _, result: result["content"][0]["text"] == "ok" and not result.get("isError"),
 )
 LIST_1000 = Question(
     "tools/list",
@@ -189,7 +209,7 @@ ROWS = (
         ("trunkline client", "trunkline client, TCP", "mcp client", "typescript client"),
         CLIENT_BARS,
         warm_up=2000,  # node needs that
-        client=True,
+        how="client",
     ),
     Row(
         "client, 32 in flight",
@@ -198,14 +218,44 @@ ROWS = (
         CLIENT_BARS,
         window=32,
         warm_up=3200,
-        client=True,
+        how="client",
     ),
     Row(
         "client and server in one process",
         ECHO,
         ("trunkline client, in memory", "mcp client, in memory"),
         (Bar("cheaper", 10, "mcp client, in memory", ours="trunkline client, in memory"),),
-        client=True,
+        how="client",
+    ),
+    Row("http echo, one at a time", ECHO, HTTP_TARGETS, (Bar("cheaper", 2, "zeromcp"),), how="http"),
+    Row("http echo, 32 connections", ECHO, HTTP_TARGETS, HTTP_BARS, window=32, how="http"),
+    Row("http echo, 128 connections", ECHO, HTTP_TARGETS, HTTP_BARS, window=128, how="http"),
+    Row(
+        "http 1 MB echo",
+        ECHO_1MB,
+        ("trunkline", "bare uvicorn", "chuk", "zeromcp", "mcp"),
+        (Bar("cheaper", 1.3, "chuk"),),
+        warm_up=10,
+        how="http",
+    ),
+    Row(
+        "http resource-updated to 500, each",
+        TOUCH,
+        ("trunkline", "typescript"),
+        (Bar("cheaper", 2, "typescript"),),
+        window=500,
+        warm_up=40,  # node needs that
+        how="subscribers",
+    ),
+    Row(
+        "http memory of an idle session among 5,000",
+        None,
+        ("trunkline", "chuk", "zeromcp"),
+        (Bar("at most", 2, None),),
+        window=5000,
+        warm_up=250,
+        how="sessions",
+        unit="KB",
     ),
 )
 

@@ -1,5 +1,7 @@
 """The benchmark's server on the official SDK's high-level API, with its defaults."""
 
+import sys
+
 from handlers import add, echo, echo_sync, extra, extra_names, greet, item, static
 from mcp.server.mcpserver import MCPServer
 
@@ -12,4 +14,7 @@ server.resource("bench://static")(static)
 server.resource("bench://item/{id}")(item)
 server.prompt()(greet)
 
-server.run("stdio")
+if sys.argv[1] == "stdio":
+    server.run("stdio")
+else:
+    server.run("streamable-http", port=int(sys.argv[2]))

@@ -1,5 +1,7 @@
 """The benchmark's server on zeromcp: plain functions only, as it runs an event loop of its own for each async call."""
 
+import sys
+import threading
 from types import FunctionType
 
 from handlers import Plain, echo_sync, extra_names
@@ -14,4 +16,8 @@ for name in extra_names(own=3):  # it calls a tool after its function
     server.tool(another)
 server.prompt(Plain.greet)
 
-server.stdio()
+if sys.argv[1] == "stdio":
+    server.stdio()
+else:
+    server.serve("127.0.0.1", int(sys.argv[2]))
+    threading.Event().wait()

@@ -131,7 +131,9 @@ async def test_an_application_can_be_used_again_after_its_end() -> None:
 
 async def test_w24_a_server_may_listen_at_several_places_at_once() -> None:
     server = offering()
-    listeners = [await server.listen(where) for where in ("http://127.0.0.1:0/mcp", "http://[::1]:0/", "tcp://127.0.0.1:0")]
+    listeners = [
+        await server.listen(where) for where in ("http://127.0.0.1:0/mcp", "http://[::1]:0/", "tcp://127.0.0.1:0")
+    ]
     for listener in listeners:
         async with Client(listener.address) as client:
             assert (await client.call_tool("add", {"a": 1, "b": 1})).data == 2

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from trunkline.wire.messages import Message, RequestId
+from trunkline.protocol.events import CallReceived, Event, Refused
+from trunkline.wire.messages import Batch, Malformed, Message, RequestId
 
-__all__ = ["Batches", "Gathering"]
+__all__ = ["Batches"]
 
 
 class Gathering(Struct):
@@ -24,6 +25,21 @@ class Batches:
     def __init__(self, send: Callable[[Sequence[Message]], None]) -> None:
         self._send = send
         self.open: dict[RequestId, Gathering] = {}  # by the requests that are not answered yet; empty most of the time
+
+    def receive(
+        self, batch: Batch, receive: Callable[[Message | Malformed], Event], handle: Callable[[Event], None]
+    ) -> None:
+        """Takes a batch, message by message."""
+        gathering = Gathering()
+        for message in batch.messages:
+            event = receive(message)
+            if isinstance(event, Refused):
+                gathering.answers.append(event.reply)
+                continue
+            if isinstance(event, CallReceived):
+                self.expect(gathering, event.call.id)
+            handle(event)
+        self.done(gathering)
 
     def expect(self, gathering: Gathering, ident: RequestId) -> None:
         """A request belongs to that batch."""
@@ -45,7 +61,3 @@ class Batches:
         gathering.waiting -= 1
         if not gathering.waiting and gathering.answers:
             self._send(gathering.answers)
-
-    def clear(self) -> None:
-        """Forgets all of them."""
-        self.open.clear()

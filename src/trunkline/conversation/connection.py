@@ -18,19 +18,13 @@ from msgspec.structs import replace
 from trunkline.clock import Clock
 from trunkline.conversation import drive
 from trunkline.conversation.alarm import Alarm
-from trunkline.conversation.batches import Batches, Gathering
+from trunkline.conversation.batches import Batches
 from trunkline.conversation.dispatch import Dispatcher, Failure, failure_of
 from trunkline.conversation.requests import Requests
 from trunkline.conversation.telling import Telling
 from trunkline.conversation.threads import Threads
 from trunkline.errors import InvalidRequest, ProtocolError, RequestTimeout, TrunklineError
-from trunkline.facts import (
-    CallStarted,
-    Connected,
-    Observers,
-    PhaseChanged,
-    Received,
-)
+from trunkline.facts import CallStarted, Connected, Observers, PhaseChanged, Received
 from trunkline.facts import Closed as ClosedFact
 from trunkline.protocol.events import (
     Answered,
@@ -83,28 +77,9 @@ class Connection(Telling):
     of them need is made when they do."""
 
     __slots__ = (
-        "__weakref__",
-        "_active",
-        "_advancing",
-        "_batches",
-        "_burial",
-        "_dispatcher",
-        "_heartbeat",
-        "_idle",
-        "_loop",
-        "_made_alarm",
-        "_made_requests",
-        "_max_calls",
-        "_notices",
-        "_paused",
-        "_start",
-        "_thread",
-        "_waiting",
-        "channel",
-        "close_reason",
-        "session",
-        "settings",
-        "threads",
+        *("__weakref__", "_active", "_advancing", "_batches", "_burial", "_dispatcher", "_heartbeat", "_idle", "_loop"),
+        *("_made_alarm", "_made_requests", "_max_calls", "_notices", "_paused", "_start", "_thread", "_waiting"),
+        *("channel", "close_reason", "session", "settings", "threads"),
     )
 
     def __init__(self, shared: Shared, session: Session, channel: Channel) -> None:
@@ -135,9 +110,8 @@ class Connection(Telling):
 
     @property
     def _alarm(self) -> Alarm:
-        if self._made_alarm is None:
-            self._made_alarm = Alarm(self.session.timetable, self._clock, self._expire)
-        return self._made_alarm
+        made = self._made_alarm = self._made_alarm or Alarm(self.session.timetable, self._clock, self._expire)
+        return made
 
     @property
     def _requests(self) -> Requests:
@@ -199,18 +173,10 @@ class Connection(Telling):
             fault = Malformed(InvalidRequest.code, "batches are part of revision 2025-03-26 only")
             self.channel.send(self.session.complaint(fault))
             return
-        if self._batches is None:
-            self._batches = Batches(self.channel.send)
-        gathering = Gathering()
-        for message in batch.messages:
-            event = self.session.receive(message, now)
-            if isinstance(event, Refused):
-                gathering.answers.append(event.reply)
-                continue
-            if isinstance(event, CallReceived):
-                self._batches.expect(gathering, event.call.id)
-            self._handle(event, origin)
-        self._batches.done(gathering)
+        self._batches = self._batches or Batches(self.channel.send)
+        self._batches.receive(
+            batch, lambda message: self.session.receive(message, now), lambda event: self._handle(event, origin)
+        )
 
     # --- calls ---------------------------------------------------------------------------------
 
@@ -223,8 +189,7 @@ class Connection(Telling):
         if call.method.wait is Wait.QUICK:
             self._start(call, params)  # ping and lists run no user code: nothing is gained by letting them wait
             return
-        if self._waiting is None:
-            self._waiting = deque()
+        self._waiting = self._waiting or deque()
         self._waiting.append((call, params))
         if len(self._waiting) >= self.settings.max_waiting and not self._paused:
             self._paused = True
@@ -323,6 +288,8 @@ class Connection(Telling):
         self._stop(call)
         if self._batches is not None:
             self._batches.take(call.id, None)
+        if call.origin is not None and call.origin.stream is not None:
+            call.origin.stream.give_up(call.id)
         self.tell_end(call, "cancelled")
         self._next()
 
@@ -450,8 +417,7 @@ class Connection(Telling):
             return
         call.work = drive.start(work, self.threads, self._noticed, call)
         if call.work is not None:
-            if self._notices is None:
-                self._notices = set()
+            self._notices = self._notices or set()
             self._notices.add(call.work)
 
     def _noticed(self, call: Running, _: Any, error: BaseException | None) -> None:

@@ -93,6 +93,7 @@ class Requests:
         except TypeError as error:
             self._session.cancel(asked)  # of which the peer has never heard
             raise MisuseError(f"params of {name}: {error}") from error
+        asked.about = about
         self._alarm.set()
         return asked
 
@@ -134,10 +135,11 @@ class Requests:
         _fail(awaited.waiter, RequestTimeout(awaited.method.name, round(now - awaited.started, 3)))
 
     def stop_waiting(self, awaited: Awaited, why: str) -> None:
-        """Gives up a request of ours, and tells the peer."""
+        """Gives up a request of ours, and tells the peer; where it was asked, if anybody listens there."""
         notice = self._session.cancel(awaited, why)
         if notice is not None:
-            self._channel.send(notice)
+            about = awaited.about
+            self._channel.send(notice, about=None if about is None or about.cancelled else about.id)
 
     def unanswered(self, request: RequestId, closed: Closed) -> None:
         """The answer to one of them cannot come any more. A peer that may have heard of it is told not to go on."""

@@ -27,6 +27,7 @@ __all__ = ["Capabilities", "Negotiated", "agree", "declared", "without_newer"]
 
 Capabilities = Mapping[str, Any]
 
+_NONE: Final[Capabilities] = {}
 _WINDOWS: Final = {**WINDOWS[ServerCapabilities], **WINDOWS[ClientCapabilities]}
 _MEMBERS: Final = {"sampling": WINDOWS[SamplingCapability], "elicitation": WINDOWS[ElicitationCapability]}
 
@@ -79,7 +80,7 @@ def agree(offered: Capabilities, theirs: Capabilities) -> Negotiated:
         for name, value in offered.items()
         if theirs.get(name) is not False
     }
-    return Negotiated(mine, theirs)
+    return Negotiated(offered if mine == offered else mine, theirs or _NONE)  # what is the same is kept once
 
 
 def without_newer(capabilities: Capabilities, revision: Revision) -> dict[str, Any]:

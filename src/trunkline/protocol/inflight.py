@@ -18,6 +18,7 @@ from trunkline.wire.messages import RequestId
 __all__ = ["Awaited", "Running", "Timetable", "Tracked"]
 
 _ROOM: Final = 64
+_order: Final = count()  # of what has the same deadline
 
 
 class Tracked(Struct):
@@ -80,6 +81,7 @@ class Awaited(Tracked):
     """A request of ours that the peer works on."""
 
     waiter: Any = None  # who is told of the answer
+    about: Running | None = None  # on whose behalf it is asked
     on_progress: Any = None
     progress: float | None = None  # heard last
 
@@ -95,9 +97,10 @@ class Awaited(Tracked):
 class Timetable:
     """Deadlines, the nearest first."""
 
+    __slots__ = ("_crowded", "_heap")
+
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Tracked]] = []
-        self._order = count()
         self._crowded = _ROOM  # entries at which those that are done are swept out
 
     def __len__(self) -> int:
@@ -111,7 +114,7 @@ class Timetable:
         if len(self._heap) >= self._crowded:
             self._sweep()
         request.noted = due
-        heapq.heappush(self._heap, (due, next(self._order), request))
+        heapq.heappush(self._heap, (due, next(_order), request))
 
     def _sweep(self) -> None:
         """Most requests are done long before their time is up; nothing of them is kept until then."""

@@ -26,6 +26,7 @@ from trunkline.errors import (
     WrongPhase,
 )
 from trunkline.protocol import lifecycle
+from trunkline.protocol.allowed import Receivable, Sendable, needed, tables
 from trunkline.protocol.capabilities import Capabilities, Negotiated, agree, declared, without_newer
 from trunkline.protocol.codes import error_object
 from trunkline.protocol.events import (
@@ -42,7 +43,7 @@ from trunkline.protocol.events import (
 from trunkline.protocol.inflight import Awaited, Running, Timetable, Tracked
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.meta import PROGRESS_TOKEN
-from trunkline.protocol.methods import ALIASES, Method, Side, find, known
+from trunkline.protocol.methods import ALIASES, Method, Side, find
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import HANDSHAKE, NEWEST, Revision, negotiate
 from trunkline.protocol.types import CancelledParams, Implementation, InitializeParams, InitializeResult, ProgressParams
@@ -60,6 +61,7 @@ from trunkline.wire.messages import (
 
 __all__ = ["Session"]
 
+_NOTHING: Final[frozenset[str]] = frozenset()
 _PARSE_ERROR: Final = -32700
 _INVALID_PARAMS: Final = -32602
 _read_cancelled: Final = decoder(CancelledParams)
@@ -67,7 +69,29 @@ _read_progress: Final = decoder(ProgressParams)
 
 
 class Session:
-    """One conversation of the handshake era."""
+    """One conversation of the handshake era. There may be thousands that do nothing, so it is kept small."""
+
+    __slots__ = (
+        "_again",
+        "_awaited",
+        "_open",
+        "_plain",
+        "_running",
+        "_sendable",
+        "_timetable",
+        "failure",
+        "info",
+        "instructions",
+        "last_id",
+        "negotiated",
+        "offered",
+        "peer",
+        "phase",
+        "revision",
+        "revisions",
+        "settings",
+        "side",
+    )
 
     def __init__(
         self,
@@ -83,7 +107,7 @@ class Session:
         self.side = side
         self.info = info
         self.instructions = instructions
-        self.revisions = tuple(revisions)
+        self.revisions = revisions if isinstance(revisions, tuple) else tuple(revisions)
         self.settings = settings or Settings()
         self.phase = phase  # of a conversation that takes the place of one that was lost, RECONNECTING
         self._again = phase is Phase.RECONNECTING
@@ -92,13 +116,13 @@ class Session:
         self.peer: Implementation | None = None
         self.negotiated: Negotiated | None = None
         self.offered: Capabilities = capabilities or {}  # what our side declares
-        self.timetable = Timetable()
+        self._timetable: Timetable | None = None
         self._running: dict[RequestId, Running] = {}
         self._awaited: dict[RequestId, Awaited] = {}
         self.last_id = 0  # of our requests
         self._plain = True  # the types are those of the revision spoken: nothing to project
-        self._open: dict[str, Method] = {}  # what the peer may send now
-        self._sendable: dict[str, tuple[Method, float | None]] = {}  # what we may, and how long an answer may take
+        self._open: Receivable = {}  # what the peer may send now
+        self._sendable: Sendable = {}  # what we may
 
     # --- facts ---------------------------------------------------------------------------------
 
@@ -106,6 +130,13 @@ class Session:
     def spoken(self) -> Revision:
         """The revision to speak: the one agreed upon, or the newest until then."""
         return self.revision or NEWEST
+
+    @property
+    def timetable(self) -> Timetable:
+        """The deadlines of what is under way."""
+        if self._timetable is None:
+            self._timetable = Timetable()
+        return self._timetable
 
     @property
     def in_flight(self) -> Mapping[RequestId, Running]:
@@ -133,12 +164,12 @@ class Session:
         """Moves to the next phase; raises `WrongPhase` where the table has none."""
         self.phase = lifecycle.step(self.phase, signal)
         self._plain = self.spoken is NEWEST
-        self._open = {row.name: row for row in known(self.spoken, self.side) if self._may_come(row)}
-        self._sendable = {
-            row.name: (row, row.wait.seconds(self.settings))
-            for row in known(self.spoken, self.side.other)
-            if self._may_go(row)
-        }
+        server = needed(self.negotiated.server) if self.negotiated is not None else _NOTHING
+        client = needed(self.negotiated.client) if self.negotiated is not None else _NOTHING
+        ours, theirs = (server, client) if self.side is Side.SERVER else (client, server)
+        self._open, self._sendable = tables(
+            self.side, self.phase, self.spoken, ours=ours, theirs=theirs, settings=self.settings
+        )
 
     def fail_handshake(self, why: str) -> None:
         """Gives the handshake up. A conversation that takes the place of a lost one has not failed by that: whoever
@@ -146,18 +177,6 @@ class Session:
         self.failure = why
         if not self._again:
             self.step(Signal.FAIL)
-
-    def _may_come(self, row: Method) -> bool:
-        if not self.allows(row.received):
-            return False
-        if row.needs is None or (self.side is Side.CLIENT and not row.request):
-            return True  # a client hears what servers tell it, declared or not: it does no harm
-        return self.has(self.side if row.request else self.side.other, row.needs)
-
-    def _may_go(self, row: Method) -> bool:
-        if not self.allows(row.sent):
-            return False
-        return row.needs is None or self.has(self.side.other if row.request else self.side, row.needs)
 
     def initialize(self, params: InitializeParams) -> InitializeResult:
         """Takes a client's `initialize`: settles revision and capabilities, and gives the answer."""

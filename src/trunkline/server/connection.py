@@ -30,6 +30,8 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
 class Connection(connection.Connection):
     """One client on the line."""
 
+    __slots__ = ("log_level", "offer", "shared")
+
     def __init__(self, shared: Shared, channel: Channel) -> None:
         offer = shared.offer
         session = Session(

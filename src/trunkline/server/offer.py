@@ -75,9 +75,10 @@ class Offer:
         self.completions: Registry[CompletionEntry] = Registry("completion", **shared)
         self.listing_templates = Selected(self.templates, lambda entry: entry.lister is not None)
         self.guarded_tools = Selected(self.tools, lambda entry: entry.guard is not None and bool(entry.guard.allow))
+        self._declared: Mapping[str, Any] = {}
         self._pages: dict[tuple[Any, ...], tuple[int, Raw]] = {}
 
-    def capabilities(self) -> dict[str, Any]:
+    def capabilities(self) -> Mapping[str, Any]:
         """What is declared: each feature that there is something for, or that was asked for."""
         on = self.switches
         changes = {"listChanged": True} if on.list_changed else {}
@@ -94,7 +95,9 @@ class Offer:
             found["logging"] = {}
         if self.experimental:
             found["experimental"] = self.experimental
-        return found
+        if found != self._declared:
+            self._declared = found
+        return self._declared  # one for all who are told the same
 
     # --- lists, as bytes that are kept until something changes -----------------------------------
 

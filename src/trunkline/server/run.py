@@ -74,7 +74,9 @@ async def listener(server: "Server", address: str, tls: "SSLContext | None", clo
         try:
             from trunkline.transports.http.listening import listen_http, names_of
         except ModuleNotFoundError as error:
-            raise ConfigError(f"HTTP needs {str(error.name).partition('.')[0]}: pip install 'trunkline[http]'") from error
+            raise ConfigError(
+                f"HTTP needs {str(error.name).partition('.')[0]}: pip install 'trunkline[http]'"
+            ) from error
         guard = _guard(server, clock, names_of(where.host))
         return await listen_http(guard, host=where.host, port=where.port, path=where.path, tls=tls)
     from trunkline.transports.tcp import listen_tcp

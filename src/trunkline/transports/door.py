@@ -73,9 +73,11 @@ def _fits(known: str, name: str, bare: str) -> bool:
 
 
 def _without_port(name: str) -> str:
-    if name.startswith("["):
-        return name[: name.find("]") + 1]
-    return name.partition(":")[0]
+    """The same without a port; what is not written like that stays as it is."""
+    host, colon, port = name.rpartition(":")
+    if not colon or name.endswith("]") or (port and not port.isdecimal()):
+        return name
+    return host
 
 
 def _is_address(text: str) -> bool:

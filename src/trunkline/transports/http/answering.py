@@ -6,7 +6,8 @@ lets more than that pile up has its session ended.
 
 import asyncio
 import contextlib
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from trunkline.config import Settings
 from trunkline.protocol.revisions import Revision
@@ -16,10 +17,12 @@ from trunkline.transports.http.streams import Stream
 from trunkline.transports.http.visits import JSON, Visit
 from trunkline.wire import sse
 
-__all__ = ["VERSION", "Answering", "accepts"]
+__all__ = ["KINDS", "VERSION", "Answering", "accepts", "refuse_kinds"]
 
 VERSION: Final = b"mcp-protocol-version"
 _PRIMED: Final = Revision.V2025_11_25.value.encode()  # since when a stream begins with an event that has no data
+KINDS: Final = (b"application/json", b"text/event-stream")
+"""What whoever posts has to accept."""
 _BOTH: Final = "Accept must have application/json and text/event-stream"
 
 
@@ -29,13 +32,6 @@ class Answering:
     def __init__(self, settings: Settings) -> None:
         self._retry = round(settings.stream_retry * 1000)
         self._keepalive = settings.stream_keepalive
-
-    async def acceptable(self, visit: Visit) -> bool:
-        """Whether a peer takes both kinds of answers; it is told if it does not."""
-        if accepts(visit.headers.get(b"accept", b""), b"application/json", b"text/event-stream"):
-            return True
-        await visit.refuse(406, _BOTH, kind="media_type_not_acceptable")
-        return False
 
     async def decide(self, exchange: Exchange) -> None:
         """Waits until it is known how an exchange is answered; by events, if that takes so long that proxies ask."""
@@ -51,7 +47,7 @@ class Answering:
             await self.flow(visit, exchange.stream)
         elif exchange.answer is not None:
             await visit.respond(200 if exchange.ids else 400, exchange.answer, JSON)
-        elif exchange.ids:
+        elif exchange.ids and not exchange.dropped:
             await visit.refuse(404, "the session has ended", kind="session_not_found")
         else:
             await visit.respond(202)
@@ -63,31 +59,83 @@ class Answering:
         if visit.headers.get(VERSION, _PRIMED) >= _PRIMED and after is None:
             await visit.go_on(sse.encode(b"", id=position(stream.number, stream.read), retry=self._retry))
         gone = asyncio.ensure_future(visit.hung_up())
+        gone.add_done_callback(lambda _: stream.rouse())
+        silence = Silence(self._keepalive, stream.rouse)
+        if (more := visit.more) is not None and stream.reads(reader):
+            stream.push = silence.breaking(more)
         try:
             while stream.reads(reader) and not gone.done():
                 if data := stream.take():
                     await visit.go_on(data)
                     stream.written()
+                    silence.broken()
                 elif stream.ended:
                     break
+                elif silence.too_long:
+                    await visit.go_on(sse.COMMENT)
+                    silence.broken()
                 else:
-                    await self._wait(visit, stream.wake(), gone)
+                    await stream.wake()
             if not gone.done():
                 await visit.end_stream()
         finally:
+            silence.end()
             gone.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await gone
             if stream.reads(reader):
                 stream.detach()
 
-    async def _wait(self, visit: Visit, wake: "asyncio.Future[None]", gone: "asyncio.Future[Any]") -> None:
-        """Waits for something to write, and keeps the line awake meanwhile."""
-        done, _ = await asyncio.wait([wake, gone], timeout=self._keepalive, return_when=asyncio.FIRST_COMPLETED)
-        if not done:
-            await visit.go_on(sse.COMMENT)
+
+class Silence:
+    """How long a stream has said nothing. Its timer is set anew when it goes off, not with everything that is said."""
+
+    __slots__ = ("_loop", "_rouse", "_seconds", "_since", "_timer", "too_long")
+
+    def __init__(self, seconds: float, rouse: Callable[[], None]) -> None:
+        self.too_long = False
+        self._loop = asyncio.get_running_loop()
+        self._rouse = rouse
+        self._seconds = seconds
+        self._since = self._loop.time()
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def broken(self) -> None:
+        """Something was said."""
+        self.too_long = False
+        self._since = self._loop.time()
+
+    def breaking(self, more: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
+        """The same way to write, which breaks the silence."""
+
+        def write(data: bytes) -> bool:
+            written = more(data)
+            if written:
+                self.broken()
+            return written
+
+        return write
+
+    def _look(self) -> None:
+        left = self._since + self._seconds - self._loop.time()
+        if left <= 0:
+            self.too_long = True
+            self._rouse()
+        self._timer = self._loop.call_later(left if left > 0 else self._seconds, self._look)
+
+    def end(self) -> None:
+        """Nothing more is said."""
+        self._timer.cancel()
 
 
 def accepts(accept: bytes, *kinds: bytes) -> bool:
     """Whether a peer takes all of these media types."""
-    return all(kind in accept or b"*/*" in accept or kind.partition(b"/")[0] + b"/*" in accept for kind in kinds)
+    for kind in kinds:
+        if kind not in accept and b"*/*" not in accept and kind.partition(b"/")[0] + b"/*" not in accept:
+            return False
+    return True
+
+
+async def refuse_kinds(visit: Visit) -> None:
+    """Tells a peer that it has to take both kinds of answers."""
+    await visit.refuse(406, _BOTH, kind="media_type_not_acceptable")

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from trunkline.clock import Timer
 from trunkline.transports.guard import Guard
 from trunkline.transports.http.farewell import on_farewell
 from trunkline.transports.http.forwarded import Proxies
@@ -100,7 +101,7 @@ class App:
             try:
                 if step == "startup":
                     await self._ready()
-                    on_farewell(self.release)
+                    on_farewell(self._told_to_stop)
                 else:
                     await self.aclose()
             except Exception as error:  # noqa: BLE001 - told to whoever runs us
@@ -115,6 +116,12 @@ class App:
         What is being worked on is still answered."""
         if self._house is not None:
             self._house.release()
+
+    def _told_to_stop(self) -> None:
+        """The same, where nobody else sees to it that what is being worked on has an end."""
+        self.release()
+        if self._house is not None:
+            self._house.close_later()
 
     async def aclose(self) -> None:
         """Ends every session in good order. The application can be used again."""
@@ -138,6 +145,7 @@ class House:
         self.websocket = WebSocketEndpoint(guard, settings)
         self._path = path
         self._identify = identify
+        self._end: Timer | None = None
         self._routes: dict[str, Callable[[Visit], Awaitable[None]]] = {path: self.streamable.handle}
         if settings.legacy_sse and settings.http_sessions:
             self._routes.setdefault(_SSE, self.legacy.stream)
@@ -184,10 +192,18 @@ class House:
         """Ends the streams on which nothing is being answered."""
         self.shut()
         self.streamable.release()
-        self.legacy.close("the server is about to stop")
+        self.legacy.release()
+
+    def close_later(self) -> None:
+        """Ends what is left once `drain_timeout` is over."""
+        limit, clock = self.guard.settings.drain_timeout, self.guard.clock
+        if limit is not None and self._end is None:
+            self._end = clock.call_at(clock.now() + limit, self.close)
 
     def close(self) -> None:
         """Ends what is left."""
+        if self._end is not None:
+            self._end.cancel()
         self.streamable.close("the server has stopped")
         self.legacy.close("the server has stopped")
         self.websocket.close("the server has stopped")

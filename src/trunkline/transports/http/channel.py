@@ -6,7 +6,7 @@ events. What belongs to no request goes to the stream of the GET.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, cast
 
@@ -15,7 +15,17 @@ from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
 from trunkline.transports.http.events import EventStore, MemoryEvents
 from trunkline.transports.http.streams import STANDALONE, Stream
 from trunkline.wire.codec import encode
-from trunkline.wire.messages import Batch, Encoded, ErrorResponse, Incoming, Message, Request, RequestId, Response
+from trunkline.wire.messages import (
+    Batch,
+    Encoded,
+    ErrorResponse,
+    Incoming,
+    Malformed,
+    Message,
+    Request,
+    RequestId,
+    Response,
+)
 
 __all__ = ["Exchange", "HttpChannel"]
 
@@ -23,16 +33,23 @@ __all__ = ["Exchange", "HttpChannel"]
 class Exchange:
     """One POST: what it asks, and what comes of it."""
 
-    __slots__ = ("_channel", "_done", "answer", "failed", "finished", "ids", "stream")
+    __slots__ = ("_channel", "_done", "answer", "dropped", "failed", "faults", "finished", "ids", "over", "stream")
 
     def __init__(self, channel: "HttpChannel", ids: Sequence[RequestId]) -> None:
         self._channel = channel
         self.ids = ids  # of the requests in it
+        self.faults: Sequence[RequestId | None] = ()  # the ids of what is no message, where they could be read
         self.answer: bytes | None = None  # the last message
         self.failed = False  # the answer is an error
+        self.over = False  # there will be no answer
+        self.dropped: tuple[RequestId, ...] = ()  # the requests that were cancelled
         self.stream: Stream | None = None  # once something was sent before the answer
         self.finished: Callable[[], None] | None = None  # is told of the answer
         self._done: asyncio.Future[None] | None = None
+
+    def is_about(self, ident: Any) -> bool:
+        """Whether an answer under that id, given while this is handed over, can only be meant for it."""
+        return ident in self.ids or ident in self.faults or not isinstance(ident, int | str)
 
     def tell(self, frame: bytes) -> None:
         """Sends something before the answer."""
@@ -60,8 +77,18 @@ class Exchange:
         """Lets the peer go, who comes back for the rest of the stream. Nothing is lost by that."""
         self.open_stream().release()
 
+    def give_up(self, ident: RequestId) -> None:
+        """That request was cancelled; when all are, there will be no answer."""
+        self.dropped = (*self.dropped, ident)
+        self._channel.unexpect(ident, self)
+        if all(one in self.dropped for one in self.ids):
+            self.abandon()
+
     def abandon(self) -> None:
         """There will be no answer."""
+        self.over = True
+        if self.stream is not None:
+            self.stream.end()
         self._rouse()
 
     def _rouse(self) -> None:
@@ -70,8 +97,8 @@ class Exchange:
 
     @property
     def decided(self) -> bool:
-        """Whether it is known how it is answered: by JSON or by events."""
-        return self.answer is not None or self.stream is not None
+        """Whether it is known how it is answered: by JSON, by events, or not at all."""
+        return self.answer is not None or self.stream is not None or self.over
 
     def changed(self) -> "asyncio.Future[None]":
         """Done when it is decided."""
@@ -124,20 +151,39 @@ class HttpChannel:
 
     # --- in ------------------------------------------------------------------------------------
 
-    def exchange(self, message: Incoming, origin: Origin) -> Exchange:
-        """Hands a message up, and gives what has come of it so far. `origin.stream` is set to the exchange."""
-        parts = message.messages if isinstance(message, Batch) else (message,)
-        made = Exchange(self, [part.id for part in parts if isinstance(part, Request)])
-        origin = Origin(origin.principal, origin.headers, made)
-        for ident in made.ids:
-            self._exchanges.setdefault(ident, made)  # one that is in use is refused by whoever receives it
-        self._current = made
+    def exchange(self, message: Incoming, principal: Any, headers: Mapping[str, str]) -> Exchange:
+        """Hands a message up, and gives what has come of it so far, which is also the stream of its origin."""
+        made = self._current = self._exchange_of(message)
         try:
             if self._receiver is not None:
-                self._receiver.received([message], origin)
+                self._receiver.received([message], Origin(principal, headers, made))
         finally:
             self._current = None
+        if made.answer is None:
+            self._expect(made)
         return made
+
+    def _exchange_of(self, message: Incoming) -> Exchange:
+        if type(message) is Request:
+            return Exchange(self, (message.id,))
+        parts = message.messages if isinstance(message, Batch) else (message,)
+        made = Exchange(self, [part.id for part in parts if isinstance(part, Request)])
+        made.faults = [part.id for part in parts if isinstance(part, Malformed)]
+        return made
+
+    def _expect(self, exchange: Exchange) -> None:
+        """The answer will come later, unless the session has ended meanwhile."""
+        if self._closed:
+            exchange.abandon()
+            return
+        for ident in exchange.ids:
+            if ident not in exchange.dropped:
+                self._exchanges.setdefault(ident, exchange)  # one that is in use was refused by whoever received it
+
+    def unexpect(self, ident: RequestId, exchange: Exchange) -> None:
+        """The answer will not come."""
+        if self._exchanges.get(ident) is exchange:
+            del self._exchanges[ident]
 
     def pause(self) -> None:
         """Nothing to be done: each POST waits for its own answer, so a peer cannot run ahead of us by much."""
@@ -152,12 +198,15 @@ class HttpChannel:
         if self._closed:
             return
         frame = encode(cast("Any", message))
-        if isinstance(message, Response | ErrorResponse):
-            self._answer(message.id, frame, failed=isinstance(message, ErrorResponse))
+        current = self._current
+        if type(message) is Response and current is not None and message.id in current.ids:  # the short way of most
+            current.finish(frame, failed=False)
+        elif isinstance(message, Response | ErrorResponse):
+            self._answer([message.id], frame, failed=isinstance(message, ErrorResponse))
         elif isinstance(message, Sequence):
-            self._answer(next((one.id for one in message if isinstance(one, Response | ErrorResponse)), None), frame)
+            self._answer([one.id for one in message if isinstance(one, Response | ErrorResponse)], frame)
         else:
-            exchange = None if about is None else self._exchanges.get(about)
+            exchange = None if about is None else self._concerned(about)
             if exchange is not None:
                 exchange.tell(frame)
                 stream = exchange.stream
@@ -167,12 +216,17 @@ class HttpChannel:
             if stream is not None and stream.attached and stream.unread > self._settings.unsent_limit:
                 self.lost(Closed(f"the peer left {stream.unread} bytes unread"))
 
-    def _answer(self, ident: Any, frame: bytes, *, failed: bool = False) -> None:
+    def _concerned(self, ident: RequestId) -> Exchange | None:
+        """The exchange that a request belongs to."""
         current = self._current
-        if current is not None and (ident in current.ids or not isinstance(ident, int | str)):
+        return current if current is not None and ident in current.ids else self._exchanges.get(ident)
+
+    def _answer(self, idents: Sequence[Any], frame: bytes, *, failed: bool = False) -> None:
+        current = self._current
+        if current is not None and any(current.is_about(ident) for ident in idents):
             exchange: Exchange | None = current
         else:
-            exchange = self._exchanges.get(ident)
+            exchange = next((self._exchanges[ident] for ident in idents if ident in self._exchanges), None)
         if exchange is None:
             return  # nobody waits for it any more
         for one in exchange.ids:

@@ -4,19 +4,22 @@ A peer that connects has to send the headers of a request within a time, and no 
 that does not read what it is sent is cut off after a while. Everything else is uvicorn's.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from trunkline.clock import Timer
 from trunkline.transports.guard import Guard
+from trunkline.transports.http.visits import ANSWER, MORE, Headers
 
 __all__ = ["Connections", "HttpConnection"]
 
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 30\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_UNREADABLE: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
@@ -29,12 +32,15 @@ class Connections:
         self.state = ServerState()
         settings = guard.settings
         self.most_header_bytes = settings.max_header_bytes
-        self._reading = Waiting(guard, settings.header_timeout)
-        self._writing = Waiting(guard, settings.write_timeout)
+        self._reading = Waiting(guard, settings.header_timeout, HttpConnection.too_slow)
+        self._writing = Waiting(guard, settings.write_timeout, HttpConnection.stuck)
+        self._idle = Waiting(guard, settings.idle_timeout, HttpConnection.timeout_keep_alive_handler)
         self.starts_speaking = self._reading.add  # headers are waited for
         self.has_spoken = self._reading.discard
         self.stops_reading = self._writing.add
         self.reads_again = self._writing.discard
+        self.idles = self._idle.add  # between two requests
+        self.works = self._idle.discard
 
     def make(self) -> "HttpConnection":
         """A protocol for one more connection."""
@@ -44,17 +50,20 @@ class Connections:
         """A connection has ended, or become a WebSocket."""
         self._reading.discard(connection)
         self._writing.discard(connection)
+        self._idle.discard(connection)
 
     def close(self) -> None:
         """Waits for nobody any more."""
         self._reading.close()
         self._writing.close()
+        self._idle.close()
 
 
 class Waiting:
     """Connections that have so much time for something; one timer for all of them."""
 
-    def __init__(self, guard: Guard, seconds: float | None) -> None:
+    def __init__(self, guard: Guard, seconds: float | None, give_up: "Callable[[HttpConnection], None]") -> None:
+        self._give_up = give_up
         self._clock = guard.clock
         self._seconds = seconds
         self._since: dict[HttpConnection, float] = {}
@@ -79,7 +88,7 @@ class Waiting:
                 self._timer = self._clock.call_at(since + limit, self._look)  # they stand in the order of time
                 return
             del self._since[connection]
-            connection.out_of_time()
+            self._give_up(connection)
 
     def close(self) -> None:
         """Stops the clock."""
@@ -89,6 +98,10 @@ class Waiting:
             self._timer = None
 
 
+class _Refused(Exception):
+    """Stops the parser; the peer has been told."""
+
+
 class HttpConnection(HttpToolsProtocol):
     """One connection."""
 
@@ -96,7 +109,9 @@ class HttpConnection(HttpToolsProtocol):
         super().__init__(connections.config, connections.state, {})
         self._all = connections
         self._header_bytes = 0  # of a request whose headers are not complete
-        self._stuck = False  # the peer does not read
+        self._extensions: dict[str, Any] = {ANSWER: self.answer, MORE: self.more}
+        self._answering: RequestResponseCycle | None = None
+        self._aside_bytes = 0  # since the last piece of a body: what is between the pieces, and trailers
 
     def connection_made(self, transport: Any) -> None:
         """The line stands, unless there are too many."""
@@ -110,6 +125,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes what was read."""
+        self._aside_bytes += len(data)
         super().data_received(data)
         if self._header_bytes:
             self._header_bytes += len(data)
@@ -117,41 +133,121 @@ class HttpConnection(HttpToolsProtocol):
                 self._refuse(_TOO_LONG)
             else:
                 self._all.starts_speaking(self)
+        elif self._aside_bytes > self._all.most_header_bytes:
+            self._refuse(_TOO_LONG)
+        elif self.cycle and self.cycle.response_complete:
+            self._all.starts_speaking(self)  # what it says belongs to no request: one has to begin soon
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Has a request answered, which may be done in one call."""
+        self._answering = cycle
+        cycle.scope["extensions"] = self._extensions
+        super()._start_asgi_task(cycle, app)
+
+    def answer(self, status: int, headers: Headers, body: bytes) -> bool:
+        """Answers the request at hand in one write, which wakes the peer once; False if that is not the way now."""
+        cycle = self._answering
+        if cycle is None or cycle.disconnected or self.flow.write_paused:
+            return False
+        if cycle.response_started or not cycle.keep_alive:
+            return False
+        head = b"".join([b"%b: %b\r\n" % header for header in headers])
+        if head.count(b"\n") != len(headers) or cycle.scope["method"] == "HEAD":
+            return False
+        self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[status], head, body))
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
+
+    def more(self, data: bytes) -> bool:
+        """Writes one more piece of a stream at once; False if that is not the way now."""
+        cycle = self._answering
+        if cycle is None or cycle.disconnected or self.flow.write_paused:
+            return False
+        if not cycle.chunked_encoding or cycle.response_complete:
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
+    def on_response_complete(self) -> None:
+        """A request is answered: the next one begins, or is waited for."""
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self._all.idles(self)
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._all.works(self)
 
     def on_message_begin(self) -> None:
         """A request begins."""
         self._header_bytes = 1
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer: those would pass for headers that nobody on the way has seen, and are dropped."""
+        if self._header_bytes:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """The headers of a request are there."""
-        self._header_bytes = 0
+        if self._aside_bytes > self._all.most_header_bytes and self._headers_too_long():
+            self._refuse(_TOO_LONG)
+            raise _Refused
+        upgrade = self.parser.should_upgrade()  # pyright: ignore[reportOptionalMemberAccess]
+        if upgrade and not self._should_upgrade() and self._has_body():
+            self._refuse(_UNREADABLE)  # the parser would take its body for the next request
+            raise _Refused
+        self._header_bytes = self._aside_bytes = 0
         self._all.has_spoken(self)
         super().on_headers_complete()
+
+    def _headers_too_long(self) -> bool:
+        """The same for headers that came in one read, beside other things."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return size > self._all.most_header_bytes
+
+    def _has_body(self) -> bool:
+        return any(name in {b"content-length", b"transfer-encoding"} for name, _ in self.headers)
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body."""
+        self._aside_bytes = 0
+        super().on_body(body)
 
     def handle_websocket_upgrade(self) -> None:
         """It becomes a WebSocket."""
         self._all.left(self)
         super().handle_websocket_upgrade()
+        protocol: Any = self.transport.get_protocol()
+        if not protocol.handshake_initiated:  # no request that can open one, which nobody else would answer
+            self._refuse(_UNREADABLE)
+
+    def send_400_response(self, msg: str) -> None:
+        """What came cannot be read, or has been refused."""
+        if not self.transport.is_closing():
+            super().send_400_response(msg)
 
     def pause_writing(self) -> None:
         """The peer reads too slowly."""
-        self._stuck = True
         self._all.stops_reading(self)
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """The peer has read."""
-        self._stuck = False
         self._all.reads_again(self)
         super().resume_writing()
 
-    def out_of_time(self) -> None:
-        """It was waited for long enough."""
-        if self._stuck:
-            self.transport.abort()
-        else:
-            self._refuse(_TOO_SLOW)
+    def stuck(self) -> None:
+        """It has read nothing for long enough."""
+        self.transport.abort()
+
+    def too_slow(self) -> None:
+        """Its headers were waited for long enough."""
+        self._refuse(_TOO_SLOW)
 
     def _refuse(self, answer: bytes) -> None:
         if not self.transport.is_closing():

@@ -67,7 +67,8 @@ class MemoryEvents:
         first = log.last - len(log.frames)  # the number before the oldest
         if not first <= number <= log.last:
             return None
-        return [(first + place, frame) for place, frame in enumerate(log.frames, 1) if first + place > number]
+        unread = log.last - number  # counted from the newest, which is where a deque is quick to look
+        return [(log.last - back, log.frames[-1 - back]) for back in range(unread - 1, -1, -1)]
 
     def drop(self, stream: int) -> None:
         """Forgets a stream."""

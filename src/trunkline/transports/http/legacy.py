@@ -17,7 +17,7 @@ from trunkline.transports.guard import Guard
 from trunkline.transports.http.reading import Reading
 from trunkline.transports.http.visits import HeaderView, Visit
 from trunkline.wire import codec, sse
-from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
+from trunkline.wire.messages import Batch, Encoded, ErrorResponse, Incoming, Message, Request, RequestId, Response
 
 __all__ = ["LegacyChannel", "LegacyEndpoint"]
 
@@ -32,6 +32,8 @@ class LegacyChannel:
         self._waiting: deque[bytes] = deque()
         self._unsent = 0
         self._wake = asyncio.Event()
+        self._asked: set[RequestId] = set()  # what is not answered yet
+        self._leaving = False  # as soon as all is answered
         self._closed = False
 
     @property
@@ -51,6 +53,7 @@ class LegacyChannel:
     def received(self, message: Incoming, origin: Origin) -> None:
         """Hands a message up."""
         if self._receiver is not None and not self._closed:
+            self._asked.update(part.id for part in _parts(message) if isinstance(part, Request))
             self._receiver.received([message], origin)
 
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002
@@ -64,6 +67,9 @@ class LegacyChannel:
             return
         self._waiting.append(event)
         self._wake.set()
+        self._asked.difference_update(part.id for part in _parts(message) if isinstance(part, Response | ErrorResponse))
+        if self._leaving:
+            self.release()
 
     def pause(self) -> None:
         """Nothing to be done: each POST is read by itself."""
@@ -77,6 +83,21 @@ class LegacyChannel:
     async def close(self) -> None:
         """Ends the stream, once all is written."""
         self.lost(Closed("closed"))
+
+    def release(self) -> None:
+        """Ends the stream once nothing is being answered on it any more."""
+        self._leaving = True
+        if not self._asked:
+            self.lost(Closed("the server is about to stop"))
+
+    def give_up(self, ident: RequestId) -> None:
+        """That request was cancelled, and is not answered."""
+        self._asked.discard(ident)
+        if self._leaving:
+            self.release()
+
+    def close_stream(self) -> None:
+        """Nothing to be done: the stream is the line, and nobody could read on."""
 
     def lost(self, closed: Closed) -> None:
         """The stream is over."""
@@ -117,6 +138,13 @@ class LegacyChannel:
             wake.cancel()
         if not done:
             await visit.go_on(sse.COMMENT)
+
+
+def _parts(message: Incoming | Encoded | Sequence[Message]) -> Sequence[Any]:
+    """The messages in what was read, or is sent."""
+    if isinstance(message, Batch):
+        return message.messages
+    return message if isinstance(message, Sequence) else (message,)
 
 
 class LegacyEndpoint:
@@ -168,7 +196,12 @@ class LegacyEndpoint:
         message = await self._reading.message(visit)
         if message is not None:
             await visit.respond(202)
-            channel.received(message, Origin(visit.principal, HeaderView(visit.headers)))
+            channel.received(message, Origin(visit.principal, HeaderView(visit.headers), channel))
+
+    def release(self) -> None:
+        """Ends the streams on which nothing is being answered, and the others when it is."""
+        for channel, _ in list(self._lines.values()):
+            channel.release()
 
     def close(self, reason: str) -> None:
         """Ends every stream."""

@@ -17,6 +17,7 @@ from trunkline.transports.guard import Guard
 from trunkline.transports.http.asgi import App
 from trunkline.transports.http.connections import Connections
 from trunkline.transports.tcp import BACKLOG, LOOPBACK, warn_if_open
+from trunkline.transports.websocket.connections import WebSocketConnection
 
 __all__ = ["listen_http", "names_of"]
 
@@ -62,7 +63,7 @@ def _config(app: App, settings: Settings) -> Config:
         app,  # pyright: ignore[reportArgumentType] - ASGI as we have it is less exact
         loop="none",
         http="httptools",
-        ws="websockets-sansio",
+        ws=WebSocketConnection,
         ws_max_size=settings.ws_message_size_limit,
         ws_ping_interval=None,
         ws_ping_timeout=None,

@@ -32,21 +32,19 @@ class Reading:
         if length.isdigit() and int(length) > self._limit:
             await self._too_large(visit)
             return None
-        body = await self._body(visit)
-        return None if body is None else codec.decode(body)
-
-    async def _body(self, visit: Visit) -> bytes | None:
-        with self._patience.reading() as waiting:
-            try:
-                return await visit.body(self._limit)
-            except BodyTooLarge:
-                await self._too_large(visit)
-            except Disconnected:
-                pass
-            except asyncio.CancelledError:
-                if not waiting.out_of_patience():
-                    raise
-                await visit.refuse(408, "the body did not arrive in time", _CLOSE)
+        reader = self._patience.begin()
+        try:
+            return codec.decode(await visit.body(self._limit))
+        except BodyTooLarge:
+            await self._too_large(visit)
+        except Disconnected:
+            pass
+        except asyncio.CancelledError:
+            if not self._patience.ran_out(reader):
+                raise
+            await visit.refuse(408, "the body did not arrive in time", _CLOSE)
+        finally:
+            self._patience.end(reader)
         return None
 
     async def _too_large(self, visit: Visit) -> None:

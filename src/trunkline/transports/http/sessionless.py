@@ -7,9 +7,9 @@ subscriptions, a stream for what belongs to no request.
 from typing import Final
 
 from trunkline.protocol.revisions import Revision
-from trunkline.transports.channel import Closed, Origin
+from trunkline.transports.channel import Closed
 from trunkline.transports.guard import Guard
-from trunkline.transports.http.answering import VERSION, Answering
+from trunkline.transports.http.answering import KINDS, VERSION, Answering, accepts, refuse_kinds
 from trunkline.transports.http.channel import HttpChannel
 from trunkline.transports.http.reading import Reading
 from trunkline.transports.http.streamable import known_version, refuse_malformed
@@ -37,7 +37,10 @@ class SessionlessEndpoint:
         if visit.scope["method"] != "POST":
             await visit.not_allowed(_METHODS)
             return
-        if not await self._answering.acceptable(visit) or not await known_version(visit):
+        if not accepts(visit.headers.get(b"accept", b""), *KINDS):
+            await refuse_kinds(visit)
+            return
+        if not await known_version(visit):
             return
         message = await self._reading.message(visit)
         if message is None:
@@ -50,7 +53,7 @@ class SessionlessEndpoint:
         else:
             opening = isinstance(message, Request) and message.method == "initialize"
             channel = self._open(visit, None if opening else visit.headers.get(VERSION, _UNNAMED).decode())
-            exchange = channel.exchange(message, Origin(visit.principal, HeaderView(visit.headers)))
+            exchange = channel.exchange(message, visit.principal, HeaderView(visit.headers))
             if exchange.ids and exchange.answer is None:
                 exchange.finished = lambda: self._end(channel)
             else:

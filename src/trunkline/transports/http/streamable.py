@@ -7,9 +7,8 @@ nothing: what is answered meanwhile waits for the peer to come back.
 from typing import Final
 
 from trunkline.protocol.revisions import HANDSHAKE
-from trunkline.transports.channel import Origin
 from trunkline.transports.guard import Guard
-from trunkline.transports.http.answering import VERSION, Answering, accepts
+from trunkline.transports.http.answering import KINDS, VERSION, Answering, accepts, refuse_kinds
 from trunkline.transports.http.channel import HttpChannel
 from trunkline.transports.http.events import read_position
 from trunkline.transports.http.reading import Reading
@@ -22,7 +21,7 @@ __all__ = ["Endpoint", "known_version", "refuse_malformed"]
 
 _SESSION: Final = b"mcp-session-id"
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
-_REVISIONS: Final = frozenset(revision.value.encode() for revision in HANDSHAKE)
+_KNOWN: Final = frozenset((None, *(revision.value.encode() for revision in HANDSHAKE)))  # None: not named
 _KINDS: Final = {-32700: "parse_error", -32602: "invalid_params"}
 
 
@@ -51,18 +50,19 @@ class Endpoint:
     # --- POST ----------------------------------------------------------------------------------
 
     async def _post(self, visit: Visit) -> None:
-        if not await self._answering.acceptable(visit):
+        if not accepts(visit.headers.get(b"accept", b""), *KINDS):
+            await refuse_kinds(visit)
             return
         message = await self._reading.message(visit)
         if message is None:
             return
-        session = await self._session(visit, message)
+        session = self._at_hand(visit) or await self._session(visit, message)
         if session is None:
             return
         channel = session.channel
         channel.active += 1
         try:
-            exchange = channel.exchange(message, Origin(visit.principal, HeaderView(visit.headers)))
+            exchange = channel.exchange(message, visit.principal, HeaderView(visit.headers))
             if exchange.ids and not exchange.decided:
                 await self._answering.decide(exchange)
             if _SESSION not in visit.headers:
@@ -74,10 +74,17 @@ class Endpoint:
         finally:
             channel.active -= 1
 
+    def _at_hand(self, visit: Visit) -> HttpSession | None:
+        """The session that a request names, if nothing speaks against it."""
+        ident = visit.headers.get(_SESSION)
+        if ident is None or visit.headers.get(VERSION) not in _KNOWN:
+            return None
+        return self.sessions.get(ident.decode("latin-1"), visit.principal)
+
     async def _session(self, visit: Visit, message: Incoming) -> HttpSession | None:
         """The session that a message belongs to; None if there is none, which the peer has been told."""
         if _SESSION in visit.headers:
-            return await self._known(visit)
+            return await self._missed(visit)
         if isinstance(message, Request) and message.method == "initialize":
             return await self._new(visit)
         if isinstance(message, Malformed):
@@ -86,18 +93,15 @@ class Endpoint:
             await visit.refuse(400, "a session is needed: initialize, then send Mcp-Session-Id")
         return None
 
-    async def _known(self, visit: Visit) -> HttpSession | None:
+    async def _missed(self, visit: Visit) -> None:
+        """Tells a peer what is wrong with the session that it names, or with the revision."""
         ident = visit.headers[_SESSION].decode("latin-1")
-        session = self.sessions.get(ident, visit.principal)
-        if session is None:
-            if self.sessions.expired(ident, visit.principal):
-                await visit.refuse(
-                    404, "the session was not used for too long; initialize again", kind="session_expired"
-                )
-            else:
-                await visit.refuse(404, "there is no such session; initialize again", kind="session_not_found")
-            return None
-        return session if await known_version(visit) else None
+        if self.sessions.get(ident, visit.principal) is not None:
+            await known_version(visit)
+        elif self.sessions.expired(ident, visit.principal):
+            await visit.refuse(404, "the session was not used for too long; initialize again", kind="session_expired")
+        else:
+            await visit.refuse(404, "there is no such session; initialize again", kind="session_not_found")
 
     async def _new(self, visit: Visit) -> HttpSession | None:
         why = "the server is about to stop" if self._guard.closing else self.sessions.full_for(visit.principal)
@@ -144,7 +148,7 @@ class Endpoint:
         if _SESSION not in visit.headers:
             await visit.refuse(400, "a session is needed: send Mcp-Session-Id")
             return None
-        return await self._known(visit)
+        return self._at_hand(visit) or await self._missed(visit)
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -162,7 +166,7 @@ class Endpoint:
 async def known_version(visit: Visit) -> bool:
     """Whether the revision that a request names is one of ours, or none; the peer is told if it is not."""
     version = visit.headers.get(VERSION)
-    if version is None or version in _REVISIONS:
+    if version is None or version in _KNOWN:
         return True
     known = ", ".join(revision.value for revision in HANDSHAKE)
     await visit.refuse(400, f"MCP-Protocol-Version {version.decode('latin-1')!r} is not one of {known}")

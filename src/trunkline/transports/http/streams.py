@@ -6,6 +6,7 @@ ends.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from trunkline.transports.http.events import EventStore, position
 from trunkline.wire import sse
@@ -19,13 +20,14 @@ STANDALONE = 0
 class Stream:
     """One stream of events."""
 
-    __slots__ = ("_drained", "_events", "_reader", "_unwanted", "_wake", "ended", "number", "read", "unread")
+    __slots__ = ("_drained", "_events", "_reader", "_unwanted", "_wake", "ended", "number", "push", "read", "unread")
 
     def __init__(self, number: int, events: EventStore) -> None:
         self.number = number
         self.ended = False  # nothing more will be written
         self.read = 0  # the number of the last event that was given to a reader
         self.unread = 0  # bytes that wait for the reader who is there
+        self.push: Callable[[bytes], bool] | None = None  # writes at once for a reader who waits, if it can
         self._events = events
         self._reader: object = None
         self._unwanted = False  # the next who comes to read
@@ -34,16 +36,27 @@ class Stream:
 
     def write(self, frame: bytes) -> None:
         """One more message."""
-        self._events.append(self.number, frame, self.read if self.attached else None)
+        number = self._events.append(self.number, frame, self.read if self.attached else None)
+        if self.push is not None and self._waited_for(number) and self.push(self._event(number, frame)):
+            self.read = number
+            return
         self.unread += len(frame)
-        self._rouse()
+        self.rouse()
+
+    def _waited_for(self, number: int) -> bool:
+        """Whether the reader has all that came before, and does nothing but wait for more."""
+        return self.read == number - 1 and self._wake is not None and not self._wake.done()
+
+    def _event(self, number: int, frame: bytes) -> bytes:
+        return sse.encode(frame, kind="message", id=position(self.number, number))
 
     def end(self) -> None:
         """The last message has been written."""
         self.ended = True
-        self._rouse()
+        self.rouse()
 
-    def _rouse(self) -> None:
+    def rouse(self) -> None:
+        """There is something to look at."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -58,14 +71,15 @@ class Stream:
         if after is not None:
             self.read = after
         self.unread = 0
+        self.push = None
         self._reader = reader
-        self._rouse()
+        self.rouse()
         return reader
 
     def detach(self) -> None:
         """Lets the reader go; what is written from now on waits for the next one."""
-        self._reader = None
-        self._rouse()
+        self._reader = self.push = None
+        self.rouse()
         self._relax()
 
     def release(self) -> None:
@@ -92,7 +106,7 @@ class Stream:
         if not found:
             return b""
         self.read = found[-1][0]
-        return b"".join(sse.encode(frame, kind="message", id=position(self.number, number)) for number, frame in found)
+        return b"".join([self._event(number, frame) for number, frame in found])
 
     def written(self) -> None:
         """What was taken is on its way to the peer."""

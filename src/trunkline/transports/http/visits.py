@@ -7,14 +7,33 @@ from trunkline.errors import ProtocolError
 from trunkline.transports.addresses import spelt
 from trunkline.wire import codec
 
-__all__ = ["JSON", "BodyTooLarge", "Disconnected", "HeaderView", "Headers", "Receive", "Scope", "Send", "Visit"]
+__all__ = [
+    "ANSWER",
+    "JSON",
+    "MORE",
+    "BodyTooLarge",
+    "Disconnected",
+    "HeaderView",
+    "Headers",
+    "Receive",
+    "Scope",
+    "Send",
+    "Visit",
+]
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+ANSWER: Final = "trunkline.answer"
+"""The extension of ASGI that our own listener has: an answer that is no refusal, given in one call."""
+MORE: Final = "trunkline.more"
+"""Another one: more of a stream, in one call."""
+
 JSON: Final = (b"content-type", b"application/json")
+_REFUSED: Final = 400  # the first status of an answer that says no
+_NONE: Final[dict[str, Any]] = {}
 _STREAM: Final[Headers] = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -45,8 +64,11 @@ class Visit:
 
     async def respond(self, status: int, body: bytes = b"", *headers: tuple[bytes, bytes]) -> None:
         """A whole answer."""
-        length = (b"content-length", b"%d" % len(body))
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.extra, length]})
+        told = [*headers, *self.extra, (b"content-length", b"%d" % len(body))]
+        answer: Any = (self.scope.get("extensions") or _NONE).get(ANSWER)
+        if answer is not None and status < _REFUSED and answer(status, told, body):
+            return
+        await self._send({"type": "http.response.start", "status": status, "headers": told})
         await self._send({"type": "http.response.body", "body": body})
 
     async def refuse(
@@ -80,6 +102,11 @@ class Visit:
     async def begin_stream(self) -> None:
         """The beginning of a stream of events."""
         await self._send({"type": "http.response.start", "status": 200, "headers": [*_STREAM, *self.extra]})
+
+    @property
+    def more(self) -> Callable[[bytes], bool] | None:
+        """Writes more of a stream at once, unless the peer reads too slowly; only our own listener has that."""
+        return (self.scope.get("extensions") or _NONE).get(MORE)
 
     async def go_on(self, data: bytes) -> None:
         """More of a stream."""

@@ -1,0 +1,324 @@
+"""Puts questions to an MCP server over HTTP and tells what the answers cost it.
+
+It speaks HTTP/1.1 over kept connections, raw: a request is one write, an answer is read to its end and looked into only
+after the clock has stopped. Every connection has a session of its own and one request in flight.
+"""
+
+import json
+import re
+import select
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from bench.driver import INITIALIZE, SILENCE_MS, BenchError, Process, Question, Sample, WrongAnswer, check_answers
+
+PATH = "/mcp"
+URI = "bench://static"
+START_S = 60.0  # until a server that was spawned listens
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+_END = b"\r\n\r\n"
+
+
+class HttpServerProcess(Process):
+    """A server under test, spoken to over sockets. Leaving it, as a context manager, kills the server."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self._port = _free_port()
+        super().__init__([*command, "http", str(self._port)], env)
+        self._lines: list[Line] = []
+        self._streams: list[Line] = []
+        self._next_id = 1
+
+    def __enter__(self) -> Self:
+        until = time.monotonic() + START_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self._port)).close()
+            except OSError as error:
+                if self.ended or time.monotonic() > until:
+                    last_words = self.last_words()
+                    self.__exit__()
+                    raise BenchError(f"the server does not listen\n{last_words}") from error
+                time.sleep(0.02)
+            else:
+                return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for line in (*self._lines, *self._streams):
+            line.close()
+        super().__exit__(*exc_info)
+
+    # --- calls ---------------------------------------------------------------------------------
+
+    def ask(self, question: Question, count: int, window: int) -> Sample:
+        """Asks `count` times over `window` connections, each with a session of its own, and checks every answer."""
+        while len(self._lines) < window:
+            self._lines.append(self._opened(self._line()))
+        ids = self._ids(count)
+        bodies = [_body(question, id_) for id_ in ids]
+        for line in self._lines:
+            line.revive()
+        before = self.cpu_ns()
+        answers = self._exchanged(bodies, self._lines[:window])
+        spent = self.cpu_ns() - before
+        check_answers(b"".join(map(message_of, answers)), ids, question.answered_by)
+        return Sample(spent / count / 1000, sum(map(len, answers)) / count)
+
+    def _exchanged(self, bodies: Sequence[bytes], lines: Sequence["Line"]) -> list[bytes]:
+        """Sends every body over whichever connection is free, and gives the answers as they came."""
+        poll, by_number = _poll(lines)
+        left = iter(bodies)
+        answers: list[bytes] = []
+        for line in lines[: len(bodies)]:
+            self._post(line, next(left))
+        while len(answers) < len(bodies):
+            for number, _ in self._events(poll):
+                line = by_number[number]
+                answer = self._heard(line)
+                if answer is not None:
+                    answers.append(answer)
+                    body = next(left, None)
+                    if body is not None:
+                        self._post(line, body)
+        return answers
+
+    def _post(self, line: "Line", body: bytes) -> None:
+        try:
+            line.post(body)
+        except OSError as error:
+            raise BenchError(f"{error}\n{self.last_words()}") from error
+
+    def _events(self, poll: select.poll) -> list[tuple[int, int]]:
+        events = poll.poll(SILENCE_MS)
+        if not events:
+            raise BenchError(f"no answer for {SILENCE_MS // 1000} s\n{self.last_words()}")
+        return events
+
+    def _heard(self, line: "Line") -> bytes | None:
+        try:
+            return line.hear()
+        except OSError as error:
+            raise BenchError(f"{error or 'the server hung up'}\n{self.last_words()}") from error
+
+    # --- telling many --------------------------------------------------------------------------
+
+    def subscribe(self, count: int) -> None:
+        """Opens so many sessions, each subscribed to one resource and with a stream to hear of it."""
+        asking = self._line()
+        self._lines.append(self._opened(self._line()))
+        subscribing = Question("resources/subscribe", lambda _: {"uri": URI}, lambda _, result: result == {})
+        for _ in range(count):
+            self._opened(asking)
+            self._answer_to(asking, subscribing)
+            stream = self._line(asking.headers)
+            stream.get()
+            self._streams.append(stream)
+        asking.close()
+        for stream in self._streams:
+            stream.wait_for(_END)
+
+    def tell(self, telling: Question, count: int) -> Sample:
+        """Has the subscribers told, so many times; the sample is what each of them costs."""
+        poll, by_number = _poll(self._streams)
+        spent = 0
+        for _ in range(count):
+            body = _body(telling, id_ := next(iter(self._ids(1))))
+            self._lines[0].revive()
+            for stream in self._streams:
+                stream.forget()
+            before = self.cpu_ns()
+            (answer,) = self._exchanged([body], self._lines[:1])
+            waiting = set(by_number)
+            while waiting:
+                for number, _ in self._events(poll):
+                    if by_number[number].has_heard(b"\n\n"):
+                        waiting.discard(number)
+            spent += self.cpu_ns() - before
+            check_answers(message_of(answer), [id_], telling.answered_by)
+            for stream in self._streams:
+                _check_told(stream.heard)
+        return Sample(spent / count / len(self._streams) / 1000, len(self._streams[0].heard))
+
+    # --- sessions ------------------------------------------------------------------------------
+
+    def open_sessions(self, count: int) -> None:
+        """Opens so many sessions that do nothing, one after the other over one connection."""
+        line = self._line()
+        for _ in range(count):
+            self._opened(line)
+        line.close()
+
+    # --- one at a time -------------------------------------------------------------------------
+
+    def _line(self, headers: str = "") -> "Line":
+        return Line(self._port, headers)
+
+    def _ids(self, count: int) -> range:
+        self._next_id += count
+        return range(self._next_id - count, self._next_id)
+
+    def _opened(self, line: "Line") -> "Line":
+        """The line, with a new session."""
+        line.headers = ""
+        answer = self._answer_to(line, INITIALIZE)
+        head, _, _ = answer.partition(_END)
+        named = re.search(rb"\r\nmcp-session-id: *([^\r]+)", head, re.IGNORECASE)
+        if named is None:
+            raise WrongAnswer("the server opens no session")
+        revision = json.loads(message_of(answer))["result"]["protocolVersion"]
+        line.headers = f"Mcp-Session-Id: {named[1].decode()}\r\nMCP-Protocol-Version: {revision}\r\n"
+        self._post(line, b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+        if b" 202 " not in self._whole(line)[:20]:
+            raise WrongAnswer("the server does not take notifications")
+        return line
+
+    def _answer_to(self, line: "Line", question: Question) -> bytes:
+        (id_,) = self._ids(1)
+        self._post(line, _body(question, id_))
+        answer = self._whole(line)
+        check_answers(message_of(answer), [id_], question.answered_by)
+        return answer
+
+    def _whole(self, line: "Line") -> bytes:
+        while (answer := self._heard(line)) is None:
+            pass
+        return answer
+
+
+class Line:
+    """One connection, with the headers of its session."""
+
+    def __init__(self, port: int, headers: str) -> None:
+        self._port = port
+        self._socket = _connected(port)
+        self._buffer = bytearray(1 << 18)
+        self._host = f"Host: 127.0.0.1:{port}\r\n"
+        self.heard = bytearray()
+        self.headers = headers
+
+    @property
+    def headers(self) -> str:
+        """Those of its session."""
+        return self._headers
+
+    @headers.setter
+    def headers(self, headers: str) -> None:
+        self._headers = headers
+        self._post = (
+            f"POST {PATH} HTTP/1.1\r\n{self._host}Content-Type: application/json\r\n"
+            f"Accept: application/json, text/event-stream\r\n{headers}Content-Length: "
+        ).encode()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def revive(self) -> None:
+        """Connects anew, if the server has hung up meanwhile: some wait for seconds only."""
+        if select.select([self._socket], [], [], 0)[0]:
+            self.close()
+            self._socket = _connected(self._port)
+
+    def post(self, body: bytes) -> None:
+        """Sends a message."""
+        self._socket.sendall(b"%b%d\r\n\r\n%b" % (self._post, len(body), body))
+
+    def get(self) -> None:
+        """Asks for the stream of its session."""
+        self._socket.sendall(
+            f"GET {PATH} HTTP/1.1\r\n{self._host}Accept: text/event-stream\r\n{self._headers}\r\n".encode()
+        )
+
+    def hear(self) -> bytes | None:
+        """Reads once. The whole answer, if that was the end of it."""
+        self._read()
+        if not _is_whole(self.heard):
+            return None
+        answer = bytes(self.heard)
+        self.heard.clear()
+        return answer
+
+    def _read(self) -> None:
+        size = self._socket.recv_into(self._buffer)
+        if not size:
+            raise ConnectionError("the server hung up")
+        self.heard += memoryview(self._buffer)[:size]
+
+    def has_heard(self, end: bytes) -> bool:
+        """Reads once. Whether what was heard so far holds the end of something."""
+        self._read()
+        return end in self.heard
+
+    def wait_for(self, end: bytes) -> None:
+        """Reads until that was heard."""
+        while not self.has_heard(end):
+            pass
+
+    def forget(self) -> None:
+        """Starts anew with what is heard from now on, once the line is silent."""
+        while select.select([self._socket], [], [], 0)[0]:
+            self._read()
+        self.heard.clear()
+
+
+def message_of(answer: bytes) -> bytes:
+    """The message in an answer, as a line: its body, or that of the event in it that has one."""
+    head, _, body = answer.partition(_END)
+    if b"chunked" in head.lower():
+        body = b"".join(_chunks(body))
+    if b"text/event-stream" not in head.lower():
+        return body + b"\n"
+    data = [line.removeprefix(b"data:").strip() for line in body.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(filter(None, data)) + b"\n"
+
+
+def _chunks(body: bytes) -> Iterator[bytes]:
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        yield rest[: int(size, 16)]
+        body = rest[int(size, 16) + 2 :]
+
+
+def _is_whole(heard: bytearray) -> bool:
+    head = heard.find(_END)
+    if head < 0:
+        return False
+    length = _LENGTH.search(heard, 0, head + 2)
+    return heard.endswith(b"0" + _END) if length is None else len(heard) >= head + 4 + int(length[1])
+
+
+def _check_told(heard: bytearray) -> None:
+    data = [line[5:] for line in heard.splitlines() if line.startswith(b"data:")]
+    if len(data) != 1:
+        raise WrongAnswer(f"told {len(data)} times: {bytes(heard[:300])!r}")
+    told: Any = json.loads(data[0])
+    if told["method"] != "notifications/resources/updated" or told["params"]["uri"] != URI:
+        raise WrongAnswer(f"told of something else: {bytes(data[0][:300])!r}")
+
+
+def _body(question: Question, id_: int) -> bytes:
+    message = {"jsonrpc": "2.0", "id": id_, "method": question.method, "params": question.params(id_)}
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+def _poll(lines: Iterable[Line]) -> tuple[select.poll, dict[int, Line]]:
+    poll, by_number = select.poll(), {line.fileno(): line for line in lines}
+    for number in by_number:
+        poll.register(number, select.POLLIN)
+    return poll, by_number
+
+
+def _connected(port: int) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", port), timeout=SILENCE_MS / 1000)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
+def _free_port() -> int:
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return place.getsockname()[1]

@@ -1,0 +1,82 @@
+"""Runs one process under test: spawned and warmed up when its first sample is asked for, then measured for each."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from bench.driver import ClientProcess, Sample, ServerProcess
+from bench.http_driver import HttpServerProcess
+from bench.workloads import TARGETS, Row
+
+BATCH_US = 25_000  # CPU time that a batch aims at: some 2,000 calls of ours, some 30 of `mcp`
+CLIENT_BATCH_US = 200_000  # long enough to hold what node spends on its garbage, which is not among every few calls
+
+Command = Sequence[str]
+
+
+def samples(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
+    """The samples of one process of a target."""
+    return _HOW[row.how](row, name, command, batches)
+
+
+def _environment(row: Row, name: str) -> dict[str, str]:
+    own = TARGETS[name].tools if name in TARGETS else None
+    return os.environ | {"BENCH_TOOLS": str(row.tools if own is None else own)}
+
+
+def _over_stdio(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
+    with ServerProcess(command, _environment(row, name)) as server:
+        spawned = server.handshake()
+        if row.question is None:
+            yield spawned
+            return
+        yield from _asked(row, server, batches)
+
+
+def _over_http(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
+    with HttpServerProcess(command, _environment(row, name)) as server:
+        yield from _asked(row, server, batches)
+
+
+def _asked(row: Row, server: ServerProcess | HttpServerProcess, batches: int) -> Iterator[Sample]:
+    question = row.asked
+    server.ask(question, row.warm_up, row.window)
+    warm = server.ask(question, row.warm_up, row.window)
+    count = max(int(BATCH_US / warm.cost), 2 * row.window, 4)
+    for _ in range(batches):
+        yield server.ask(question, count, row.window)
+
+
+def _as_client(row: Row, _: str, command: Command, batches: int) -> Iterator[Sample]:
+    with ClientProcess(command) as client:
+        client.ask(row.warm_up, row.window)
+        count = max(int(CLIENT_BATCH_US / client.ask(row.window * 8, row.window).cost), 8 * row.window)
+        for _ in range(max(1, batches // 2)):
+            yield client.ask(count // row.window * row.window, row.window)
+
+
+def _telling(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
+    """`window` subscribers, told at once; what one of them costs."""
+    with HttpServerProcess(command, _environment(row, name)) as server:
+        server.subscribe(row.window)
+        server.tell(row.asked, row.warm_up)
+        for _ in range(batches):
+            yield server.tell(row.asked, 4)
+
+
+def _holding(row: Row, name: str, command: Command, _: int) -> Iterator[Sample]:
+    """`window` idle sessions; the KB of memory that the process grows by for each."""
+    with HttpServerProcess(command, _environment(row, name)) as server:
+        server.open_sessions(row.warm_up)
+        before = server.memory()
+        server.open_sessions(row.window)
+        yield Sample((server.memory() - before) / row.window / 1024, 0)
+
+
+_HOW: Final[Mapping[str, Callable[[Row, str, Command, int], Iterator[Sample]]]] = {
+    "stdio": _over_stdio,
+    "client": _as_client,
+    "http": _over_http,
+    "subscribers": _telling,
+    "sessions": _holding,
+}

@@ -1,0 +1,50 @@
+"""What may be sent, by either side, in one state of a conversation. Conversations in the same state share tables."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from trunkline.config import Settings
+from trunkline.protocol import lifecycle
+from trunkline.protocol.capabilities import Capabilities, declared
+from trunkline.protocol.lifecycle import Phase
+from trunkline.protocol.methods import METHODS, Method, Side, known
+from trunkline.protocol.revisions import Revision
+
+__all__ = ["Receivable", "Sendable", "needed", "tables"]
+
+Receivable = Mapping[str, Method]
+"""What the peer may send."""
+Sendable = Mapping[str, tuple[Method, float | None]]
+"""What we may send, and how long an answer may take."""
+
+_NEEDS: Final = frozenset(row.needs for row in METHODS if row.needs is not None)
+_KEPT: Final = 512  # states; a peer that invents capabilities finds no others in them than those that methods need
+
+
+def needed(capabilities: Capabilities) -> frozenset[str]:
+    """The capabilities, among those that some method needs, that are on."""
+    return frozenset(path for path in _NEEDS if declared(capabilities, path))
+
+
+@lru_cache(_KEPT)
+def tables(
+    side: Side, phase: Phase, revision: Revision, *, ours: frozenset[str], theirs: frozenset[str], settings: Settings
+) -> tuple[Receivable, Sendable]:
+    """What may come and what may go, where each side has these capabilities."""
+
+    def may_come(row: Method) -> bool:
+        if not lifecycle.allows(phase, row.received):
+            return False
+        if row.needs is None or (side is Side.CLIENT and not row.request):
+            return True  # a client hears what servers tell it, declared or not: it does no harm
+        return row.needs in (ours if row.request else theirs)
+
+    def may_go(row: Method) -> bool:
+        if not lifecycle.allows(phase, row.sent):
+            return False
+        return row.needs is None or row.needs in (theirs if row.request else ours)
+
+    receivable = {row.name: row for row in known(revision, side) if may_come(row)}
+    sendable = {row.name: (row, row.wait.seconds(settings)) for row in known(revision, side.other) if may_go(row)}
+    return receivable, sendable

@@ -1,0 +1,167 @@
+"""Sessions that are opened and never used again cost memory only until their time is up."""
+
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+SCRIPT = """
+import asyncio, gc, os, sys
+from trunkline import Server, Settings
+
+class Clock:
+    ahead = 0.0
+    def now(self):
+        return asyncio.get_running_loop().time() + self.ahead
+    def call_at(self, when, action):
+        return asyncio.get_running_loop().call_at(when - self.ahead, action)
+
+clock = Clock()
+settings = Settings(session_ttl=60.0, session_sweep=0.05, max_sessions=30_000)
+server = Server("memory", settings=settings, clock=clock)
+
+@server.tool
+async def skip(seconds: float) -> str:
+    "Let time pass."
+    clock.ahead += seconds
+    return "ok"
+
+@server.tool
+async def state() -> dict[str, int]:
+    "What the process holds."
+    gc.collect()
+    with open("/proc/self/statm") as figures:
+        memory = int(figures.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "sessions": len(server.connections),
+        "tasks": len(asyncio.all_tasks()),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "blocks": sys.getallocatedblocks(),
+        "memory": memory,
+    }
+
+server.run("http", port=int(sys.argv[1]))
+"""
+TTL = 61.0
+SESSIONS = 20_000
+UNSTEADY = {"blocks": 0, "memory": 0}
+"""`blocks` are those in use, which a leak would show in. `memory` is what the system gives: Python gives it back by the
+megabyte, so that one object that lives on holds it, and how much that is differs from one round to the next."""
+BLOCK = 200  # requests that are sent at once
+INITIALIZE = {
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}},
+}
+LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
+SESSION = re.compile(rb"\r\nmcp-session-id: ([^\r]+)\r\n")
+
+
+class Line:
+    """One connection. Requests are sent in blocks, without waiting for each answer."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._file = self._socket.makefile("rb")
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def post(self, requests: Sequence[tuple[dict, str]]) -> list[tuple[bytes, bytes]]:
+        """Heads and bodies of the answers to messages, each sent in a session or in none."""
+        self._socket.sendall(b"".join(self._request(message, session) for message, session in requests))
+        return [self._answer() for _ in requests]
+
+    def _request(self, message: dict, session: str) -> bytes:
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        named = f"Mcp-Session-Id: {session}\r\n" if session else ""
+        head = (
+            f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{named}"
+            f"Accept: application/json, text/event-stream\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
+
+    def _answer(self) -> tuple[bytes, bytes]:
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            line = self._file.readline()
+            assert line, "the server hung up"
+            head += line
+        length = LENGTH.search(head)
+        assert length is not None
+        return head, self._file.read(int(length[1]))
+
+    def open_sessions(self, count: int) -> list[str]:
+        answers = self.post([({"id": 1, **INITIALIZE}, "")] * count)
+        found = [SESSION.search(head) for head, _ in answers]
+        assert all(found), answers[0]
+        return [match[1].decode() for match in found if match]
+
+    def call(self, session: str, tool: str, arguments: dict) -> dict:
+        message = {"id": 2, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
+        [(_, body)] = self.post([(message, session)])
+        return json.loads(body)["result"]["structuredContent"]
+
+
+@contextlib.contextmanager
+def line_to(port: int) -> Iterator[Line]:
+    line = Line(port)
+    try:
+        yield line
+    finally:
+        line.close()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        port = place.getsockname()[1]
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(port)], stderr=subprocess.PIPE, text=True)
+    try:
+        assert "listens at" in process.stderr.readline()
+        yield port
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def open_and_abandon(port: int, count: int) -> None:
+    with line_to(port) as line:
+        opened = [session for _ in range(count // BLOCK) for session in line.open_sessions(BLOCK)]
+        assert len(set(opened)) == count
+        (last,) = line.open_sessions(1)
+        assert line.call(last, "state", {})["sessions"] >= count  # all of them at once
+        line.call(last, "skip", {"seconds": TTL})
+
+
+def settled(port: int) -> dict:
+    """What is left once every session but the one that asks has gone."""
+    until = time.monotonic() + 20
+    with line_to(port) as line:
+        (asking,) = line.open_sessions(1)
+        while (state := line.call(asking, "state", {}))["sessions"] != 1:
+            assert time.monotonic() < until, state
+    return state
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
+def test_sessions_that_are_abandoned_leave_nothing_behind(port: int) -> None:
+    open_and_abandon(port, BLOCK)  # what is made once is made now
+    before = settled(port)
+
+    after = []
+    for _ in range(3):
+        open_and_abandon(port, SESSIONS)
+        after.append(settled(port))
+
+    for state in after:
+        assert {**state, **UNSTEADY} == {**before, **UNSTEADY}
+    assert after[2]["blocks"] <= 1.05 * after[0]["blocks"]
+    assert after[2]["memory"] <= 1.25 * after[0]["memory"]  # what Python frees it keeps in part, see UNSTEADY

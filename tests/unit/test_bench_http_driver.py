@@ -1,0 +1,69 @@
+"""The benchmark's HTTP driver prints no figure for a server that answers wrongly."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from bench.driver import BenchError, Question, WrongAnswer
+from bench.http_driver import HttpServerProcess, message_of
+
+BARE = [sys.executable, str(Path(__file__).parents[2] / "bench" / "peers" / "bare_http.py")]
+SERVER = [sys.executable, str(Path(__file__).parents[2] / "bench" / "server.py")]
+
+
+def echo(expected: str) -> Question:
+    return Question(
+        "tools/call",
+        lambda n: {"name": "echo", "arguments": {"text": f"hello {n}"}},
+        lambda n, result: result["content"][0]["text"] == expected.format(n=n),
+    )
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_a_server_that_answers_rightly_is_measured(window: int) -> None:
+    with HttpServerProcess(BARE) as server:
+        sample = server.ask(echo("hello {n}"), count=20, window=window)
+
+    assert sample.cost > 0
+    assert sample.answer_bytes > len("hello 20")
+
+
+def test_a_wrong_answer_is_noticed() -> None:
+    with HttpServerProcess(BARE) as server, pytest.raises(WrongAnswer, match="hello"):
+        server.ask(echo("good bye {n}"), count=5, window=2)
+
+
+def test_a_server_that_does_not_start_is_reported_with_its_last_words() -> None:
+    with (
+        pytest.raises(BenchError, match="out of order"),
+        HttpServerProcess([sys.executable, "-c", "raise SystemExit('out of order')"]),
+    ):
+        pass
+
+
+def test_subscribers_are_told_and_sessions_are_counted() -> None:
+    touch = Question(
+        "tools/call",
+        lambda _: {"name": "touch", "arguments": {"text": "bench://static"}},
+        lambda _, result: result["content"][0]["text"] == "ok",
+    )
+    with HttpServerProcess(SERVER) as server:
+        server.subscribe(3)
+        told = server.tell(touch, 2)
+        server.open_sessions(5)
+
+        assert told.cost > 0
+        assert server.memory() > 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 8\r\n\r\n{"id":1}',
+        b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n3\r\n{"i\r\n5\r\nd":1}\r\n0\r\n\r\n',
+        b'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 40\r\n\r\nid: 1\ndata:\n\nevent: message\ndata: {"id":1}\n\n',
+    ],
+    ids=["plain", "chunked", "events"],
+)
+def test_the_message_is_found_in_every_kind_of_answer(answer: bytes) -> None:
+    assert message_of(answer) == b'{"id":1}\n'
