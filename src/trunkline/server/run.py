@@ -64,6 +64,8 @@ async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> N
 async def listener(server: "Server", address: str, tls: "SSLContext | None", clock: Clock) -> Listener:
     """Has a server wait for clients at an address. A transport is given the guard alone, to hand its peers to."""
     where = parse(address)
+    if where.scheme in {"ws", "wss"}:
+        raise ConfigError(f"{address} is no place to listen at: a WebSocket is served by http:// and https://, too")
     if (tls is not None) is not (where.scheme in {"tls", "https"}):
         raise ConfigError(f"{address} and tls= do not fit: tls:// and https:// need a context, and nothing else does")
     if where.scheme == "unix":

@@ -5,10 +5,11 @@ has a lifespan lets it end the application, whoever has none may call `aclose`. 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final
 
 from trunkline.clock import Timer
+from trunkline.errors import MisuseError
 from trunkline.transports.guard import Guard
 from trunkline.transports.http.farewell import on_farewell
 from trunkline.transports.http.forwarded import Proxies
@@ -169,8 +170,7 @@ class House:
         elif scope["method"] == "OPTIONS":
             await visit.respond(204, b"", *_PREFLIGHT)
         else:
-            if self._identify is not None:
-                visit.principal = self._identify(scope)
+            visit.principal = self._principal(scope)
             await handle(visit)
 
     async def called(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -181,8 +181,16 @@ class House:
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": (refused or "there is nothing here")[:120]})
             return
-        principal = None if self._identify is None else self._identify(scope)
-        await self.websocket.handle(scope, receive, send, principal)
+        await self.websocket.handle(scope, receive, send, self._principal(scope))
+
+    def _principal(self, scope: Scope) -> Any:
+        """Who is known to have sent a request. What cannot be told from others cannot own anything."""
+        if self._identify is None:
+            return None
+        principal = self._identify(scope)
+        if not isinstance(principal, Hashable):
+            raise MisuseError(f"identify must give something hashable, such as a name, not {type(principal).__name__}")
+        return principal
 
     def shut(self) -> None:
         """Lets nobody new in."""
@@ -193,6 +201,7 @@ class House:
         self.shut()
         self.streamable.release()
         self.legacy.release()
+        self.websocket.close("the server is about to stop")
 
     def close_later(self) -> None:
         """Ends what is left once `drain_timeout` is over."""

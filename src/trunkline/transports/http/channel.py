@@ -74,8 +74,10 @@ class Exchange:
         return self.stream
 
     def close_stream(self) -> None:
-        """Lets the peer go, who comes back for the rest of the stream. Nothing is lost by that."""
-        self.open_stream().release()
+        """Lets the peer go, who comes back for the rest of the stream. Nothing is lost by that; where nobody can come
+        back, nobody is let go."""
+        if self._channel.lasting:
+            self.open_stream().release()
 
     def give_up(self, ident: RequestId) -> None:
         """That request was cancelled; when all are, there will be no answer."""
@@ -139,6 +141,11 @@ class HttpChannel:
     def info(self) -> ChannelInfo:
         """What kind of line this is."""
         return self._info
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is a session, to which a peer can come back."""
+        return self._info.revision is None
 
     @property
     def closed(self) -> bool:

@@ -13,6 +13,7 @@ from trunkline.wire.messages import Incoming
 
 __all__ = ["Reading"]
 
+_JSON: Final = b"application/json"
 _CLOSE: Final = (b"connection", b"close")
 
 
@@ -25,7 +26,8 @@ class Reading:
 
     async def message(self, visit: Visit) -> Incoming | None:
         """What was posted; None if there is none to be had, which the peer has been told."""
-        if not visit.headers.get(b"content-type", b"").startswith(b"application/json"):
+        kind = visit.headers.get(b"content-type", b"")
+        if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
             await visit.refuse(415, "the content type must be application/json", kind="unsupported_media_type")
             return None
         length = visit.headers.get(b"content-length", b"0")

@@ -1,13 +1,15 @@
 """A handler may let the client go while it works; never one that would not find its way back."""
 
+from typing import Any
+
 import pytest
 from tests.unit.transports.http.asgi import call, hosted
 
-from trunkline import Context, Server
+from trunkline import Context, Server, Settings
 
 
-def rambler() -> Server:
-    server = Server("rambler")
+def rambler(**settings: Any) -> Server:
+    server = Server("rambler", settings=Settings(**settings))
 
     @server.tool
     async def ramble(ctx: Context) -> str:
@@ -35,3 +37,9 @@ async def test_w06_a_client_that_is_let_go_before_anything_was_said_finds_everyt
         assert (answer.ended, position.data) == (True, b"")
         again = await host.ask("GET", last_event_id=position.id, **headers)
         assert (await again.message())["result"]["structuredContent"] == {"result": "done"}
+
+
+async def test_without_a_session_nobody_is_let_go() -> None:
+    async with hosted(rambler(http_sessions=False)) as host:
+        answer = await host.ask("POST", call("ramble"), mcp_protocol_version="2025-11-25")
+    assert answer.json["result"]["structuredContent"] == {"result": "done"}

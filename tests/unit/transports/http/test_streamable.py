@@ -7,6 +7,7 @@ import pytest
 from tests.unit.transports.http.asgi import Host, call, hosted, request
 
 from trunkline import Context, Server, Settings
+from trunkline.errors import MisuseError
 from trunkline.testing import ManualClock
 from trunkline.transports.door import IP, Door
 
@@ -488,3 +489,27 @@ async def test_a_lifespan_that_fails_says_so() -> None:
 async def test_other_scopes_are_not_served() -> None:
     with pytest.raises(NotImplementedError):
         await Host(Scene().server).app({"type": "telegraph"}, None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken"),
+    [
+        ("application/json", True),
+        ("Application/JSON; charset=utf-8", True),
+        ("application/jsonx", False),
+        ("text/plain; application/json", False),
+    ],
+)
+async def test_what_is_posted_must_be_json(kind: str, taken: bool) -> None:
+    async with hosted(Scene().server) as host:
+        ident = await host.session()
+        answer = await host.ask("POST", request("ping"), mcp_session_id=ident, content_type=kind)
+    assert answer.status == (200 if taken else 415)
+
+
+async def test_a_principal_has_to_be_something_that_can_be_told_from_others() -> None:
+    async with hosted(Scene().server) as host:
+        host.principal = {"name": "somebody"}
+        with pytest.raises(MisuseError, match="identify must give something hashable, such as a name, not dict"):
+            await host.session()
+        host.principal = None
