@@ -4,7 +4,7 @@ A peer that connects has to send the headers of a request within a time, and no 
 that does not read what it is sent is cut off after a while. Everything else is uvicorn's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final
 
 from uvicorn.config import Config
@@ -111,6 +111,7 @@ class HttpConnection(HttpToolsProtocol):
         self._header_bytes = 0  # of a request whose headers are not complete
         self._extensions: dict[str, Any] = {ANSWER: self.answer, MORE: self.more}
         self._answering: RequestResponseCycle | None = None
+        self._unstarted: tuple[RequestResponseCycle, Any] | None = None  # a request whose body is being read
         self._aside_bytes = 0  # since the last piece of a body: what is between the pieces, and trailers
 
     def connection_made(self, transport: Any) -> None:
@@ -127,6 +128,9 @@ class HttpConnection(HttpToolsProtocol):
         """Takes what was read."""
         self._aside_bytes += len(data)
         super().data_received(data)
+        if self._unstarted is not None:  # the rest of the body is still to come
+            unstarted, self._unstarted = self._unstarted, None
+            super()._start_asgi_task(*unstarted)
         if self._header_bytes:
             self._header_bytes += len(data)
             if self._header_bytes > self._all.most_header_bytes:
@@ -139,10 +143,30 @@ class HttpConnection(HttpToolsProtocol):
             self._all.starts_speaking(self)  # what it says belongs to no request: one has to begin soon
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Has a request answered, which may be done in one call."""
+        """Has a request answered, once all of it is there if that is soon, and then perhaps in one call."""
         self._answering = cycle
         cycle.scope["extensions"] = self._extensions
-        super()._start_asgi_task(cycle, app)
+        if self._header_bytes:  # its headers have just been read, and its body may be here, too
+            self._unstarted = (cycle, app)
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def on_message_complete(self) -> None:
+        """All of a request is there."""
+        super().on_message_complete()
+        unstarted, self._unstarted = self._unstarted, None
+        if unstarted is not None:
+            self._run(unstarted[0].run_asgi(unstarted[1]))
+
+    def _run(self, work: "Coroutine[Any, Any, None]") -> None:
+        """Answers at once, as most requests can be. What has to wait for something goes on as a task."""
+        try:
+            waiting = work.send(None)
+        except StopIteration:
+            return
+        task = self.loop.create_task(_resumed(work, waiting))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         """Answers the request at hand in one write, which wakes the peer once; False if that is not the way now."""
@@ -190,7 +214,10 @@ class HttpConnection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or a trailer: those would pass for headers that nobody on the way has seen, and are dropped."""
         if self._header_bytes:
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect":
+                self.expect_100_continue = value.lower() == b"100-continue"
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The headers of a request are there."""
@@ -201,9 +228,10 @@ class HttpConnection(HttpToolsProtocol):
         if upgrade and not self._should_upgrade() and self._has_body():
             self._refuse(_UNREADABLE)  # the parser would take its body for the next request
             raise _Refused
-        self._header_bytes = self._aside_bytes = 0
+        self._aside_bytes = 0
         self._all.has_spoken(self)
         super().on_headers_complete()
+        self._header_bytes = 0
 
     def _headers_too_long(self) -> bool:
         """The same for headers that came in one read, beside other things."""
@@ -258,3 +286,33 @@ class HttpConnection(HttpToolsProtocol):
         """The line is gone."""
         self._all.left(self)
         super().connection_lost(exc)
+
+
+async def _resumed(work: "Coroutine[Any, Any, None]", waiting: Any) -> None:
+    """Goes on with something that has begun to wait."""
+    await _Begun(work, waiting)
+
+
+class _Begun:
+    """Something that has begun to wait, for whoever awaits it."""
+
+    __slots__ = ("_waiting", "_work")
+
+    def __init__(self, work: "Coroutine[Any, Any, None]", waiting: Any) -> None:
+        self._work = work
+        self._waiting = waiting
+
+    def __await__(self) -> "Generator[Any, Any, None]":
+        waiting = self._waiting
+        while True:
+            try:
+                value = yield waiting
+            except BaseException as error:  # noqa: BLE001 - it is meant for the work
+                step: Callable[[Any], Any] = self._work.throw
+                value = error
+            else:
+                step = self._work.send
+            try:
+                waiting = step(value)
+            except StopIteration:
+                return
