@@ -23,7 +23,7 @@ class Clock:
         return asyncio.get_running_loop().call_at(when - self.ahead, action)
 
 clock = Clock()
-settings = Settings(session_ttl=60.0, session_sweep=0.05, max_sessions=30_000)
+settings = Settings(session_ttl=1000.0, session_sweep=0.5, max_sessions=30_000)
 server = Server("memory", settings=settings, clock=clock)
 
 @server.tool
@@ -48,7 +48,7 @@ async def state() -> dict[str, int]:
 
 server.run("http", port=int(sys.argv[1]))
 """
-TTL = 61.0
+TTL = 1001.0
 SESSIONS = 20_000
 UNSTEADY = {"blocks": 0, "memory": 0}
 """`blocks` are those in use, which a leak would show in. `memory` is what the system gives: Python gives it back by the

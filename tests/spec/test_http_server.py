@@ -62,14 +62,16 @@ def in_fastapi(app: App) -> App:
 
 
 def in_litestar(app: App) -> App:
-    return Litestar(route_handlers=[asgi("/tools", is_mount=True, copy_scope=True)(app)], openapi_config=None)
+    return Litestar(route_handlers=[asgi("/tools", is_mount=True, copy_scope=True)(app)], openapi_config=None, logging_config=None)
 
 
 def in_django(app: App) -> App:
     from django.core.asgi import get_asgi_application
 
     if not django_settings.configured:
-        django_settings.configure(ROOT_URLCONF=__name__, SECRET_KEY="only-here", ALLOWED_HOSTS=["*"])
+        django_settings.configure(
+            ROOT_URLCONF=__name__, SECRET_KEY="only-here", ALLOWED_HOSTS=["*"], LOGGING_CONFIG=None
+        )
     pages = get_asgi_application()
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
