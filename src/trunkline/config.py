@@ -96,6 +96,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     state_keys: tuple[str, ...] = ()  # random texts of 32 bytes or more: the first seals, all open; or one is made up
 
     # How a client keeps its line.
+    probe_timeout: float | None = 5.0  # for a server to say which era it speaks; who says nothing is taken for older
     auto_reconnect: bool = True
     max_retries: int | None = None  # attempts in a row to reach a server again; None: as often as it takes
     backoff_first: float = 1.0  # before the second attempt, twice as long before each further one; the first is at once

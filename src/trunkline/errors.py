@@ -24,6 +24,7 @@
     ├── PeerError                the peer told us: its code, message and data
     │   ├── ToolFailed               a tool that was called says that it failed
     │   └── BadAnswer                an answer that breaks its method's type, or its tool's schema
+    ├── InputFailed              the peer needs to know something first, and we cannot tell
     ├── MisuseError              our caller got it wrong
     │   └── RegistrationError, DuplicateEntry, NotRegistered, TemplateError, ConfigError
     ├── TransportError           the line broke
@@ -44,7 +45,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "BadAnswer", "CapabilityNotSupported", "CompletionNotFound", "ConfigError", "ConnectionClosed", "ConnectionTimeout",
-    "CursorExpired", "Degraded", "DuplicateEntry", "HandshakeFailed", "HeaderMismatch", "InternalError",
+    "CursorExpired", "Degraded", "DuplicateEntry", "HandshakeFailed", "HeaderMismatch", "InputFailed", "InternalError",
     "InvalidArguments", "InvalidCursor", "InvalidPageSize", "InvalidParams", "InvalidRequest", "InvalidUri",
     "MessageTooLarge", "MethodNotFound", "MissingCapability", "MisuseError", "NotRegistered", "OutcomeUnknown",
     "PageSizeTooLarge", "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal", "RegistrationError",
@@ -360,14 +361,11 @@ class Refusal(ProtocolError):
         self.refusal_code = code
 
 
-# --- a tool failed -----------------------------------------------------------------------------
+# --- a tool failed, or the peer told us --------------------------------------------------------
 
 
 class ToolError(TrunklineError):
     """Raise this in a tool to tell the model what went wrong: its text is passed on as it stands."""
-
-
-# --- the peer told us --------------------------------------------------------------------------
 
 
 class PeerError(TrunklineError):
@@ -388,6 +386,10 @@ class ToolFailed(PeerError):
         self.args = (self.message,)  # there is no code to show
         self.tool = name
         self.result = result
+
+
+class InputFailed(TrunklineError):
+    """The peer needs something before it can answer, and that is not to be had here."""
 
 
 class BadAnswer(PeerError):

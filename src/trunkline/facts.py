@@ -67,7 +67,7 @@ class CallEnded(Fact, frozen=True, kw_only=True):
 
     request: int | str
     method: str
-    outcome: str  # "ok", "error", "failed" (a tool's), "cancelled", "timeout", "closed"
+    outcome: str  # "ok", "error", "failed" (a tool's), "input_required", "cancelled", "timeout", "closed"
     code: int | None
     seconds: float
 

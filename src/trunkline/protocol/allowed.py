@@ -6,7 +6,7 @@ from typing import Final
 
 from trunkline.config import Settings
 from trunkline.protocol import lifecycle
-from trunkline.protocol.capabilities import Capabilities, declared
+from trunkline.protocol.capabilities import Capabilities, declared, nameable
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.methods import METHODS, Method, Side, known
 from trunkline.protocol.revisions import Revision
@@ -43,7 +43,9 @@ def tables(
     def may_go(row: Method) -> bool:
         if not lifecycle.allows(phase, row.sent):
             return False
-        return row.needs is None or row.needs in (theirs if row.request else ours)
+        if row.needs is None or (row.request and not nameable(row.needs, revision)):
+            return True
+        return row.needs in (theirs if row.request else ours)
 
     receivable = {row.name: row for row in known(revision, side) if may_come(row)}
     sendable = {row.name: (row, row.wait.seconds(settings)) for row in known(revision, side.other) if may_go(row)}

@@ -23,7 +23,7 @@ from trunkline.protocol.types import (
     ServerCapabilities,
 )
 
-__all__ = ["Capabilities", "Negotiated", "agree", "declared", "without_newer"]
+__all__ = ["Capabilities", "Negotiated", "agree", "declared", "nameable", "without_newer"]
 
 Capabilities = Mapping[str, Any]
 
@@ -64,6 +64,12 @@ def declared(capabilities: Capabilities, path: str) -> bool:
         if value is None or value is False:
             return False
     return True
+
+
+def nameable(path: str, revision: Revision) -> bool:
+    """Whether a revision has a name for a capability. What has none cannot be declared, and goes without saying."""
+    window = _WINDOWS.get(path.split(".", 1)[0])
+    return window is None or window.covers(revision)
 
 
 def agree(offered: Capabilities, theirs: Capabilities) -> Negotiated:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from trunkline.protocol.envelope import Envelope
 from trunkline.protocol.meta import ProgressToken
 from trunkline.protocol.methods import Method
 from trunkline.wire.messages import RequestId
@@ -67,6 +68,11 @@ class Running(Tracked):
     cancelled: bool = False  # by the peer: nothing more may be sent about it
     work: Any = None  # what the driver needs to stop it
     origin: Any = None  # what came with the request, and where its answer goes
+    envelope: Envelope | None = None  # of a request that stands for itself
+    natural: bool = False  # its result goes without the object that older revisions need around it
+    hint: Any = None  # how long its result may be kept
+    round: Any = None  # what was asked and answered before, for a handler that is run again
+    once: Any = None  # what it has done that must not be done twice
 
     def advance(self, progress: float, now: float) -> bool:
         """Notes a report of progress; False if it may not be sent: it must grow, and end with the request."""

@@ -37,9 +37,9 @@ class Signal(Enum):
 
     CONNECT = auto()  # a line is opened or accepted
     RECV_INITIALIZE = auto()
-    SEND_INITIALIZE = auto()
+    SEND_INITIALIZE = auto()  # or whatever a client begins with instead
     RECV_INITIALIZED = auto()
-    SEND_INITIALIZED = auto()
+    SEND_INITIALIZED = auto()  # or know that there is no need to
     RECV_PING = auto()
     SEND_PING = auto()
     RECV_CALL = auto()  # any other request

@@ -17,6 +17,7 @@ __all__ = [
     "RELATED_TASK",
     "SERVER_INFO",
     "SUBSCRIPTION_ID",
+    "TRACE",
     "ProgressToken",
     "progress_token",
 ]
@@ -32,6 +33,7 @@ LOG_LEVEL: Final = _OFFICIAL + "logLevel"
 SUBSCRIPTION_ID: Final = _OFFICIAL + "subscriptionId"
 SERVER_INFO: Final = _OFFICIAL + "serverInfo"
 RELATED_TASK: Final = _OFFICIAL + "related-task"
+TRACE: Final = ("traceparent", "tracestate", "baggage")  # W3C trace context
 REFUSAL: Final = "trunkline/refusal"  # our own keys carry our own prefix
 
 

@@ -101,7 +101,7 @@ _SIGNALS: Final = {
 }
 
 SERVER, CLIENT, EITHER = Side.SERVER, Side.CLIENT, Side.EITHER
-V2025_06_18, V2025_11_25 = Revision.V2025_06_18, Revision.V2025_11_25
+V2025_06_18, V2025_11_25, V2026_07_28 = Revision.V2025_06_18, Revision.V2025_11_25, Revision.V2026_07_28
 _LAST: Final = V2025_11_25  # of the handshake era
 
 METHODS: Final = (
@@ -110,6 +110,7 @@ METHODS: Final = (
     Method("ping", EITHER, t.Empty, t.Empty, wait=Wait.QUICK, until=_LAST),
     Method("notifications/cancelled", EITHER, t.CancelledParams),
     Method("notifications/progress", EITHER, t.ProgressParams),
+    Method("server/discover", SERVER, t.Empty, t.DiscoverResult, wait=Wait.QUICK, since=V2026_07_28),
     # tools
     Method("tools/list", SERVER, t.PaginatedParams, t.ListToolsResult, "tools", Wait.QUICK),
     Method("tools/call", SERVER, t.CallToolParams, t.CallToolResult, "tools", fails_as_result=True),
@@ -127,6 +128,9 @@ METHODS: Final = (
     Method("prompts/list", SERVER, t.PaginatedParams, t.ListPromptsResult, "prompts", Wait.QUICK),
     Method("prompts/get", SERVER, t.GetPromptParams, t.GetPromptResult, "prompts"),
     Method("notifications/prompts/list_changed", CLIENT, t.Empty, needs="prompts.listChanged"),
+    # what a client wants to hear of
+    Method("subscriptions/listen", SERVER, t.ListenParams, t.Empty, wait=Wait.ENDLESS, since=V2026_07_28),
+    Method("notifications/subscriptions/acknowledged", CLIENT, t.SubscriptionsAcknowledgedParams, since=V2026_07_28),
     # completion and logging
     Method("completion/complete", SERVER, t.CompleteParams, t.CompleteResult, "completions"),
     Method("logging/setLevel", SERVER, t.SetLevelParams, t.Empty, "logging", until=_LAST),

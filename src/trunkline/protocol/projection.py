@@ -45,6 +45,8 @@ WINDOWS: Final[Mapping[type[Struct], Mapping[str, Window]]] = {
     # a row holds for derived types too, unless they have their own
     t.Item: {"meta": FROM_2025_06},
     t.TaskAugmentedParams: {"task": ONLY_2025_11},
+    t.CallToolParams: {"task": ONLY_2025_11},
+    t.AskableParams: {"input_responses": FROM_2026_07, "request_state": FROM_2026_07},
     # content
     t.Annotations: {"last_modified": FROM_2025_06},
     t.ResourceLink: {"icons": FROM_2025_11},

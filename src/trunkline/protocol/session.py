@@ -13,18 +13,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from trunkline.config import Settings
-from trunkline.errors import (
-    CapabilityNotSupported,
-    InvalidParams,
-    InvalidRequest,
-    MessageTooLarge,
-    MethodNotFound,
-    ParseError,
-    ProtocolError,
-    Refusal,
-    RequestIdConflict,
-    WrongPhase,
-)
+from trunkline.errors import CapabilityNotSupported, InvalidRequest, MethodNotFound, ProtocolError, RequestIdConflict
 from trunkline.protocol import lifecycle
 from trunkline.protocol.allowed import Receivable, Sendable, needed, tables
 from trunkline.protocol.capabilities import Capabilities, Negotiated, agree, declared, without_newer
@@ -43,10 +32,20 @@ from trunkline.protocol.events import (
 from trunkline.protocol.inflight import Awaited, Running, Timetable, Tracked
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.meta import PROGRESS_TOKEN
-from trunkline.protocol.methods import ALIASES, Method, Side, find
+from trunkline.protocol.methods import ALIASES, Method, Side, Wait, find
 from trunkline.protocol.projection import project
+from trunkline.protocol.refusals import unavailable, unreadable, why_not_sent, why_not_taken
 from trunkline.protocol.revisions import HANDSHAKE, NEWEST, Revision, negotiate
-from trunkline.protocol.types import CancelledParams, Implementation, InitializeParams, InitializeResult, ProgressParams
+from trunkline.protocol.stamping import DISCOVER, PROBE, Stamp, introduced
+from trunkline.protocol.stateless import CACHED, CacheHint, Stateless
+from trunkline.protocol.types import (
+    CancelledParams,
+    DiscoverResult,
+    Implementation,
+    InitializeParams,
+    InitializeResult,
+    ProgressParams,
+)
 from trunkline.wire.codec import DecodeError, decoder
 from trunkline.wire.messages import (
     ErrorObject,
@@ -61,36 +60,20 @@ from trunkline.wire.messages import (
 
 __all__ = ["Session"]
 
+_CANCELLED: Final = find("notifications/cancelled")
 _NOTHING: Final[frozenset[str]] = frozenset()
-_PARSE_ERROR: Final = -32700
-_INVALID_PARAMS: Final = -32602
 _read_cancelled: Final = decoder(CancelledParams)
 _read_progress: Final = decoder(ProgressParams)
 
 
 class Session:
-    """One conversation of the handshake era. There may be thousands that do nothing, so it is kept small."""
+    """One conversation: of the handshake era, with requests of the modern one beside it where those are taken; or of
+    the modern era alone. There may be thousands that do nothing, so it is kept small."""
 
     __slots__ = (
-        "_again",
-        "_awaited",
-        "_open",
-        "_plain",
-        "_running",
-        "_sendable",
-        "_timetable",
-        "failure",
-        "info",
-        "instructions",
-        "last_id",
-        "negotiated",
-        "offered",
-        "peer",
-        "phase",
-        "revision",
-        "revisions",
-        "settings",
-        "side",
+        *("_again", "_awaited", "_open", "_plain", "_running", "_sendable", "_timetable", "failure", "info"),
+        *("instructions", "last_id", "negotiated", "offered", "peer", "phase", "revision", "revisions", "settings"),
+        *("side", "stamp", "stateless"),
     )
 
     def __init__(
@@ -103,9 +86,13 @@ class Session:
         revisions: Iterable[Revision] = HANDSHAKE,
         settings: Settings | None = None,
         phase: Phase = Phase.NEW,
+        stateless: Stateless | None = None,
     ) -> None:
+        """`stateless` answers requests of the modern era, where they are taken, beside those of the handshake."""
         self.side = side
         self.info = info
+        self.stateless = stateless
+        self.stamp: Stamp | None = None  # what goes on our requests, where the server speaks the modern era
         self.instructions = instructions
         self.revisions = revisions if isinstance(revisions, tuple) else tuple(revisions)
         self.settings = settings or Settings()
@@ -211,11 +198,32 @@ class Session:
         self.step(Signal.SEND_INITIALIZED)
         return Notification("notifications/initialized")
 
+    def probe(self, now: float, timeout: float | None, waiter: Any) -> tuple[Awaited, Request]:
+        """A question whether the server speaks the modern era, before anything else is said."""
+        stamp = Stamp(self.info, self.offered, Revision.V2026_07_28)
+        awaited = Awaited(PROBE, DISCOVER, now, waiter=waiter)
+        awaited.limit(now, timeout, None)
+        self._awaited[PROBE] = awaited
+        self.timetable.watch(awaited)
+        return awaited, Request(PROBE, DISCOVER.name, stamp.put_on(UNSET))
+
+    def discovered(self, result: DiscoverResult) -> None:
+        """Takes a server's answer to that: from now on every request stands for itself."""
+        self.revision = Revision.V2026_07_28
+        self.negotiated = Negotiated(result.capabilities, without_newer(self.offered, self.revision))
+        self.peer = introduced(result.meta)
+        self.stamp = Stamp(self.info, self.offered, self.revision)
+        self.step(Signal.SEND_INITIALIZED)
+
     # --- receiving -----------------------------------------------------------------------------
 
-    def receive(self, message: Message | Malformed, now: float) -> Event:
-        """What a message means."""
+    def receive(self, message: Message | Malformed, now: float, headers: Mapping[str, str] | None = None) -> Event:
+        """What a message means. `headers` came with it, where a transport has some."""
         if isinstance(message, Request):
+            if self.stateless is not None and self.stateless.concerns(message, headers):
+                event = self._receive_modern(message, now, self.stateless, headers)
+                if event is not None:
+                    return event
             row = self._open.get(message.method)
             ident = message.id
             if row is None or row.result is None or ident in self._running:
@@ -225,6 +233,23 @@ class Session:
         if isinstance(message, Response):
             return self._receive_answer(message.id, message.result, None)
         return self._receive_other(message, now)
+
+    def _receive_modern(
+        self, message: Request, now: float, stateless: Stateless, headers: Mapping[str, str] | None
+    ) -> Event | None:
+        """What a request with an envelope means; None if it has none after all."""
+        try:
+            admitted = stateless.admit(message, headers)
+            if admitted is None:
+                return None
+            if message.id in self._running:
+                raise RequestIdConflict(message.id)
+            if self.phase in {Phase.PAUSED, Phase.DRAINING, Phase.CLOSED}:
+                raise unavailable(message.method, self.phase)
+        except ProtocolError as error:
+            return Refused(ErrorResponse(message.id, error_object(error, Revision.V2026_07_28)))
+        call = self._running[message.id] = Running(message.id, admitted[0], now, envelope=admitted[1])
+        return CallReceived(call, message.params)
 
     def _receive_other(self, message: Notification | ErrorResponse | Malformed, now: float) -> Event:
         match message:
@@ -238,32 +263,15 @@ class Session:
                 assert_never(message)
 
     def _refuse_call(self, message: Request, row: Method | None) -> Refused:
-        return Refused(self._error(message.id, self._why_not(message, row)))
-
-    def _why_not(self, message: Request, row: Method | None) -> ProtocolError:
-        """Phase first, then the method, then its capability (the order of the founding documents)."""
-        name, phase = message.method, self.phase.name.lower()
-        if row is not None and row.request:
-            return RequestIdConflict(message.id)
-        known_row = find(name)
-        signal = known_row.received if known_row else Signal.RECV_CALL
-        if not self.allows(signal):
-            if signal is Signal.RECV_INITIALIZE and self.revision is not None:
-                return WrongPhase(name, phase, kind="already_initialized")
-            if self.phase in {Phase.PAUSED, Phase.DRAINING}:
-                return Refusal(
-                    1008, f"{name} is not taken while the session is {phase}", name="temporarily_unavailable"
-                )
-            return WrongPhase(name, phase)
-        if known_row is None or not (
-            known_row.request and known_row.exists(self.spoken) and known_row.reaches(self.side)
-        ):
-            return MethodNotFound(name)
-        return CapabilityNotSupported(name, known_row.needs or "")
+        agreed = self.revision is not None
+        why = why_not_taken(message, row, phase=self.phase, spoken=self.spoken, side=self.side, agreed=agreed)
+        return Refused(self._error(message.id, why))
 
     def _receive_notice(self, message: Notification, now: float) -> Event:
         name = ALIASES.get(message.method, message.method)
         row = self._open.get(name)
+        if name == "notifications/cancelled" and self._running:
+            row = _CANCELLED  # names what is under way, whatever the era and the phase
         if row is None or row.request:
             return Ignored(
                 f"notification {message.method!r} in phase {self.phase.name.lower()}", "unknown_notification"
@@ -313,17 +321,9 @@ class Session:
 
     def complaint(self, fault: Malformed) -> ErrorResponse:
         """The answer to something that could not be read."""
-        if fault.limit is not None:
-            error: ProtocolError = MessageTooLarge(fault.limit)
-        elif fault.code == _PARSE_ERROR:
-            error = ParseError(fault.why)
-        elif fault.code == _INVALID_PARAMS:
-            error = InvalidParams(fault.why)
-        else:
-            error = InvalidRequest(fault.why)
         # An unreadable id is left out from 2025-11-25 on and null before (base protocol, "Responses").
         nameless = UNSET if self.spoken >= Revision.V2025_11_25 else None
-        return self._error(nameless if fault.id is None else fault.id, error)
+        return self._error(nameless if fault.id is None else fault.id, unreadable(fault))
 
     # --- sending -------------------------------------------------------------------------------
 
@@ -336,7 +336,16 @@ class Session:
             return None
         call.done = True
         del self._running[call.id]
-        return Response(call.id, result if self._plain or type(result) is Raw else project(result, self.spoken))
+        return self.written(call, result)
+
+    def written(self, call: Running, result: Any) -> Response:
+        """A result as the revision of its request says it."""
+        if type(result) is Raw:
+            return Response(call.id, result)
+        if call.envelope is not None and self.stateless is not None:
+            hint = call.hint or (CacheHint() if call.method.name in CACHED else None)
+            return Response(call.id, self.stateless.dressed(result, hint=hint, natural=call.natural))
+        return Response(call.id, result if self._plain else project(result, self.spoken))
 
     def fail(self, call: Running, error: ProtocolError) -> ErrorResponse | None:
         """The error that answers a request of the peer's; None if nothing may be sent any more."""
@@ -344,7 +353,11 @@ class Session:
             return None
         call.done = True
         del self._running[call.id]
-        return self._error(call.id, error)
+        return ErrorResponse(call.id, error_object(error, self.revision_of(call)))
+
+    def revision_of(self, call: Running) -> Revision:
+        """The revision that a request of the peer's is written in."""
+        return self.spoken if call.envelope is None else Revision.V2026_07_28
 
     def _error(self, ident: Any, error: ProtocolError) -> ErrorResponse:
         return ErrorResponse(ident, self.error_object(error))
@@ -372,9 +385,12 @@ class Session:
         ident = self.last_id = self.last_id + 1
         if on_progress is not None:  # our tokens are our request ids
             params = replace(params, meta={**(params.meta or {}), PROGRESS_TOKEN: ident})
+        if self.stamp is not None:
+            params = self.stamp.put_on(params)
         message = Request(ident, name, params if self._plain else project(params, self.spoken))
         awaited = Awaited(ident, row, now, waiter=waiter, on_progress=on_progress)
-        awaited.limit(now, allowed if timeout is None else timeout, self.settings.longest_call)
+        longest = None if row.wait is Wait.ENDLESS else self.settings.longest_call
+        awaited.limit(now, allowed if timeout is None else timeout, longest)
         self._awaited[ident] = awaited
         self.timetable.watch(awaited)
         if name == "initialize":
@@ -385,6 +401,12 @@ class Session:
         """A notification of ours. Raises if it may not be sent."""
         self._row(name, None)
         return Notification(name, params if self._plain or params is UNSET else project(params, self.spoken))
+
+    def tell_about(self, call: Running, name: str, params: Any) -> Notification | None:
+        """A notification about a request of the peer's that is under way; None if it may not be sent."""
+        if call.envelope is not None:
+            return None if call.done else Notification(name, project(params, Revision.V2026_07_28))
+        return self.notify(name, params) if self.may_send(name) else None
 
     def cancel(self, request: Awaited, reason: str | None = None) -> Notification | None:
         """Gives a request of ours up and says so; None if there is nothing to say any more."""
@@ -411,18 +433,10 @@ class Session:
         """The row of a method that we may send now, and its time; raises why we may not."""
         found = self._sendable.get(name)
         if found is None:
-            raise self._why_not_send(name)
+            raise why_not_sent(name, phase=self.phase, spoken=self.spoken, receiver=self.side.other)
         if needs is not None and not self.has(self.side.other, needs):
             raise CapabilityNotSupported(name, needs)
         return found
-
-    def _why_not_send(self, name: str) -> ProtocolError:
-        row = find(name)
-        if row is None or not row.exists(self.spoken) or not row.reaches(self.side.other):
-            return MethodNotFound(name)
-        if not self.allows(row.sent):
-            return WrongPhase(name, self.phase.name.lower())
-        return CapabilityNotSupported(name, row.needs or "")
 
     # --- endings -------------------------------------------------------------------------------
 

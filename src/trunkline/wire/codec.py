@@ -47,6 +47,7 @@ __all__ = [
     "encoder",
     "json_decoder",
     "text_to_raw",
+    "to_canonical",
     "to_json",
     "to_lines",
     "to_raw",
@@ -79,6 +80,9 @@ _encoder: Final = msgspec.json.Encoder()
 to_json: Final[Callable[[Any], bytes]] = _encoder.encode
 """Any value as JSON. Raises TypeError for one that has none."""
 
+
+to_canonical: Final[Callable[[Any], bytes]] = msgspec.json.Encoder(order="sorted").encode
+"""The same for equal values, whatever the order of their members."""
 
 to_lines: Final[Callable[[Sequence[Any]], bytes]] = _encoder.encode_lines
 """Values as JSON, each with the end of a line, which would have to be appended to a copy otherwise."""

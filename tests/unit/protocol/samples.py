@@ -50,6 +50,7 @@ BY_HAND: Mapping[Any, list[Any]] = {
 BY_NAME: Mapping[str, Any] = {
     "capabilities": {},  # open, so whatever is declared
     "data": "eA==",
+    "input_responses": {"k": Raw(b'{"action":"accept"}')},
     "input_schema": {"type": "object"},
     "output_schema": {"type": "object"},
 }

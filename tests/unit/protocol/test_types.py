@@ -1,4 +1,5 @@
-"""The types against the official schema of 2025-11-25, and what they promise beyond it."""
+"""The types against the official schemas, and what they promise beyond them: that of 2025-11-25, and for what only the
+modern era has, that of 2026-07-28."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, get_args
@@ -13,6 +14,7 @@ from tests.unit.protocol.samples import BEYOND_THE_SCHEMA, samples
 from trunkline.protocol import types as t
 
 DEFINITIONS: dict[str, Any] = schema("2025-11-25")["$defs"]
+MODERN_DEFINITIONS: dict[str, Any] = schema("2026-07-28")["$defs"]
 
 PUBLIC = [getattr(t, name) for name in t.__all__]
 STRUCTS = [value for value in PUBLIC if isinstance(value, type) and issubclass(value, Struct)]
@@ -40,7 +42,25 @@ INSIDE_A_DEFINITION = {  # these have no name in the schema: they are met below 
     *(t.CompletionArgument, t.CompletionContext, t.Completion),
     *(t.RequestedSchema, t.EnumItems, t.EnumOption),
 }
-LATER = {t.ClientCapabilities: {"extensions"}, t.ServerCapabilities: {"extensions"}}  # of 2026-07-28
+MODERN = {  # what only 2026-07-28 has, and its definitions there
+    t.AskableParams: ["InputResponseRequestParams"],
+    t.DiscoverResult: ["DiscoverResult"],
+    t.InputRequest: ["CreateMessageRequest", "ListRootsRequest", "ElicitRequest"],
+    t.InputRequiredResult: ["InputRequiredResult"],
+    t.ListenParams: ["SubscriptionsListenRequestParams"],
+    t.SubscriptionFilter: ["SubscriptionFilter"],
+    t.SubscriptionsAcknowledgedParams: ["SubscriptionsAcknowledgedNotificationParams"],
+}
+# By whoever sends a result; the envelope of a request is put on in the same way.
+PUT_ON = {"resultType", "ttlMs", "cacheScope"}
+ANSWERS = {"inputResponses", "requestState"}
+LATER = {  # of 2026-07-28
+    t.ClientCapabilities: {"extensions"},
+    t.ServerCapabilities: {"extensions"},
+    t.CallToolParams: ANSWERS,
+    t.GetPromptParams: ANSWERS,
+    t.ReadResourceParams: ANSWERS,
+}
 NOT_TYPES = {
     *("BaseMetadata", "Icons", "ResourceContents", "NotificationParams"),  # others inherit their members
     *("Error", "URLElicitationRequiredError"),  # JSON-RPC's
@@ -61,6 +81,8 @@ def definition_names(cls: type) -> list[str]:
 
 def shapes(cls: type) -> list[dict[str, Any]]:
     """The official shapes of a type: its definitions, or the params written inside of its request or notification."""
+    if cls in MODERN:
+        return [modern(MODERN_DEFINITIONS[name]) for name in MODERN[cls]]
     named = [flat(DEFINITIONS[name]) for name in definition_names(cls)]
     if named:
         return named
@@ -76,6 +98,15 @@ def flat(shape: dict[str, Any]) -> dict[str, Any]:
     return {
         "properties": {name: value for part in [shape, *parts] for name, value in part.get("properties", {}).items()},
         "required": [name for part in [shape, *parts] for name in part.get("required", ())],
+    }
+
+
+def modern(shape: dict[str, Any]) -> dict[str, Any]:
+    """A shape of the modern era, without what is put on when a message goes out."""
+    members, required = shape["properties"], shape.get("required", [])
+    return {
+        "properties": {name: value for name, value in members.items() if name not in PUT_ON},
+        "required": [name for name in required if name not in {*PUT_ON, "_meta"}],
     }
 
 
@@ -136,6 +167,25 @@ def test_every_object_of_the_schema_has_a_type() -> None:
     }
 
     assert objects - NOT_TYPES <= {name for cls in STRUCTS if cls not in OURS for name in definition_names(cls)}
+
+
+def test_every_object_that_only_the_modern_era_has_has_a_type() -> None:
+    later = {
+        name
+        for name, shape in MODERN_DEFINITIONS.items()
+        if name not in DEFINITIONS
+        and shape.get("type") == "object"
+        and not name.startswith("JSON")
+        and not name.endswith(("Request", "Notification", "Response", "Error", "Meta", "MetaObject"))
+    }
+    sent_as = {name for names in MODERN.values() for name in names}
+
+    assert later - sent_as == {
+        "CacheableResult",  # whose members are put on
+        "SubscriptionsListenResult",  # without members of its own
+        "InputRequests",  # and these two are mappings
+        "InputResponses",
+    }
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from trunkline.protocol.types.content import (
     Role,
     TextContent,
 )
+from trunkline.protocol.types.discovery import DiscoverResult
 from trunkline.protocol.types.elicitation import (
     BooleanSchema,
     ElicitationCompleteParams,
@@ -81,6 +82,7 @@ from trunkline.protocol.types.resources import (
     UnsubscribeParams,
 )
 from trunkline.protocol.types.roots import ListRootsResult, Root
+from trunkline.protocol.types.rounds import INPUT_REQUIRED, AskableParams, InputRequest, InputRequiredResult
 from trunkline.protocol.types.sampling import (
     CreateMessageParams,
     CreateMessageResult,
@@ -92,6 +94,7 @@ from trunkline.protocol.types.sampling import (
     ToolResultContent,
     ToolUseContent,
 )
+from trunkline.protocol.types.subscriptions import ListenParams, SubscriptionFilter, SubscriptionsAcknowledgedParams
 from trunkline.protocol.types.tasks import (
     CancelTaskParams,
     CancelTaskResult,
@@ -119,9 +122,11 @@ from trunkline.protocol.types.tools import (
 )
 
 __all__ = [
+    "INPUT_REQUIRED",
     "LOGGING_LEVELS",
     "NO_ARGUMENTS",
     "Annotations",
+    "AskableParams",
     "AudioContent",
     "BooleanSchema",
     "CallToolParams",
@@ -141,6 +146,7 @@ __all__ = [
     "CreateMessageParams",
     "CreateMessageResult",
     "CreateTaskResult",
+    "DiscoverResult",
     "ElicitParams",
     "ElicitResult",
     "ElicitationCapability",
@@ -161,6 +167,8 @@ __all__ = [
     "Implementation",
     "InitializeParams",
     "InitializeResult",
+    "InputRequest",
+    "InputRequiredResult",
     "IntegerSchema",
     "Item",
     "ListPromptsResult",
@@ -169,6 +177,7 @@ __all__ = [
     "ListRootsResult",
     "ListTasksResult",
     "ListToolsResult",
+    "ListenParams",
     "LoggingLevel",
     "LoggingMessageParams",
     "ModelHint",
@@ -211,6 +220,8 @@ __all__ = [
     "SetLevelParams",
     "StringSchema",
     "SubscribeParams",
+    "SubscriptionFilter",
+    "SubscriptionsAcknowledgedParams",
     "Task",
     "TaskAugmentedParams",
     "TaskMetadata",

@@ -1,8 +1,9 @@
 """Prompts: messages that a server has ready."""
 
-from trunkline.protocol.types.base import Item, Params, Result, Wire
+from trunkline.protocol.types.base import Item, Result, Wire
 from trunkline.protocol.types.content import ContentBlock, Icon, Role
 from trunkline.protocol.types.pagination import PaginatedResult
+from trunkline.protocol.types.rounds import AskableParams
 
 __all__ = [
     "GetPromptParams",
@@ -46,7 +47,7 @@ class ListPromptsResult(PaginatedResult):
     prompts: list[Prompt]
 
 
-class GetPromptParams(Params):
+class GetPromptParams(AskableParams):
     """Asks for a prompt, filled in."""
 
     name: str

@@ -3,6 +3,7 @@
 from trunkline.protocol.types.base import Item, Params, Result
 from trunkline.protocol.types.content import Annotations, Icon, ResourceContents
 from trunkline.protocol.types.pagination import PaginatedResult
+from trunkline.protocol.types.rounds import AskableParams
 
 __all__ = [
     "ListResourceTemplatesResult",
@@ -61,8 +62,10 @@ class ResourceParams(Params):
     uri: str
 
 
-class ReadResourceParams(ResourceParams):
+class ReadResourceParams(AskableParams):
     """Reads a resource."""
+
+    uri: str
 
 
 class ReadResourceResult(Result):

@@ -7,7 +7,8 @@ from msgspec import UNSET, Raw, field
 from trunkline.protocol.types.base import Item, Result, Wire
 from trunkline.protocol.types.content import ContentBlock, Icon
 from trunkline.protocol.types.pagination import PaginatedResult
-from trunkline.protocol.types.tasks import TaskAugmentedParams
+from trunkline.protocol.types.rounds import AskableParams
+from trunkline.protocol.types.tasks import TaskMetadata
 
 __all__ = [
     "NO_ARGUMENTS",
@@ -58,11 +59,12 @@ class ListToolsResult(PaginatedResult):
     tools: list[Tool]
 
 
-class CallToolParams(TaskAugmentedParams):
+class CallToolParams(AskableParams):
     """Calls a tool. The arguments stay as they were read until the tool's own type is known."""
 
     name: str
     arguments: Raw = NO_ARGUMENTS
+    task: TaskMetadata | None = None
 
 
 class CallToolResult(Result):

@@ -1,0 +1,112 @@
+"""The envelope: what a request of the modern era says about itself, in its `_meta`.
+
+There is no handshake. Each request names the revision that it is written in, and what its sender can do; nothing is
+taken from earlier ones. A request without these two is a request of the handshake era, or none at all.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from trunkline.errors import InvalidParams
+from trunkline.protocol.capabilities import Capabilities
+from trunkline.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, TRACE
+from trunkline.protocol.types import ClientCapabilities, Implementation, LoggingLevel
+from trunkline.wire import codec
+
+__all__ = ["Envelope", "InvalidEnvelope", "carried_by", "held_by", "read_envelope"]
+
+
+class Envelope(Struct, frozen=True):
+    """What a request says about itself."""
+
+    version: str
+    capabilities: Capabilities  # of the client, with everything that we do not know
+    info: Implementation | None = None
+    log_level: LoggingLevel | None = None
+    trace: Mapping[str, str] = {}  # of W3C trace context, what was said
+
+
+class InvalidEnvelope(InvalidParams):
+    """A request of the modern era that does not say what it has to say about itself."""
+
+    kind = "invalid_envelope"
+
+
+class _Meta(Struct):
+    version: str | UnsetType = field(name=PROTOCOL_VERSION, default=UNSET)
+    capabilities: dict[str, Any] | UnsetType = field(name=CLIENT_CAPABILITIES, default=UNSET)
+    info: Raw | UnsetType = field(name=CLIENT_INFO, default=UNSET)
+    log_level: LoggingLevel | None = field(name=LOG_LEVEL, default=None)
+    traceparent: Any = None
+    tracestate: Any = None
+    baggage: Any = None
+
+
+class _Keys(Struct):
+    meta: dict[str, Raw] = field(name="_meta", default_factory=dict[str, Raw])
+
+
+class _Params(Struct):
+    meta: _Meta | UnsetType = field(name="_meta", default=UNSET)
+
+
+_read: Final = codec.decoder(_Params)
+_read_keys: Final = codec.decoder(_Keys)
+_read_info: Final = codec.decoder(Implementation)
+_KEY: Final = PROTOCOL_VERSION.encode()
+
+
+def carried_by(params: Any) -> bool:
+    """Whether params look as if they had an envelope; that is to be told fast, and may be wrong about a text."""
+    if type(params) is Raw:
+        return _KEY in bytes(params)
+    if params is UNSET:
+        return False
+    meta: Any = params.values.get("_meta")
+    return isinstance(meta, dict) and PROTOCOL_VERSION in meta
+
+
+def held_by(params: Any) -> bool:
+    """Whether params have an envelope, be it a good one or not."""
+    if not carried_by(params):
+        return False
+    try:
+        return PROTOCOL_VERSION in _read_keys(params).meta
+    except (codec.DecodeError, RecursionError):
+        return False
+
+
+def read_envelope(params: Any, *, expected: bool = False) -> Envelope | None:
+    """The envelope in some params; None for those of the handshake era, unless one is expected. Raises
+    `InvalidEnvelope` for one that cannot be used."""
+    try:
+        meta = UNSET if params is UNSET else _read(params).meta
+    except (codec.DecodeError, RecursionError) as error:
+        raise InvalidEnvelope(f"the _meta of the request: {error}") from None
+    if meta is UNSET or meta.version is UNSET:
+        if expected:
+            raise InvalidEnvelope(f"_meta must have {PROTOCOL_VERSION}")
+        return None
+    if meta.capabilities is UNSET:
+        raise InvalidEnvelope(f"_meta must have {CLIENT_CAPABILITIES}; an empty object says that there are none")
+    _check(meta.capabilities)
+    trace = {name: value for name in TRACE if isinstance(value := getattr(meta, name), str)}
+    return Envelope(meta.version, meta.capabilities, _info(meta.info), meta.log_level, trace)
+
+
+def _check(capabilities: Capabilities) -> None:
+    try:
+        msgspec.convert(capabilities, ClientCapabilities)
+    except msgspec.ValidationError as error:
+        raise InvalidEnvelope(f"client capabilities are malformed: {error}") from None
+
+
+def _info(raw: Raw | UnsetType) -> Implementation | None:
+    """Who sends it, if that can be read; nothing depends on it."""
+    try:
+        return None if raw is UNSET else _read_info(raw)
+    except codec.DecodeError:
+        return None

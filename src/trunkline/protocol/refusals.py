@@ -1,0 +1,71 @@
+"""Why something is not taken, or may not be sent: what the peer got wrong, as the error that it is told."""
+
+from typing import Final
+
+from trunkline.errors import (
+    CapabilityNotSupported,
+    InvalidParams,
+    InvalidRequest,
+    MessageTooLarge,
+    MethodNotFound,
+    ParseError,
+    ProtocolError,
+    Refusal,
+    RequestIdConflict,
+    WrongPhase,
+)
+from trunkline.protocol.lifecycle import Phase, Signal, allows
+from trunkline.protocol.methods import Method, Side, find
+from trunkline.protocol.revisions import Revision
+from trunkline.wire.messages import Malformed, Request
+
+__all__ = ["unavailable", "unreadable", "why_not_sent", "why_not_taken"]
+
+_RESTING: Final = {Phase.PAUSED, Phase.DRAINING}
+
+
+def why_not_taken(
+    message: Request, row: Method | None, *, phase: Phase, spoken: Revision, side: Side, agreed: bool
+) -> ProtocolError:
+    """Phase first, then the method, then its capability (the order of the founding documents). `row` is the method if
+    it may be asked for now, so that its id must be in use; `agreed`: the handshake has settled on a revision."""
+    name = message.method
+    if row is not None and row.request:
+        return RequestIdConflict(message.id)
+    known = find(name)
+    signal = known.received if known else Signal.RECV_CALL
+    if not allows(phase, signal):
+        return _too_early_or_late(name, signal, phase, agreed=agreed)
+    if known is None or not (known.request and known.exists(spoken) and known.reaches(side)):
+        return MethodNotFound(name)
+    return CapabilityNotSupported(name, known.needs or "")
+
+
+def _too_early_or_late(name: str, signal: Signal, phase: Phase, *, agreed: bool) -> ProtocolError:
+    if signal is Signal.RECV_INITIALIZE and agreed:
+        return WrongPhase(name, phase.name.lower(), kind="already_initialized")
+    return unavailable(name, phase) if phase in _RESTING else WrongPhase(name, phase.name.lower())
+
+
+def unavailable(name: str, phase: Phase) -> Refusal:
+    """What cannot be had now, though perhaps later."""
+    told = f"{name} is not taken while the session is {phase.name.lower()}"
+    return Refusal(1008, told, name="temporarily_unavailable")
+
+
+def why_not_sent(name: str, *, phase: Phase, spoken: Revision, receiver: Side) -> ProtocolError:
+    """What forbids us a message: the same questions, seen from the other end."""
+    row = find(name)
+    if row is None or not row.exists(spoken) or not row.reaches(receiver):
+        return MethodNotFound(name)
+    if not allows(phase, row.sent):
+        return WrongPhase(name, phase.name.lower())
+    return CapabilityNotSupported(name, row.needs or "")
+
+
+def unreadable(fault: Malformed) -> ProtocolError:
+    """What is wrong with something that is no message."""
+    if fault.limit is not None:
+        return MessageTooLarge(fault.limit)
+    kinds: dict[int, type[ProtocolError]] = {ParseError.code: ParseError, InvalidParams.code: InvalidParams}
+    return kinds.get(fault.code, InvalidRequest)(fault.why)

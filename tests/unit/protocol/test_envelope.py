@@ -1,0 +1,92 @@
+"""The envelope: read from params of every shape, or refused."""
+
+from typing import Any
+
+import pytest
+from msgspec import UNSET, Raw
+from tests.modern import PREFIX, meta
+
+from trunkline.protocol.envelope import InvalidEnvelope, carried_by, held_by, read_envelope
+from trunkline.wire import codec
+from trunkline.wire.codec import Plain
+
+TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "baggage": "a=b"}
+
+
+def raw(value: Any) -> Raw:
+    return codec.to_raw(value)
+
+
+def read_before(value: Any) -> Plain:
+    """Params as they are where the whole message has been read already."""
+    return Plain(value, lambda: raw(value))
+
+
+def test_an_envelope_says_who_asks_and_what_it_can_do() -> None:
+    said = meta({"sampling": {}, "new/thing": {"a": 1}}, **{f"{PREFIX}logLevel": "error", **TRACE, "tracestate": 7})
+    envelope = read_envelope(raw({"name": "x", "_meta": said}))
+    assert envelope is not None
+    assert (envelope.version, envelope.log_level) == ("2026-07-28", "error")
+    assert envelope.capabilities == {"sampling": {}, "new/thing": {"a": 1}}
+    assert envelope.info is not None
+    assert envelope.info.name == "by hand"
+    assert envelope.trace == TRACE  # a state that is no text is not one
+
+
+@pytest.mark.parametrize("params", [UNSET, raw({}), raw({"_meta": {}}), raw({"_meta": {"progressToken": 1}})])
+def test_params_without_a_revision_are_of_the_handshake_era_unless_a_header_says_otherwise(params: Any) -> None:
+    assert read_envelope(params) is None
+    with pytest.raises(InvalidEnvelope, match="protocolVersion"):
+        read_envelope(params, expected=True)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {f"{PREFIX}clientCapabilities": UNSET},
+        {f"{PREFIX}clientCapabilities": None},
+        {f"{PREFIX}clientCapabilities": []},
+        {f"{PREFIX}clientCapabilities": {"sampling": 3}},
+        {f"{PREFIX}protocolVersion": 20260728},
+        {f"{PREFIX}protocolVersion": None},
+        {f"{PREFIX}logLevel": "loud"},
+    ],
+)
+def test_an_envelope_that_cannot_be_used_is_refused(broken: dict[str, Any]) -> None:
+    said = {name: value for name, value in {**meta(), **broken}.items() if value is not UNSET}
+    with pytest.raises(InvalidEnvelope) as refused:
+        read_envelope(raw({"_meta": said}))
+    assert (refused.value.code, refused.value.data["kind"]) == (-32602, "invalid_envelope")
+
+
+def test_metadata_that_is_no_object_is_refused() -> None:
+    with pytest.raises(InvalidEnvelope, match="_meta"):
+        read_envelope(raw({"_meta": [PREFIX]}))
+
+
+@pytest.mark.parametrize("info", [UNSET, 5, {"name": 1}])
+def test_a_client_that_does_not_say_who_it_is_is_served_all_the_same(info: Any) -> None:
+    said = {name: value for name, value in {**meta(), f"{PREFIX}clientInfo": info}.items() if value is not UNSET}
+    envelope = read_envelope(raw({"_meta": said}))
+    assert envelope is not None
+    assert envelope.info is None
+
+
+@pytest.mark.parametrize(
+    ("params", "carried", "held"),
+    [
+        (UNSET, False, False),
+        (raw({"_meta": {}}), False, False),
+        (raw({"_meta": meta()}), True, True),
+        (raw({"_meta": {f"{PREFIX}protocolVersion": 5}}), True, True),
+        (raw({"arguments": {"text": f"{PREFIX}protocolVersion"}}), True, False),
+        (raw({"_meta": [f"{PREFIX}protocolVersion"]}), True, False),
+    ],
+)
+def test_an_envelope_is_told_from_a_text_that_speaks_of_one(params: Any, carried: bool, held: bool) -> None:
+    assert (carried_by(params), held_by(params)) == (carried, held)
+
+
+def test_an_envelope_is_found_in_params_that_were_read_already() -> None:
+    modern, older = (read_before({"name": "x", "_meta": said}) for said in (meta(), {}))
+    assert [carried_by(modern), held_by(modern), carried_by(older)] == [True, True, False]

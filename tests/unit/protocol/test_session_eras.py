@@ -1,0 +1,185 @@
+"""A conversation in which every request stands for itself, and one in which both eras are spoken."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from trunkline.errors import MethodNotFound, ResourceNotFound
+from trunkline.protocol.events import Answered, CallReceived, Cancelled, Event, Refused
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.lifecycle import Phase, Signal
+from trunkline.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO
+from trunkline.protocol.methods import Side
+from trunkline.protocol.revisions import Revision
+from trunkline.protocol.session import Session
+from trunkline.protocol.stamping import PROBE
+from trunkline.protocol.stateless import Stateless
+from trunkline.protocol.types import (
+    CallToolParams,
+    CallToolResult,
+    DiscoverResult,
+    Implementation,
+    InitializeParams,
+    InitializeResult,
+    PaginatedParams,
+    ProgressParams,
+    TextContent,
+)
+from trunkline.wire import codec
+from trunkline.wire.messages import ErrorObject, Message, Notification, Request, Response
+
+NOW = 100.0
+ME = Implementation("me", "1")
+OFFERED: dict[str, Any] = {"tools": {}, "resources": {}}
+ENVELOPE = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
+
+
+def server(*, greeted: bool = False) -> Session:
+    """A server's side, that takes both eras."""
+    session = Session(Side.SERVER, info=ME, capabilities=OFFERED, stateless=Stateless(ME, lambda: OFFERED))
+    session.step(Signal.CONNECT)
+    if greeted:
+        session.initialize(InitializeParams("2025-06-18", {}, ME))
+        session.receive(Notification("notifications/initialized"), NOW)
+    return session
+
+
+def client() -> Session:
+    """A client's side that has asked which era it is."""
+    session = Session(Side.CLIENT, info=ME, capabilities={"roots": {}}, revisions=Revision)
+    session.step(Signal.CONNECT)
+    return session
+
+
+def asks(method: str, ident: int | str = 1, meta: dict[str, Any] = ENVELOPE, **params: Any) -> Request:
+    return Request(ident, method, Raw(json.dumps({**params, "_meta": meta}).encode()))
+
+
+def taken(event: Event) -> Running:
+    assert isinstance(event, CallReceived)
+    return event.call
+
+
+def refused(event: Event) -> ErrorObject:
+    assert isinstance(event, Refused)
+    return event.reply.error
+
+
+def written(message: Message | None) -> Any:
+    assert message is not None
+    return json.loads(codec.encode(message))
+
+
+# --- a server --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+def test_a_request_with_an_envelope_needs_no_handshake_and_is_not_disturbed_by_one(greeted: bool) -> None:
+    session = server(greeted=greeted)
+    call = taken(session.receive(asks("tools/call", name="a"), NOW))
+    assert session.revision_of(call) is Revision.V2026_07_28
+    answer = written(session.reply(call, CallToolResult([TextContent("done")])))
+    assert answer["result"]["resultType"] == "complete"
+    assert answer["result"]["_meta"] == {SERVER_INFO: {"name": "me", "version": "1"}}
+    assert session.in_flight == {}
+
+
+def test_a_request_without_an_envelope_is_one_of_the_handshake_on_the_same_line() -> None:
+    session = server(greeted=True)
+    about_it = Request(1, "tools/call", Raw(json.dumps({"name": PROTOCOL_VERSION}).encode()))
+    call = taken(session.receive(about_it, NOW))
+    assert session.revision_of(call) is Revision.V2025_06_18
+    assert written(session.reply(call, CallToolResult([])))["result"] == {"content": [], "isError": False}
+
+
+def test_an_id_that_is_in_use_is_in_use_in_both_eras() -> None:
+    session = server(greeted=True)
+    taken(session.receive(asks("tools/call", name="a"), NOW))
+    assert "1" in refused(session.receive(asks("tools/list"), NOW)).message
+    assert "1" in refused(session.receive(Request(1, "tools/list"), NOW)).message
+
+
+@pytest.mark.parametrize("signal", [Signal.PAUSE, Signal.DRAIN, Signal.CLOSE])
+def test_a_request_with_an_envelope_is_declined_while_nothing_new_is_taken(signal: Signal) -> None:
+    session = server(greeted=True)
+    session.step(signal)
+    error = refused(session.receive(asks("tools/list"), NOW))
+    assert "is not taken while the session is" in error.message
+
+
+def test_what_the_modern_era_has_no_more_is_unknown_with_an_envelope() -> None:
+    session = server(greeted=True)
+    assert refused(session.receive(asks("ping"), NOW)).code == MethodNotFound.code
+    assert taken(session.receive(Request(2, "ping"), NOW)).method.name == "ping"
+
+
+def test_an_error_has_the_code_of_the_revision_that_the_request_is_written_in() -> None:
+    session = server(greeted=True)
+    modern = taken(session.receive(asks("resources/read", uri="a:1"), NOW))
+    older = taken(session.receive(Request(2, "resources/read", Raw(b'{"uri":"a:1"}')), NOW))
+    codes = [written(session.fail(call, ResourceNotFound("a:1")))["error"]["code"] for call in (modern, older)]
+    assert codes == [-32602, -32002]
+    assert session.fail(modern, ResourceNotFound("a:1")) is None
+
+
+def test_whoever_asks_hears_of_it_before_any_handshake() -> None:
+    session = server()
+    call = taken(session.receive(asks("tools/call", name="a"), NOW))
+    notice = session.tell_about(call, "notifications/progress", ProgressParams("t", 1))
+    assert written(notice)["params"] == {"progressToken": "t", "progress": 1}
+    other = Running("other", call.method, NOW)
+    assert session.tell_about(other, "notifications/progress", ProgressParams("t", 1)) is None
+
+
+def test_a_request_with_an_envelope_can_be_cancelled_before_any_handshake() -> None:
+    session = server()
+    call = taken(session.receive(asks("tools/call", name="a"), NOW))
+    event = session.receive(Notification("notifications/cancelled", Raw(b'{"requestId":1}')), NOW)
+    assert event == Cancelled(call, None)
+    assert call.done
+
+
+# --- a client --------------------------------------------------------------------------------------------
+
+
+def test_a_client_asks_for_the_era_before_it_begins() -> None:
+    session = client()
+    awaited, question = session.probe(NOW, 3.0, None)
+    said = written(question)
+    assert (said["id"], said["method"]) == (PROBE, "server/discover")
+    assert said["params"]["_meta"][PROTOCOL_VERSION] == "2026-07-28"
+    assert said["params"]["_meta"][CLIENT_CAPABILITIES] == {"roots": {}}
+    assert session.phase is Phase.CONNECTING
+    assert session.expired(NOW + 2.9) == []
+    assert session.expired(NOW + 3.0) == [awaited]
+    event = session.receive(Response(PROBE, Raw(b"{}")), NOW)
+    assert isinstance(event, Answered)
+    assert event.request is awaited
+    assert session.last_id == 0
+
+
+def test_once_the_era_is_known_every_request_stands_for_itself() -> None:
+    session = client()
+    session.step(Signal.SEND_INITIALIZE)
+    told = {SERVER_INFO: {"name": "you", "version": "2"}}
+    session.discovered(DiscoverResult(["2026-07-28"], {"tools": {}}, meta=told))
+    assert (session.phase, session.revision) == (Phase.READY, Revision.V2026_07_28)
+    assert session.peer == Implementation("you", "2")
+    _, listing = session.call("tools/list", PaginatedParams(), NOW)
+    _, calling = session.call("tools/call", CallToolParams("a"), NOW, on_progress=print)
+    assert written(listing)["params"]["_meta"].keys() > {PROTOCOL_VERSION, CLIENT_CAPABILITIES}
+    assert written(calling)["params"]["_meta"]["progressToken"] == 2
+    with pytest.raises(MethodNotFound):
+        session.call("ping", PaginatedParams(), NOW)
+
+
+def test_x04_what_an_old_revision_has_no_name_for_goes_without_saying() -> None:
+    for revision, allowed in (("2024-11-05", True), ("2025-03-26", False)):
+        session = Session(Side.CLIENT, info=ME)
+        session.step(Signal.CONNECT)
+        session.call("initialize", InitializeParams(revision, {}, ME), NOW)
+        session.initialized(InitializeResult(revision, {}, ME))
+        assert session.may_send("completion/complete") is allowed
+        assert not session.may_send("prompts/list")
