@@ -1,11 +1,11 @@
 """Batches, which revision 2025-03-26 has: the answers to one go out together, when the last of them is there."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct, field
 
 from trunkline.protocol.events import CallReceived, Event, Refused
-from trunkline.wire.messages import Batch, Malformed, Message, RequestId
+from trunkline.wire.messages import Malformed, Message, RequestId
 
 __all__ = ["Batches"]
 
@@ -26,25 +26,21 @@ class Batches:
         self._send = send
         self.open: dict[RequestId, Gathering] = {}  # by the requests that are not answered yet; empty most of the time
 
-    def receive(
-        self, batch: Batch, receive: Callable[[Message | Malformed], Event], handle: Callable[[Event], None]
-    ) -> None:
-        """Takes a batch, message by message."""
+    def take_apart(
+        self, messages: Sequence[Message | Malformed], receive: Callable[[Message | Malformed], Event]
+    ) -> Iterator[Event]:
+        """What the messages of one batch mean, one by one; what is refused is answered together with the others."""
         gathering = Gathering()
-        for message in batch.messages:
+        for message in messages:
             event = receive(message)
             if isinstance(event, Refused):
                 gathering.answers.append(event.reply)
                 continue
             if isinstance(event, CallReceived):
-                self.expect(gathering, event.call.id)
-            handle(event)
-        self.done(gathering)
-
-    def expect(self, gathering: Gathering, ident: RequestId) -> None:
-        """A request belongs to that batch."""
-        gathering.waiting += 1
-        self.open[ident] = gathering
+                gathering.waiting += 1
+                self.open[event.call.id] = gathering
+            yield event
+        self._done(gathering)
 
     def take(self, ident: RequestId, answer: Message | None) -> bool:
         """Takes the answer to a request, or learns that there will be none; False if it belongs to no batch."""
@@ -53,10 +49,10 @@ class Batches:
             return False
         if answer is not None:
             gathering.answers.append(answer)
-        self.done(gathering)
+        self._done(gathering)
         return True
 
-    def done(self, gathering: Gathering) -> None:
+    def _done(self, gathering: Gathering) -> None:
         """One less to wait for; with the last one the answers go out."""
         gathering.waiting -= 1
         if not gathering.waiting and gathering.answers:

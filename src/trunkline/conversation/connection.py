@@ -18,12 +18,12 @@ from msgspec.structs import replace
 from trunkline.clock import Clock
 from trunkline.conversation import drive
 from trunkline.conversation.alarm import Alarm
+from trunkline.conversation.answering import Answering
 from trunkline.conversation.batches import Batches
-from trunkline.conversation.dispatch import Dispatcher, Failure, failure_of
+from trunkline.conversation.dispatch import Dispatcher
 from trunkline.conversation.requests import Requests
-from trunkline.conversation.telling import Telling
 from trunkline.conversation.threads import Threads
-from trunkline.errors import InvalidRequest, ProtocolError, RequestTimeout, TrunklineError
+from trunkline.errors import InvalidRequest, RequestTimeout, TrunklineError
 from trunkline.facts import CallStarted, Connected, Observers, PhaseChanged, Received
 from trunkline.facts import Closed as ClosedFact
 from trunkline.protocol.events import (
@@ -42,17 +42,14 @@ from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.methods import Wait
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
-from trunkline.protocol.types import CallToolResult, ProgressParams
+from trunkline.protocol.types import ProgressParams
 from trunkline.transports.channel import Channel, Closed, Origin
 from trunkline.wire.messages import (
     Batch,
     Encoded,
-    ErrorResponse,
     Incoming,
     Malformed,
-    Message,
     RequestId,
-    Response,
 )
 
 if TYPE_CHECKING:
@@ -72,34 +69,32 @@ class Shared(Struct, frozen=True):
     observers: Observers
 
 
-class Connection(Telling):
+class Connection(Answering):
     """One peer on the line, from the first message to the last. There may be thousands that do nothing: what only some
     of them need is made when they do."""
 
     __slots__ = (
-        *("__weakref__", "_active", "_advancing", "_batches", "_burial", "_dispatcher", "_heartbeat", "_idle", "_loop"),
+        *("__weakref__", "_active", "_advancing", "_burial", "_dispatcher", "_heartbeat", "_idle", "_loop"),
         *("_made_alarm", "_made_requests", "_max_calls", "_notices", "_paused", "_start", "_thread", "_waiting"),
-        *("channel", "close_reason", "session", "settings", "threads"),
+        *("close_reason", "settings", "threads"),
     )
 
     def __init__(self, shared: Shared, session: Session, channel: Channel) -> None:
-        super().__init__(shared.clock, shared.observers)
-        self.session = session
+        super().__init__(session, channel, shared.clock, shared.observers)
         self.settings = session.settings
-        self.channel = channel
         self.threads = shared.threads
         self.close_reason: str | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._dispatcher = shared.dispatcher
         self._start = self._start_call
-        self._max_calls = self.settings.max_calls  # and one more for each call that waits for the peer
+        most = self.settings.max_connections if channel.info.shared else self.settings.max_calls
+        self._max_calls = most  # and one more for each call that waits for the peer
         self._active = 0  # calls that have been started and not ended
         self._waiting: deque[tuple[Running, Any]] | None = None  # calls whose turn has not come
         self._advancing = False  # among those who wait
         self._paused = False
         self._notices: set[drive.Working] | None = None  # notifications being taken; the session keeps requests only
-        self._batches: Batches | None = None  # where there has been one
         self._made_alarm: Alarm | None = None
         self._made_requests: Requests | None = None
         self._idle: asyncio.Future[None] | None = None
@@ -116,7 +111,7 @@ class Connection(Telling):
     @property
     def _requests(self) -> Requests:
         if self._made_requests is None:
-            self._made_requests = Requests(self.session, self.channel, self._clock, self._alarm, self._rest)
+            self._made_requests = Requests(self.session, self.channel, self._clock, self._alarm, self.rest)
         return self._made_requests
 
     # --- receiving -----------------------------------------------------------------------------
@@ -128,12 +123,12 @@ class Connection(Telling):
             self._heartbeat.heard = now
         if self.watched:
             self.tell(Received, count=len(messages))
-        receive = self.session.receive
+        receive, headers = self.session.receive, None if origin.named is None else origin.headers
         for message in messages:
             if type(message) is Batch:
                 self._receive_batch(message, now, origin)
                 continue
-            event = receive(message, now)
+            event = receive(message, now, headers)
             if type(event) is CallReceived and self._active < self._max_calls:  # the short way of most messages
                 event.call.origin = origin
                 self._start(event.call, event.params)
@@ -173,15 +168,17 @@ class Connection(Telling):
             fault = Malformed(InvalidRequest.code, "batches are part of revision 2025-03-26 only")
             self.channel.send(self.session.complaint(fault))
             return
-        self._batches = self._batches or Batches(self.channel.send)
-        self._batches.receive(
-            batch, lambda message: self.session.receive(message, now), lambda event: self._handle(event, origin)
-        )
+        if self._batches is None:
+            self._batches = Batches(self.channel.send)
+        receive = self.session.receive
+        for event in self._batches.take_apart(batch.messages, lambda message: receive(message, now)):
+            self._handle(event, origin)
 
     # --- calls ---------------------------------------------------------------------------------
 
-    def _rest(self, calls: int) -> None:
-        """Calls that wait for the peer make room for others: among what is read then may be what they wait for."""
+    def rest(self, calls: int) -> None:
+        """Calls that wait for the peer make room for others: among what is read then may be what they wait for. So do
+        those that wait for nothing in particular."""
         self._max_calls += calls
         self._next()
 
@@ -213,7 +210,8 @@ class Connection(Telling):
 
     def limit(self, call: Running, seconds: float | None) -> None:
         """Gives a call so much time from now on."""
-        call.limit(self._clock.now(), seconds, self.settings.longest_call)
+        longest = None if call.method.wait is Wait.ENDLESS else self.settings.longest_call
+        call.limit(self._clock.now(), seconds, longest)
         if call.noted is not None:  # it is watched already, and perhaps for a later time
             self._alarm.watch(call)
 
@@ -221,52 +219,29 @@ class Connection(Telling):
         """A call has come to its end, however it did; its answer goes out unless nobody wants it any more."""
         self._active -= 1
         if error is None:
-            try:
-                answer = self.session.reply(call, value)
-                if answer is not None and (self._batches is None or not self._batches.take(call.id, answer)):
-                    self.channel.send(answer, about=call.id)
-            except Exception as unsendable:  # noqa: BLE001 - a value without JSON, for one
-                self._unsendable(call, unsendable)
-            else:
-                if answer is not None and self.watched:
-                    failed = isinstance(value, CallToolResult) and value.is_error
-                    self.tell_end(call, "failed" if failed else "ok")
+            self.succeed(call, value)
         elif not call.done:
-            self._fail(call, error)
+            self.fail(call, error)
         elif not isinstance(error, asyncio.CancelledError | TrunklineError):  # what was raised on purpose is no failure
             self.report_failure(call, "-", error)
         if self._waiting or self._paused or self._idle is not None:
             self._next()
 
-    def _unsendable(self, call: Running, error: Exception) -> None:
-        failure = failure_of(error, call, self.session.spoken)
-        self.report_failure(call, failure.reference or "-", error)
-        answer = (
-            ErrorResponse(call.id, self.session.error_object(failure.answer))
-            if isinstance(failure.answer, ProtocolError)
-            else Response(call.id, failure.answer)
-        )
-        self._send_answer(answer, call.id)
-        code = answer.error.code if isinstance(answer, ErrorResponse) else None
-        self.tell_end(call, "failed" if code is None else "error", code)
-
-    def _fail(self, call: Running, error: BaseException) -> None:
-        self.conclude(call, failure_of(error, call, self.session.spoken), error)
-
-    def conclude(self, call: Running, failure: Failure, error: BaseException) -> None:
-        """Answers a call that failed."""
-        if failure.reference is not None:
-            self.report_failure(call, failure.reference, error)
-        if isinstance(failure.answer, ProtocolError):
-            answer: Message | None = self.session.fail(call, failure.answer)
-        else:
-            answer = self.session.reply(call, failure.answer)
+    def answer(self, call: Running, result: Any, outcome: str = "ok") -> None:
+        """Answers a call now, and stops whoever works on it."""
+        answer = self.session.reply(call, result)
         if answer is not None:
-            self._send_answer(answer, call.id)
-        if self.watched:
-            code = answer.error.code if isinstance(answer, ErrorResponse) else None
-            outcome = "failed" if code is None else "error"
-            self.tell_end(call, "timeout" if isinstance(error, RequestTimeout) else outcome, code)
+            self.send_answer(answer, call.id)
+            self.tell_end(call, outcome)
+            self._stop(call)
+            self._next()
+
+    def abandon(self, call: Running, error: BaseException) -> None:
+        """Answers a call now that cannot go on, and stops whoever works on it: even if a thread goes on."""
+        if not call.done:
+            self.fail(call, error)
+            self._stop(call)
+            self._next()
 
     def _next(self) -> None:
         """Gives those who wait their turn. One that is done at once ends in here again, where the loop goes on."""
@@ -286,35 +261,21 @@ class Connection(Telling):
 
     def _cancelled(self, call: Running) -> None:
         self._stop(call)
-        if self._batches is not None:
-            self._batches.take(call.id, None)
-        if call.origin is not None and call.origin.stream is not None:
-            call.origin.stream.give_up(call.id)
-        self.tell_end(call, "cancelled")
+        self.leave_unanswered(call)
         self._next()
 
     def _stop(self, call: Running) -> None:
         if call.work is not None:
             call.work.cancel()
 
-    def _send_answer(self, answer: Message, ident: RequestId) -> None:
-        if self._batches is None or not self._batches.take(ident, answer):
-            self.channel.send(answer, about=ident)
-
     # --- time ----------------------------------------------------------------------------------
 
     def _expire(self, now: float) -> None:
         for late in self.session.expired(now):
             if isinstance(late, Running):
-                self._give_up(late, now)
+                self.abandon(late, RequestTimeout(late.method.name, round(now - late.started, 3)))
             elif isinstance(late, Awaited):
                 self._requests.expired(late, now)
-
-    def _give_up(self, call: Running, now: float) -> None:
-        """Time is up: the caller is answered at once, even if a thread goes on."""
-        self._fail(call, RequestTimeout(call.method.name, round(now - call.started, 3)))
-        self._stop(call)
-        self._next()
 
     def _make_heartbeat(self) -> "Heartbeat | None":
         interval = self.settings.keepalive_interval
@@ -324,10 +285,15 @@ class Connection(Telling):
 
         return Heartbeat(interval, self.settings.keepalive_timeout, self._clock, self._ping, self._bury)
 
+    @property
+    def sign_of_life(self) -> str:
+        """What the peer is asked that shall only show that it is there."""
+        return "ping"
+
     def _ping(self) -> bool:
         if self._paused or self.session.phase is not Phase.READY:
             return False
-        self._requests.ping(self.settings.keepalive_timeout)
+        self._requests.ping(self.sign_of_life, self.settings.keepalive_timeout)
         return True
 
     def _bury(self) -> None:
@@ -377,12 +343,15 @@ class Connection(Telling):
 
     def notify(self, name: str, params: Any = UNSET, *, about: Running | None = None) -> bool:
         """Sends a notification if it may be sent now; callable on the loop only."""
-        if not self.session.may_send(name):
-            return False
-        self.channel.send(self.session.notify(name, params), about=None if about is None else about.id)
-        return True
+        if about is not None:
+            message = self.session.tell_about(about, name, params)
+        else:
+            message = self.session.notify(name, params) if self.session.may_send(name) else None
+        if message is not None:
+            self.channel.send(message, about=None if about is None else about.id)
+        return message is not None
 
-    def broadcast(self, name: str, frame: Encoded) -> None:
+    def broadcast(self, name: str, frame: Encoded, params: Any) -> None:  # noqa: ARG002 - others mark each one
         """Sends a notification that was encoded once for many."""
         if self.session.may_send(name):
             self.channel.send(frame)
@@ -454,6 +423,7 @@ class Connection(Telling):
         """Ends in good order: nothing new is taken, what runs may finish within the time, then the line is closed."""
         if self.session.allows(Signal.DRAIN):
             self.step(Signal.DRAIN)
+        self.draining()
         until = None if timeout is None else self._loop.time() + timeout
         if self._active or self._waiting:
             self._idle = self._loop.create_future()
@@ -490,6 +460,9 @@ class Connection(Telling):
     def ending(self, closed: Closed) -> Signal:  # noqa: ARG002 - for whoever can tell one end from another
         """What the end of the channel means to the conversation."""
         return Signal.CLOSE
+
+    def draining(self) -> None:
+        """Nothing new is taken any more: what would never end by itself ends now."""
 
     def departed(self) -> None:
         """The peer has gone, and its calls with it: what else is kept for it can go."""

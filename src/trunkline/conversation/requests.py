@@ -65,13 +65,22 @@ class Requests:
                 if not about.done:
                     self._alarm.watch(about)
 
-    def ping(self, timeout: float) -> None:
-        """Asks the peer for a sign of life; who looks for one hears of it by itself."""
+    def ping(self, name: str, timeout: float) -> None:
+        """Asks the peer for a sign of life, by a harmless method; who looks for one hears of it by itself."""
         waiter: asyncio.Future[Any] = self._loop.create_future()
         waiter.add_done_callback(lambda done: done.exception())  # none of them matters
-        _, message = self._session.call("ping", UNSET, self._clock.now(), timeout=timeout, waiter=waiter)
+        _, message = self._session.call(name, UNSET, self._clock.now(), timeout=timeout, waiter=waiter)
         self._channel.send(message)
         self._alarm.set()
+
+    async def probe(self, timeout: float | None, sent: Callable[[], None]) -> Any:
+        """Asks whether the peer speaks the modern era, before anything else is said (Raw)."""
+        waiter: asyncio.Future[Any] = self._loop.create_future()
+        _, message = self._session.probe(self._clock.now(), timeout, waiter)
+        self._channel.send(message)
+        self._alarm.set()
+        self._loop.call_soon(sent)
+        return await waiter
 
     def ask(
         self,

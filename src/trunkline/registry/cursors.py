@@ -24,21 +24,21 @@ class Cursors:
         self._key = key or os.urandom(32)
         self.lifetime = lifetime
 
-    def seal(self, kind: str, position: int, now: float = 0.0) -> str:
-        """A cursor for a position in the list of that kind."""
+    def seal(self, kind: str, position: int, now: float = 0.0, whose: str = "") -> str:
+        """A cursor for a position in the list of that kind; in one that not everybody sees alike, of who sees it."""
         plain = position.to_bytes(_SIZE, "big")
         if self.lifetime is not None:
             plain += int(now * _PER_SECOND).to_bytes(_SIZE, "big")
-        return self._sealed(kind, plain)
+        return self._sealed(kind, plain, whose)
 
-    def _sealed(self, kind: str, plain: bytes) -> str:
-        tag = self._hash(kind.encode(), plain, _SIZE)
+    def _sealed(self, kind: str, plain: bytes, whose: str) -> str:
+        tag = self._hash(kind.encode(), plain + whose.encode(), _SIZE)
         import base64  # most servers have one page
 
         return base64.urlsafe_b64encode(tag + _xor(plain, self._hash(b"hide", tag, len(plain)))).decode().rstrip("=")
 
-    def open(self, kind: str, cursor: str, now: float = 0.0) -> int:
-        """The position in a cursor. Raises `InvalidCursor` for anything that `seal` did not give for that kind, and
+    def open(self, kind: str, cursor: str, now: float = 0.0, whose: str = "") -> int:
+        """The position in a cursor. Raises `InvalidCursor` for anything that `seal` did not give for the same, and
         `CursorExpired` for what it gave too long ago."""
         import base64
         import binascii
@@ -52,7 +52,8 @@ class Cursors:
             raise InvalidCursor
         tag, hidden = sealed[:_SIZE], sealed[_SIZE:]
         plain = _xor(hidden, self._hash(b"hide", tag, len(hidden)))
-        if not hmac.compare_digest(cursor, self._sealed(kind, plain)):  # the text itself: base64 has several spellings
+        # The text itself: base64 has several spellings.
+        if not hmac.compare_digest(cursor, self._sealed(kind, plain, whose)):
             raise InvalidCursor
         if self.lifetime is not None and now - int.from_bytes(plain[_SIZE:], "big") / _PER_SECOND > self.lifetime:
             raise CursorExpired(self.lifetime)

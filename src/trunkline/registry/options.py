@@ -25,6 +25,7 @@ class ToolOptions(Described, total=False):
     annotations: ToolAnnotations | None  # hints on how it behaves
     timeout: float | None  # seconds that a call has, instead of `work_timeout`
     structured: bool  # False: no output schema, and results are content alone
+    asks: Sequence[str]  # what the client has to be able to be asked: "elicitation", "sampling", "roots", …
 
 
 class TemplateOptions(Described, total=False):
@@ -32,6 +33,8 @@ class TemplateOptions(Described, total=False):
 
     mime_type: str | None  # of what is read
     annotations: Annotations | None  # whom it is for, and how much it matters
+    ttl: float  # seconds that a client may keep what it has read
+    public: bool  # True: what is read is the same for everybody, so that others may keep it too
 
 
 class ResourceOptions(TemplateOptions, total=False):

@@ -108,21 +108,27 @@ class Registry(Generic[E]):
             return [slot.entry for slot in self._slots.values()]
 
     def page(
-        self, cursor: str | None = None, limit: object = None, *, now: float = 0.0, without: Container[str] = ()
+        self,
+        cursor: str | None = None,
+        limit: object = None,
+        *,
+        now: float = 0.0,
+        without: Container[str] = (),
+        whose: str = "",
     ) -> Page[E]:
         """The entries after a cursor, or the first ones; raises for a cursor or limit that cannot be.
 
-        `without` are the keys of entries that are passed over.
+        `without` are the keys of entries that are passed over, and `whose` a list it is that does so.
         """
         size = self.size_of(limit)
-        after = 0 if cursor is None else self._cursors.open(self.kind, cursor, now)
+        after = 0 if cursor is None else self._cursors.open(self.kind, cursor, now, whose)
         slots = self._listed().slots
         if without:
             slots = [slot for slot in slots if slot.entry.key not in without]
         start = bisect_right(slots, after, key=lambda slot: slot.number)
         taken = slots[start : start + size]
         more = start + size < len(slots)
-        next_cursor = self._cursors.seal(self.kind, taken[-1].number, now) if more else None
+        next_cursor = self._cursors.seal(self.kind, taken[-1].number, now, whose) if more else None
         return Page([slot.entry for slot in taken], next_cursor)
 
     def size_of(self, limit: object) -> int:

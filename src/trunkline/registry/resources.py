@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from math import inf
 from typing import Any, Final, Unpack, cast
 
 import msgspec
@@ -48,6 +49,8 @@ class ResourceEntry(Struct, frozen=True):
     handler: Handler | None = None
     arguments: Any = None  # what the handler is called with: its defaults
     wants_context: bool = False
+    ttl: float = 0.0  # seconds that what was read may be kept
+    public: bool = False  # and by whom: it is the same for everybody
 
     @property
     def key(self) -> str:
@@ -68,6 +71,8 @@ class TemplateEntry(Struct, frozen=True, dict=True):
     settings: Settings
     wants_context: bool
     lister: Handler | None = None  # gives the resources that are shown in lists
+    ttl: float = 0.0  # seconds that what was read may be kept
+    public: bool = False  # and by whom: each is the same for everybody
 
     @property
     def key(self) -> str:
@@ -158,9 +163,11 @@ def make_resource(
         uri=uri, size=options.get("size"), **_told(options, handler.name if handler is not None else uri, handler)
     )
     finish = finish or _finisher(definition.mime_type, settings)
+    ttl, public = _ttl(options, uri), options.get("public", handler is None)
     if handler is None:
-        return ResourceEntry(definition, lambda _arguments, _context, uri: finish(source, uri))
-    return ResourceEntry(definition, runner(handler, finish), handler, handler.convert({}), handler.wants_context)
+        return ResourceEntry(definition, lambda _arguments, _context, uri: finish(source, uri), ttl=ttl, public=public)
+    run, arguments = runner(handler, finish), handler.convert({})
+    return ResourceEntry(definition, run, handler, arguments, handler.wants_context, ttl, public)
 
 
 def make_template(
@@ -190,7 +197,16 @@ def make_template(
         settings=settings,
         wants_context=handler.wants_context,
         lister=lister,
+        ttl=_ttl(options, pattern),
+        public=options.get("public", False),
     )
+
+
+def _ttl(options: TemplateOptions, uri: str) -> float:
+    ttl = options.get("ttl", 0.0)
+    if not 0 <= ttl < inf:
+        raise RegistrationError(f"resource {uri!r}: ttl must be 0 seconds or more, not {ttl!r}")
+    return ttl
 
 
 def _told(options: TemplateOptions, name: str, handler: Handler | None) -> dict[str, Any]:

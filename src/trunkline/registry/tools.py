@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, Unpack, cast
 
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from trunkline.config import Settings
 from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
+from trunkline.protocol.headers import InvalidAnnotation, Mirror, annotations
 from trunkline.protocol.types import Icon, Tool, ToolAnnotations
 from trunkline.registry import types as kinds
 from trunkline.registry.generators import gathering
@@ -44,11 +45,22 @@ class ToolEntry(Struct, frozen=True, dict=True):
     guard: Any = None  # what holds its calls to limits; None: nothing does
     given_schema: Mapping[str, Any] | None = None  # written by hand
     given_validator: Validator | None = None
+    asks: tuple[str, ...] = ()  # what the client has to be able to be asked
+
+    @cached_property
+    def mirrors(self) -> tuple[Mirror, ...]:
+        """The arguments that HTTP headers repeat."""
+        return annotations(self.definition.input_schema)
 
     @property
     def key(self) -> str:
         """Its name."""
         return self.name
+
+    @cached_property
+    def modern_definition(self) -> Tool:
+        """What peers of the modern era are told, who take any value as a result."""
+        return msgspec.structs.replace(self.definition, output_schema=self.output.schema())
 
     @cached_property
     def definition(self) -> Tool:
@@ -144,6 +156,13 @@ def make_tool(handler: Handler, settings: Settings, *, guard: Any = None, **opti
     output = tool_output(handler.returns, name, settings, structured=options.get("structured", True))
     input_schema = options.get("input_schema")
     validator = None if input_schema is None else _compiled(input_schema, name)
+    try:
+        annotations(input_schema or {})
+    except InvalidAnnotation as error:
+        raise RegistrationError(f"tool {name!r}: {error}", kind="tool_schema_invalid") from None
+    asks: Sequence[str] = options.get("asks", ())
+    if isinstance(asks, str):
+        raise RegistrationError(f"tool {name!r}: asks is a list of capabilities; write asks=({asks!r},)")
     return ToolEntry(
         name=name,
         handler=handler,
@@ -156,6 +175,7 @@ def make_tool(handler: Handler, settings: Settings, *, guard: Any = None, **opti
         guard=guard,
         given_schema=input_schema,
         given_validator=validator,
+        asks=tuple(asks),
         **shown(options),
     )
 

@@ -1,21 +1,23 @@
 """Asking the client for input: sampling, elicitation and roots, for handlers that do not know the era.
 
-To a client of the handshake era an ask is a request on the same line, awaited. (Later revisions ask by answering
-the request itself and running the handler again; that is another `Asker`, and no handler will notice.)
+To a client of the handshake era an ask is a request on the same line, awaited. Later revisions ask by answering the
+request itself and running the handler again; that is another `Asker`, in `rounds`, and no handler will notice.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from trunkline.errors import CapabilityNotSupported, MethodNotFound, PeerError
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import ProgressParams
-from trunkline.server.connection import Connection
 from trunkline.wire import codec
 
-__all__ = ["Asker", "ClientLacks", "LiveAsker", "OnProgress"]
+if TYPE_CHECKING:
+    from trunkline.server.connection import Connection
+
+__all__ = ["Asker", "ClientLacks", "LiveAsker", "OnProgress", "UnfitAnswer"]
 
 OnProgress = Callable[[ProgressParams], None]
 """Told what the client reports of a request that it works on."""
@@ -33,6 +35,10 @@ class ClientLacks(PeerError):
         self.capability = capability
 
 
+class UnfitAnswer(PeerError):
+    """The client has answered an ask with something that is no answer to it."""
+
+
 class Asker(Protocol):
     """Puts a question to the client and waits for the answer, in the type that the method's row names."""
 
@@ -44,13 +50,14 @@ class Asker(Protocol):
         needs: str | None = None,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
+        key: str | None = None,
     ) -> Any: ...
 
 
 class LiveAsker:
     """Asks by sending a request."""
 
-    def __init__(self, connection: Connection, call: Running) -> None:
+    def __init__(self, connection: "Connection", call: Running) -> None:
         self._connection = connection
         self._call = call
 
@@ -62,6 +69,7 @@ class LiveAsker:
         needs: str | None = None,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
+        key: str | None = None,  # noqa: ARG002 - an answer on this line finds its question by itself
     ) -> Any:
         """Asks and waits. Raises `ClientLacks`, `PeerError`, `RequestTimeout` or `ConnectionClosed`."""
         try:
@@ -76,4 +84,4 @@ class LiveAsker:
         try:
             return codec.decoder(result)(raw)
         except msgspec.ValidationError as error:
-            raise PeerError(-32603, f"the client's answer to {name} is malformed: {error}") from None
+            raise UnfitAnswer(-32603, f"the client's answer to {name} is malformed: {error}") from None

@@ -8,9 +8,11 @@ from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import Side
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
-from trunkline.protocol.types import LOGGING_LEVELS
+from trunkline.protocol.types import LOGGING_LEVELS, InputRequiredResult
 from trunkline.server.current import CURRENT, Current
+from trunkline.server.listening import Listeners, Listening
 from trunkline.server.offer import Offer
+from trunkline.server.rounds import Seals, ending
 from trunkline.server.watchers import Watchers
 from trunkline.transports.channel import Channel
 
@@ -21,9 +23,11 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
     """What the connections of a server have in common."""
 
     offer: Offer
-    watchers: "Watchers[Connection]"
+    watchers: "Watchers[Connection | Listening]"
     on_roots_changed: "list[Callable[[Any], Awaitable[None]]]"
     departed: "Callable[[Connection], None]"
+    listeners: "Listeners"
+    seals: "Seals"
     lifespan: Any = None  # what the server holds while it serves
 
 
@@ -40,6 +44,7 @@ class Connection(connection.Connection):
             capabilities=offer.capabilities(),
             instructions=offer.instructions,
             settings=offer.settings,
+            stateless=offer.stateless,
         )
         super().__init__(shared, session, channel)
         self.shared = shared
@@ -49,6 +54,13 @@ class Connection(connection.Connection):
             session.assume(Revision(channel.info.revision))
         if offer.marks_calls:
             self.mark_calls()
+
+    def log_level_of(self, call: Running) -> int:
+        """The lowest level that the caller wants to hear of. A request of the modern era has to say that it does."""
+        envelope = call.envelope
+        if envelope is None:
+            return self.log_level
+        return len(LOGGING_LEVELS) if envelope.log_level is None else LOGGING_LEVELS.index(envelope.log_level)
 
     def mark_calls(self) -> None:
         """From now on the call that is being answered can be found without its context, see `CURRENT`."""
@@ -60,6 +72,20 @@ class Connection(connection.Connection):
             self._start_call(call, params)
         finally:
             CURRENT.reset(mark)
+
+    def fail(self, call: Running, error: BaseException) -> None:
+        """Answers a call that failed; one of the modern era perhaps by a question."""
+        if call.envelope is not None:
+            outcome = ending(call, error)
+            if isinstance(outcome, InputRequiredResult):
+                self.succeed(call, outcome)
+                return
+            error = outcome
+        super().fail(call, error)
+
+    def draining(self) -> None:
+        """Nothing new is taken any more, and nothing new will be told."""
+        self.shared.listeners.end(self)
 
     def departed(self) -> None:
         """The client has gone, and its subscriptions go with it."""

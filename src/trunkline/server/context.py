@@ -6,6 +6,7 @@ reads too slowly. What is asked (`elicit`, `sample`, `roots`) must be awaited; o
 """
 
 import asyncio
+import concurrent.futures
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
 from math import isfinite
@@ -16,7 +17,8 @@ from msgspec import Struct
 
 from trunkline.conversation.progress import report
 from trunkline.errors import InvalidUri, MisuseError
-from trunkline.protocol.capabilities import Negotiated
+from trunkline.protocol.capabilities import Negotiated, declared
+from trunkline.protocol.extensions import agreed
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import ProgressToken
 from trunkline.protocol.methods import Side
@@ -42,6 +44,7 @@ from trunkline.protocol.types import (
 from trunkline.registry.resources import check_uri
 from trunkline.server.ask import Asker, ClientLacks, LiveAsker, OnProgress
 from trunkline.server.connection import Connection
+from trunkline.server.rounds import Once, RoundAsker
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
@@ -79,36 +82,50 @@ class Context:
     def __init__(self, connection: Connection, call: Running) -> None:
         self._connection = connection
         self._call = call
-        self._asker: Asker = LiveAsker(connection, call)
+        self._asker: Asker = LiveAsker(connection, call) if call.envelope is None else RoundAsker(connection, call)
 
     # --- facts ---------------------------------------------------------------------------------
 
     @property
     def request_id(self) -> int | str:
         """The id of the request."""
-        return self._call.id
+        named = self._call.origin.named
+        return self._call.id if named is None else named
 
     @property
-    def session_id(self) -> int:
-        """A number for the connection, the same for all of its calls."""
-        return self._connection.number
+    def session_id(self) -> int | None:
+        """A number for the connection, the same for all of its calls; None where each call stands for itself, as over
+        HTTP from 2026-07-28 on."""
+        return None if self._connection.channel.info.shared else self._connection.number
 
     @property
     def revision(self) -> Revision:
         """The revision of the specification that is spoken."""
-        return self._connection.session.spoken
+        return self._connection.session.revision_of(self._call)
 
     @property
     def client(self) -> ClientFacts:
         """Who calls."""
-        session = self._connection.session
+        session, envelope = self._connection.session, self._call.envelope
+        if envelope is not None:
+            return ClientFacts(envelope.info, envelope.capabilities)
         agreed: Negotiated | None = session.negotiated
         return ClientFacts(session.peer, agreed.client if agreed is not None else {})
+
+    def extension(self, name: str) -> Mapping[str, Any] | None:
+        """What the client says of an extension that both sides have; None if one of them has not."""
+        return agreed(name, self._connection.offer.capabilities(), self.client.capabilities)
 
     @property
     def principal(self) -> Any:
         """Who was verified to call; None where nobody was asked to prove it."""
         return self._call.origin.principal
+
+    @property
+    def trace(self) -> Mapping[str, str]:
+        """What the request says of the trace that it is part of: W3C's `traceparent`, `tracestate` and `baggage`."""
+        envelope = self._call.envelope
+        return {} if envelope is None else envelope.trace
 
     @property
     def lifespan(self) -> Any:
@@ -144,18 +161,18 @@ class Context:
         if strange := [number for number in told if not isinstance(number, int | float) or not isfinite(number)]:
             raise MisuseError(f"progress is told in numbers, not {strange[0]!r}")
         self._connection.post(partial(report, self._connection, self._call, progress, total, message))
-        return Told(self._connection.channel.drain)
+        return self._told()
 
     def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> Told:
         """Sends a log message to the client, if it wants to hear of that level. `data` is any JSON."""
         if level not in LOGGING_LEVELS:
             raise MisuseError(f"log level {level!r} is not one of {', '.join(LOGGING_LEVELS)}")
         connection = self._connection
-        if LOGGING_LEVELS.index(level) >= connection.log_level:
+        if LOGGING_LEVELS.index(level) >= connection.log_level_of(self._call):
             said = codec.to_raw(data)  # as it is now; and what has no JSON is told here, to whoever gave it
             params = LoggingMessageParams(level=level, data=said, logger=logger)
             connection.post(partial(connection.notify, "notifications/message", params, about=self._call))
-        return Told(connection.channel.drain)
+        return self._told()
 
     def debug(self, data: Any, logger: str | None = None) -> Told:
         """Logs at level debug."""
@@ -176,21 +193,32 @@ class Context:
     def elicitation_complete(self, elicitation_id: str) -> Told:
         """Tells the client that its user is done at a URL."""
         params = ElicitationCompleteParams(elicitation_id=elicitation_id)
-        self._connection.post(partial(self._connection.notify, "notifications/elicitation/complete", params))
-        return Told(self._connection.channel.drain)
+        if self._call.envelope is None:  # later clients find out by asking again
+            self._connection.post(partial(self._connection.notify, "notifications/elicitation/complete", params))
+        return self._told()
+
+    def _told(self) -> Told:
+        stream, shared = self._call.origin.stream, self._connection.channel.info.shared
+        return Told(stream.drain if shared else self._connection.channel.drain)  # nobody waits for another's client
 
     def close_stream(self) -> None:
         """Lets the client go, on a transport whose answers are streams, and has it come back for the rest: for calls
         that take long. Nothing is lost by that; other transports need none of it. A client of a revision before
-        2025-11-25 stays, since the beginning of a stream does not tell it where to go on."""
+        2025-11-25 stays, since the beginning of a stream does not tell it where to go on; so does one of 2026-07-28 or
+        later, which would lose the answer."""
         stream = self._call.origin.stream
-        if stream is not None and self.revision >= Revision.V2025_11_25:
+        if stream is not None and Revision.V2025_11_25 <= self.revision < Revision.V2026_07_28:
             self._connection.post(stream.close_stream)
 
     # --- asking --------------------------------------------------------------------------------
 
     async def elicit(
-        self, message: str, wanted: type[T] | Mapping[str, Any], *, timeout: float | None = None
+        self,
+        message: str,
+        wanted: type[T] | Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
     ) -> "Answer[T]":
         """Asks the user by a form made of a dataclass, Struct, TypedDict or pydantic model, or of a schema.
 
@@ -204,10 +232,17 @@ class Context:
             raise ClientLacks(f"a choice of several values, which field {field!r} is; {self.revision} has none")
         params = ElicitParams(message=message, requested_schema=form)
         needs = "elicitation.form" if self._names_a_mode() else None
-        return read_answer(await self._asker.ask("elicitation/create", params, needs=needs, timeout=timeout), wanted)
+        asked = await self._asker.ask("elicitation/create", params, needs=needs, timeout=timeout, key=key)
+        return read_answer(asked, wanted)
 
     async def elicit_url(
-        self, message: str, url: str, *, elicitation_id: str | None = None, timeout: float | None = None
+        self,
+        message: str,
+        url: str,
+        *,
+        elicitation_id: str | None = None,
+        timeout: float | None = None,
+        key: str | None = None,
     ) -> "Answer[None]":
         """Sends the user to a URL, for what must not pass through the client. Says whether the user agreed to go."""
         import secrets
@@ -220,13 +255,20 @@ class Context:
             raise MisuseError(f"a user cannot be sent to {url[:200]!r}: {error}") from None
         ident = elicitation_id or secrets.token_urlsafe(16)
         params = ElicitParams(message=message, mode="url", url=url, elicitation_id=ident)
-        result = await self._asker.ask("elicitation/create", params, needs="elicitation.url", timeout=timeout)
+        asked = self._asker.ask("elicitation/create", params, needs="elicitation.url", timeout=timeout, key=key)
+        result = await asked
         return Answer(result.action)
 
     def _names_a_mode(self) -> bool:
         """`elicitation: {}` means forms; once a mode is named, only named ones count (elicitation, "Capabilities")."""
-        session = self._connection.session
-        return session.has(Side.CLIENT, "elicitation.url") or session.has(Side.CLIENT, "elicitation.form")
+        return self._can("elicitation.url") or self._can("elicitation.form")
+
+    def _can(self, capability: str) -> bool:
+        """Whether the client has declared something."""
+        envelope = self._call.envelope
+        if envelope is not None:
+            return declared(envelope.capabilities, capability)
+        return self._connection.session.has(Side.CLIENT, capability)
 
     async def sample(
         self,
@@ -243,6 +285,7 @@ class Context:
         metadata: dict[str, Any] | None = None,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
+        key: str | None = None,
     ) -> CreateMessageResult:
         """Asks the client's language model for the next message. Raises `MisuseError` for values out of their range.
 
@@ -268,18 +311,25 @@ class Context:
         check_messages(params.messages)
         needs = "sampling.tools" if tools is not None or tool_choice is not None else None
         return await self._asker.ask(
-            "sampling/createMessage", _checked(params), needs=needs, timeout=timeout, on_progress=on_progress
+            "sampling/createMessage", _checked(params), needs=needs, timeout=timeout, on_progress=on_progress, key=key
         )
 
     def _may_include_context(self) -> bool:
         """Since 2025-11-25 a client says that it can (sampling, "Capabilities")."""
-        session = self._connection.session
-        return session.spoken < Revision.V2025_11_25 or session.has(Side.CLIENT, "sampling.context")
+        return self.revision < Revision.V2025_11_25 or self._can("sampling.context")
 
-    async def roots(self, *, timeout: float | None = None) -> list[Root]:
+    async def roots(self, *, timeout: float | None = None, key: str | None = None) -> list[Root]:
         """Asks where the client lets this server look."""
-        result: ListRootsResult = await self._asker.ask("roots/list", Empty(), timeout=timeout)
+        result: ListRootsResult = await self._asker.ask("roots/list", Empty(), timeout=timeout, key=key)
         return result.roots
+
+    async def once(self, key: str, function: Callable[[], Any]) -> Any:
+        """What a function gives, async or plain, which is called once only: a handler that asks may be run again, with
+        the answers, and what it did before must not be done twice. The value travels with the question, and comes back
+        as JSON has it: a dict for a dataclass, a list for a tuple."""
+        if self._call.once is None:
+            self._call.once = Once({})
+        return await self._call.once.value(key, function)
 
     async def ping(self, *, timeout: float | None = None) -> None:
         """Asks whether the client is there. Raises `RequestTimeout` if it does not answer."""
@@ -296,7 +346,10 @@ class Context:
             if asyncio.iscoroutine(asked):
                 asked.close()  # it will never be awaited
             raise MisuseError("ctx.wait() is for plain handlers on a thread; an async handler awaits")
-        return asyncio.run_coroutine_threadsafe(_awaited(asked), loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(_awaited(asked), loop).result()
+        except concurrent.futures.CancelledError:  # an `except Exception` would take it for an error, and go on
+            raise asyncio.CancelledError from None
 
 
 def _checked(params: CreateMessageParams) -> CreateMessageParams:

@@ -12,9 +12,10 @@ from typing import Any, Final, Generic, TypeVar, cast
 import msgspec
 from msgspec import NODEFAULT, UNSET, Struct
 
-from trunkline.errors import MisuseError, PeerError
+from trunkline.errors import MisuseError
 from trunkline.protocol.types import ElicitResult, MultiSelectEnumSchema, PrimitiveSchema, RequestedSchema
 from trunkline.registry import schema
+from trunkline.server.ask import UnfitAnswer
 from trunkline.server.choices import Choice, choice_of
 
 __all__ = ["Answer", "form_of", "needed_list", "read_answer"]
@@ -179,7 +180,7 @@ def _as_json(default: Any, choice: Choice | None, field: str) -> Any:
 def read_answer(result: ElicitResult, wanted: Any) -> Answer[Any]:
     """The user's answer, with the data of an accepted form in the type that was asked for.
 
-    Raises `PeerError` for data that does not fit the form, or the type that it was made of.
+    Raises `UnfitAnswer` for data that does not fit the form, or the type that it was made of.
     """
     if result.action != "accept":
         return Answer(result.action)
@@ -201,5 +202,5 @@ def _check(content: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         raise _misfit("; ".join(f"{fault.path.removeprefix('$.')}: {fault.message}" for fault in faults))
 
 
-def _misfit(why: str) -> PeerError:
-    return PeerError(-32602, f"the client's form does not fit what was asked for: {why}")
+def _misfit(why: str) -> UnfitAnswer:
+    return UnfitAnswer(-32602, f"the client's form does not fit what was asked for: {why}")

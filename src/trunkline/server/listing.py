@@ -21,6 +21,7 @@ from trunkline.server.context import Context
 from trunkline.server.limits import Guard
 from trunkline.server.offer import Offer
 from trunkline.server.options import Allow
+from trunkline.server.rounds import named
 
 __all__ = ["list_allowed", "list_with_templates"]
 
@@ -38,7 +39,8 @@ async def list_allowed(connection: Connection, call: Running, params: PaginatedP
         if guard.allow not in answers:
             answers[guard.allow] = await _allowed(guard, context, connection, call)
     hidden = frozenset(entry.name for entry in guarded if not answers[entry.guard.allow])
-    return offer.list_tools(connection.session.spoken, params.cursor, params.limit, connection.now(), hidden)
+    revision, whose = connection.session.revision_of(call), named(call.origin.principal)
+    return offer.list_tools(revision, params.cursor, params.limit, connection.now(), hidden=hidden, whose=whose)
 
 
 async def _allowed(guard: Guard, context: Context, connection: Connection, call: Running) -> bool:
@@ -53,10 +55,11 @@ async def list_with_templates(connection: Connection, call: Running, params: Pag
     """A page of all resources, those that templates list among them."""
     offer, now = connection.offer, connection.now()
     room = offer.resources.size_of(params.limit)
-    start = _position(offer, params.cursor, now)
+    whose = named(call.origin.principal)
+    start = _position(offer, params.cursor, now, whose)
     shown: list[Resource] = []
     if start is None:
-        page = offer.resources.page(params.cursor, params.limit, now=now)
+        page = offer.resources.page(params.cursor, params.limit, now=now, whose=whose)
         shown = [entry.definition for entry in page.entries]
         if page.next_cursor is not None:
             return ListResourcesResult(shown, next_cursor=page.next_cursor)
@@ -68,16 +71,16 @@ async def list_with_templates(connection: Connection, call: Running, params: Pag
                 found.setdefault(resource.uri, resource)
     rest = list(found.values())[start : start + room]
     more = start + room < len(found)
-    cursor = offer.cursors.seal(_CURSOR, start + room, now) if more else None
+    cursor = offer.cursors.seal(_CURSOR, start + room, now, whose) if more else None
     return ListResourcesResult([*shown, *rest], next_cursor=cursor)
 
 
-def _position(offer: Offer, cursor: str | None, now: float) -> int | None:
+def _position(offer: Offer, cursor: str | None, now: float, whose: str) -> int | None:
     """Where in what templates list a cursor points to; None if it is not one of those."""
     if cursor is None:
         return None
     try:
-        return offer.cursors.open(_CURSOR, cursor, now)
+        return offer.cursors.open(_CURSOR, cursor, now, whose)
     except InvalidCursor:
         return None
 

@@ -61,7 +61,7 @@ class ClientLogHandler(logging.Handler):
         """Sends a record, if the client wants to hear of its level."""
         current = CURRENT.get()
         level = level_of(record.levelno)
-        if current is None or LOGGING_LEVELS.index(level) < current.connection.log_level:
+        if current is None or LOGGING_LEVELS.index(level) < current.connection.log_level_of(current.call):
             return
         sending = _sending.set(True)
         try:

@@ -1,13 +1,17 @@
 """What a server offers to all of its connections: who it is, its registries, and lists of them ready to be sent."""
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final, Generic
 
 from msgspec import Raw, Struct
 
 from trunkline.config import Settings
+from trunkline.errors import ConfigError
+from trunkline.protocol.extensions import checked as extensions_of
 from trunkline.protocol.projection import project
-from trunkline.protocol.revisions import Revision
+from trunkline.protocol.revisions import Era, Revision
+from trunkline.protocol.stateless import CacheHint, Stateless
 from trunkline.protocol.types import (
     Implementation,
     ListPromptsResult,
@@ -24,6 +28,9 @@ from trunkline.registry.tools import ToolEntry
 from trunkline.wire import codec
 
 __all__ = ["Offer", "Selected", "Switches"]
+
+CACHED: Final = ("discover", "tools", "resources", "resource_templates", "prompts")
+"""What a client may be told to keep for a while; of the contents of resources, each one says it."""
 
 _KEPT_PAGES: Final = 256  # encoded pages; a peer that asks for ever other limits gains nothing
 
@@ -51,6 +58,8 @@ class Offer:
         settings: Settings | None = None,
         switches: Switches | None = None,
         experimental: Mapping[str, Any] | None = None,
+        extensions: Mapping[str, Any] | None = None,
+        cache: Mapping[str, float] | None = None,
         cursor_key: bytes | None = None,
         on_change: Callable[[str], None] = lambda _kind: None,
     ) -> None:
@@ -59,6 +68,10 @@ class Offer:
         self.settings = settings or Settings()
         self.switches = switches or Switches()
         self.experimental = dict(experimental or {})
+        self.extensions = extensions_of(extensions)
+        self.cache = _checked(cache or {})  # seconds that lists may be kept, by what they list
+        self.stateless = Stateless(info, self.capabilities)
+        self._declared: tuple[Any, dict[str, Any]] = (None, {})
         self.marks_calls = False  # whether the call at hand can be found without its context
         self.cursors = Cursors(cursor_key, self.settings.cursor_lifetime)
         shared: dict[str, Any] = {
@@ -75,29 +88,44 @@ class Offer:
         self.completions: Registry[CompletionEntry] = Registry("completion", **shared)
         self.listing_templates = Selected(self.templates, lambda entry: entry.lister is not None)
         self.guarded_tools = Selected(self.tools, lambda entry: entry.guard is not None and bool(entry.guard.allow))
-        self._declared: Mapping[str, Any] = {}
         self._pages: dict[tuple[Any, ...], tuple[int, Raw]] = {}
 
     def capabilities(self) -> Mapping[str, Any]:
         """What is declared: each feature that there is something for, or that was asked for."""
         on = self.switches
+        there = (
+            _declares(on.tools, len(self.tools)),
+            _declares(on.resources, len(self.resources) + len(self.templates)),
+            _declares(on.prompts, len(self.prompts)),
+            _declares(on.completions, len(self.completions)),
+        )
+        if self._declared[0] != there:  # it rarely is, and modern requests look at every call
+            self._declared = (there, self._declare(*there))
+        return self._declared[1]
+
+    def _declare(self, tools: bool, resources: bool, prompts: bool, completions: bool) -> dict[str, Any]:
+        on = self.switches
         changes = {"listChanged": True} if on.list_changed else {}
         found: dict[str, Any] = {}
-        if _declares(on.tools, len(self.tools)):
+        if tools:
             found["tools"] = dict(changes)
-        if _declares(on.resources, len(self.resources) + len(self.templates)):
+        if resources:
             found["resources"] = {**({"subscribe": True} if on.subscribe else {}), **changes}
-        if _declares(on.prompts, len(self.prompts)):
+        if prompts:
             found["prompts"] = dict(changes)
-        if _declares(on.completions, len(self.completions)):
+        if completions:
             found["completions"] = {}
         if on.logging:
             found["logging"] = {}
         if self.experimental:
             found["experimental"] = self.experimental
-        if found != self._declared:
-            self._declared = found
-        return self._declared  # one for all who are told the same
+        if self.extensions:
+            found["extensions"] = self.extensions
+        return found
+
+    def hint(self, what: str, *, shared: bool) -> CacheHint:
+        """How long something may be kept; for everybody only if it is the same for everybody."""
+        return CacheHint(self.cache.get(what, 0.0), "public" if shared else "private")
 
     # --- lists, as bytes that are kept until something changes -----------------------------------
 
@@ -107,10 +135,12 @@ class Offer:
         cursor: str | None,
         limit: object,
         now: float = 0.0,
+        *,
         hidden: frozenset[str] = frozenset(),
+        whose: str = "",
     ) -> Raw:
-        """A page of tools, without the hidden ones."""
-        return self._page(self.tools, ListToolsResult, revision, cursor, limit, now=now, hidden=hidden)
+        """A page of tools, without the hidden ones; `whose` it is, where not everybody is shown the same."""
+        return self._page(self.tools, ListToolsResult, revision, cursor, limit, now=now, hidden=hidden, whose=whose)
 
     def list_resources(self, revision: Revision, cursor: str | None, limit: object, now: float = 0.0) -> Raw:
         """A page of resources."""
@@ -134,15 +164,22 @@ class Offer:
         *,
         now: float,
         hidden: frozenset[str] = frozenset(),
+        whose: str = "",
     ) -> Raw:
-        key = (registry.kind, revision, cursor, repr(limit), hidden)  # True is not 1, though it is equal to it
+        key = (registry.kind, revision, cursor, repr(limit), hidden, whose)  # True is not 1, though it is equal to it
         version = registry.version  # before the page is made: a thread may change the registry meanwhile
         kept_at, kept = self._pages.get(key, (-1, _NOTHING))
         if kept_at == version:
             return kept
-        page = registry.page(cursor, limit, now=now, without=hidden)
-        definitions = [entry.definition for entry in page.entries]
-        made = codec.to_raw(project(result(definitions, next_cursor=page.next_cursor), revision))
+        page = registry.page(cursor, limit, now=now, without=hidden, whose=whose)
+        if revision.era is Era.MODERN:
+            natural = "modern_definition" if registry is self.tools else "definition"
+            listed = result([getattr(entry, natural) for entry in page.entries], next_cursor=page.next_cursor)
+            shared = registry is not self.tools or not self.guarded_tools()
+            made = self.stateless.dressed(listed, hint=self.hint(f"{registry.kind}s", shared=shared))
+        else:
+            listed = result([entry.definition for entry in page.entries], next_cursor=page.next_cursor)
+            made = codec.to_raw(project(listed, revision))
         if self.cursors.lifetime is None or cursor is page.next_cursor is None:  # what has a cursor in it does not last
             if len(self._pages) >= _KEPT_PAGES:
                 self._pages.clear()
@@ -168,6 +205,14 @@ class Selected(Generic[E]):
 
 
 _NOTHING: Final = Raw(b"")
+
+
+def _checked(cache: Mapping[str, float]) -> dict[str, float]:
+    if strange := [name for name in cache if name not in CACHED]:
+        raise ConfigError(f"cache= knows {', '.join(CACHED)}, not {strange[0]!r}")
+    if negative := [name for name, seconds in cache.items() if not 0 <= seconds < inf]:
+        raise ConfigError(f"cache= of {negative[0]!r} must be 0 seconds or more, not {cache[negative[0]]!r}")
+    return dict(cache)
 
 
 def _declares(asked: bool | None, entries: int) -> bool:

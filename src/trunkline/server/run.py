@@ -92,15 +92,21 @@ def _guard(server: "Server", clock: Clock, names: Iterable[str] = ()) -> "Guard"
     return Guard(server.connect, server.settings, clock, names=names)
 
 
-def application(server: "Server", clock: Callable[[], Clock], path: str, identify: "Identify | None") -> "App":
-    """An ASGI application around a server."""
+def application(
+    server: "Server",
+    clock: Callable[[], Clock],
+    path: str,
+    identify: "Identify | None",
+    released: Callable[[], None],
+) -> "App":
+    """An ASGI application around a server. `released` ends what is open for those who only listen."""
     from trunkline.transports.http.asgi import App
 
     async def start() -> "Guard":
         await server.start()
         return _guard(server, clock())
 
-    return App(start, server.aclose, path=path, identify=identify)
+    return App(start, server.aclose, path=path, identify=identify, released=released)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

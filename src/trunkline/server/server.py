@@ -29,9 +29,11 @@ from trunkline.server.announcer import CHANGES, Announcer
 from trunkline.server.connection import Connection, Shared
 from trunkline.server.context import Context
 from trunkline.server.features import FEATURES
+from trunkline.server.listening import Listeners, Listening
 from trunkline.server.offer import Offer, Switches
 from trunkline.server.options import DirectoryOptions, FileOptions, checked
 from trunkline.server.registrar import Registrar
+from trunkline.server.rounds import Seals
 from trunkline.server.watchers import Watch, Watchers
 from trunkline.transports.addresses import spelt
 from trunkline.transports.channel import Channel, Listener
@@ -76,13 +78,17 @@ class Server(Registrar):
         subscribe: bool = True,
         list_changed: bool = True,
         experimental: Mapping[str, Any] | None = None,
+        extensions: Mapping[str, Any] | None = None,
+        cache: Mapping[str, float] | None = None,
         observers: Iterable[Observer] | None = None,
         lifespan: Callable[[Any], Any] | None = None,
         features: Iterable[Feature] = FEATURES,
         clock: Clock | None = None,
     ) -> None:
         """`tools`, `resources`, `prompts` and `completions` declare a capability, or not; by default each is
-        declared when there is something to offer. `observers` replaces the one that logs failures. `lifespan` is an
+        declared when there is something to offer. `extensions` are declared with their settings, `{}` for none. `cache`
+        says for how many seconds clients may keep what they are shown: "tools", "prompts", "resources",
+        "resource_templates" and "discover". `observers` replaces the one that logs failures. `lifespan` is an
         async context manager function of the server: entered before the first connection is served, left by
         `aclose()` and at the end of `run()`; handlers find its value at `ctx.lifespan`."""
         info = Implementation(
@@ -100,6 +106,8 @@ class Server(Registrar):
             settings=settings,
             switches=switches,
             experimental=experimental,
+            extensions=extensions,
+            cache=cache,
             on_change=self._changed,
         )
         super().__init__(offer)
@@ -107,10 +115,11 @@ class Server(Registrar):
         self._dispatcher = Dispatcher(features)
         self._middleware: list[Middleware] = []
         self._lifespan = None if lifespan is None else _lifespan(lifespan)
-        self._watchers: Watchers[Connection] = Watchers()
+        self._watchers: Watchers[Connection | Listening] = Watchers()
         self._on_roots_changed: list[Callable[[Context], Awaitable[None]]] = []
         self._connections: dict[Connection, None] = {}
-        self._listeners: list[Listener] = []
+        self._places: list[Listener] = []
+        self._listeners = Listeners()
         self._announcer: Announcer | None = None
         self._given_clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -222,9 +231,10 @@ class Server(Registrar):
         name = "notifications/resources/updated"
         subscribers = self._watchers.subscriptions.subscribers(uri)
         if subscribers:
-            frame = Encoded(codec.encode(Notification(name, ResourceUpdatedParams(uri=uri))))
-            for connection in subscribers:
-                connection.broadcast(name, frame)
+            params = ResourceUpdatedParams(uri=uri)
+            frame = Encoded(codec.encode(Notification(name, params)))
+            for subscriber in subscribers:
+                subscriber.broadcast(name, frame, params)
 
     def _changed(self, kind: str) -> None:
         """A registry has changed."""
@@ -236,9 +246,11 @@ class Server(Registrar):
             self._announcer.changed(name)
 
     def _send_changed(self, name: str) -> None:
-        frame = Encoded(codec.encode(Notification(name, Empty())))
+        params = Empty()
+        frame = Encoded(codec.encode(Notification(name, params)))
         for connection in list(self._connections):
-            connection.broadcast(name, frame)
+            connection.broadcast(name, frame, params)
+        self._listeners.changed(name)
 
     def _post(self, action: Callable[[], None]) -> None:
         if self._loop is None or threading.get_ident() == self._thread:
@@ -276,6 +288,8 @@ class Server(Registrar):
                 watchers=self._watchers,
                 on_roots_changed=self._on_roots_changed,
                 departed=self._departed,
+                listeners=self._listeners,
+                seals=Seals(self.settings),
                 lifespan=None if self._lifespan is None else self._lifespan.value,
             )
         return self._shared
@@ -308,12 +322,13 @@ class Server(Registrar):
         """Takes no more clients, ends every connection in good order and lets go of everything. A closed server can
         serve again."""
         timeout = self.settings.drain_timeout
-        listeners, self._listeners = self._listeners, []
-        for listener in listeners:
-            await listener.close()
+        self._listeners.end()
+        places, self._places = self._places, []
+        for place in places:
+            await place.close()
         await asyncio.gather(*(connection.finish(timeout) for connection in self.connections))
-        for listener in listeners:
-            await listener.gone()
+        for place in places:
+            await place.gone()
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._shared is not None and self._announcer is not None:
             self._announcer.close()
@@ -333,7 +348,7 @@ class Server(Registrar):
 
         await self.start()
         made = await listener(self, address, tls, self._ready().clock)
-        self._listeners.append(made)
+        self._places.append(made)
         return made
 
     def asgi(self, *, path: str = "/", identify: "Callable[[dict[str, Any]], Any] | None" = None) -> "App":
@@ -342,7 +357,7 @@ class Server(Registrar):
         verified about it, by its ASGI scope: sessions belong to the principal who opened them."""
         from trunkline.server.run import application
 
-        return application(self, lambda: self._ready().clock, path, identify)
+        return application(self, lambda: self._ready().clock, path, identify, self._listeners.end)
 
     def run(
         self,

@@ -1,11 +1,23 @@
 """The handlers, one file per page of the specification."""
 
-from trunkline.server.features import completion, lifecycle, logging, prompts, resources, roots, tools
+from trunkline.server.features import (
+    completion,
+    discovery,
+    lifecycle,
+    logging,
+    prompts,
+    resources,
+    roots,
+    subscriptions,
+    tools,
+)
 
 __all__ = ["FEATURES"]
 
 FEATURES = (
     lifecycle.FEATURE,
+    discovery.FEATURE,
+    subscriptions.FEATURE,
     tools.FEATURE,
     resources.FEATURE,
     prompts.FEATURE,

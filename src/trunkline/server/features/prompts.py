@@ -14,12 +14,15 @@ from trunkline.protocol.types import GetPromptParams, PaginatedParams
 from trunkline.registry.prompts import PromptEntry
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
+from trunkline.server.rounds import begin
 
 __all__ = ["FEATURE"]
 
 
-def _list(connection: Connection, call: Running, params: PaginatedParams) -> Raw:  # noqa: ARG001
-    return connection.offer.list_prompts(connection.session.spoken, params.cursor, params.limit, connection.now())
+def _list(connection: Connection, call: Running, params: PaginatedParams) -> Raw:
+    return connection.offer.list_prompts(
+        connection.session.revision_of(call), params.cursor, params.limit, connection.now()
+    )
 
 
 def _get(connection: Connection, call: Running, params: GetPromptParams) -> Work:
@@ -28,6 +31,8 @@ def _get(connection: Connection, call: Running, params: GetPromptParams) -> Work
         raise PromptNotFound(params.name)
     if params.meta is not None:
         call.token = progress_token(params.meta)
+    if call.envelope is not None:
+        begin(connection, call, params)
     context = Context(connection, call) if entry.wants_context else None
     if connection.watched:
         return _watched(entry, context, connection, call, params)

@@ -7,7 +7,10 @@ from msgspec import Raw
 
 from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
-from trunkline.errors import InternalError, ToolNotFound
+from trunkline.errors import HeaderMismatch, InternalError, MissingCapability, ToolNotFound
+from trunkline.protocol.capabilities import declared
+from trunkline.protocol.envelope import Envelope
+from trunkline.protocol.headers import param_mismatch
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import progress_token
 from trunkline.protocol.types import NO_ARGUMENTS, CallToolParams, PaginatedParams
@@ -16,9 +19,13 @@ from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.limits import Guard
 from trunkline.server.listing import list_allowed
-from trunkline.wire.codec import DecodeError, as_written
+from trunkline.server.rounds import begin
+from trunkline.wire.codec import DecodeError, as_written, decoder
 
 __all__ = ["FEATURE"]
+
+
+read_object = decoder(dict[str, Any])
 
 
 class ToolDisabled(InternalError):
@@ -34,7 +41,7 @@ def _list(connection: Connection, call: Running, params: PaginatedParams) -> Wor
     offer = connection.offer
     if offer.guarded_tools():
         return list_allowed(connection, call, params)
-    return offer.list_tools(connection.session.spoken, params.cursor, params.limit, connection.now())
+    return offer.list_tools(connection.session.revision_of(call), params.cursor, params.limit, connection.now())
 
 
 def _call(connection: Connection, call: Running, params: CallToolParams) -> Work:
@@ -44,12 +51,36 @@ def _call(connection: Connection, call: Running, params: CallToolParams) -> Work
         raise ToolDisabled(params.name) if params.name in tools else ToolNotFound(params.name)
     if params.meta is not None:
         call.token = progress_token(params.meta)
+    if call.envelope is not None:
+        _begin(entry, connection, call, params, call.envelope)
     if entry.guard is not None:
         return _guarded(entry, entry.guard, connection, call, params)
     arguments = _arguments(entry, params)
     if entry.timeout is not None:
         connection.limit(call, entry.timeout)
     return entry.run(arguments, Context(connection, call) if entry.handler.wants_context else None, None)
+
+
+def _begin(entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, said: Envelope) -> None:
+    """What is looked at before a call of the modern era: the headers that repeat its arguments, what its client can
+    be asked, and what it has been asked already."""
+    if call.origin.named is not None and entry.mirrors:  # it came with headers of its own
+        why = param_mismatch(entry.mirrors, _object(params), call.origin.headers)
+        if why is not None:
+            raise HeaderMismatch(why)
+    for capability in entry.asks:
+        if not declared(said.capabilities, capability):
+            raise MissingCapability(capability)
+    begin(connection, call, params)
+    call.natural = entry.output.wraps
+
+
+def _object(params: CallToolParams) -> dict[str, Any]:
+    """The arguments by name; none if they are no object, which is told of later."""
+    try:
+        return read_object(as_written(params.arguments))
+    except DecodeError:
+        return {}
 
 
 def _guarded(entry: ToolEntry, guard: Guard, connection: Connection, call: Running, params: CallToolParams) -> Work:

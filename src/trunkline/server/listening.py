@@ -1,0 +1,125 @@
+"""Requests that stay open, for clients of the modern era: what each wants to hear of, and telling it.
+
+The same events reach clients of the handshake era through their sessions; here each is marked with the request that it
+belongs to, and nothing is told that was not asked for.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.meta import SUBSCRIPTION_ID
+from trunkline.protocol.types import (
+    CancelledParams,
+    Empty,
+    Params,
+    SubscriptionFilter,
+    SubscriptionsAcknowledgedParams,
+)
+from trunkline.wire.messages import Encoded, Notification, RequestId
+
+if TYPE_CHECKING:
+    from trunkline.server.connection import Connection
+
+__all__ = ["Listeners", "Listening", "honoured"]
+
+_ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+_CANCELLED: Final = "notifications/cancelled"
+_WANTED: Final = {
+    "notifications/tools/list_changed": "tools_list_changed",
+    "notifications/prompts/list_changed": "prompts_list_changed",
+    "notifications/resources/list_changed": "resources_list_changed",
+}
+
+
+class Listening:
+    """One such request."""
+
+    def __init__(self, connection: "Connection", call: Running, wanted: SubscriptionFilter) -> None:
+        self._call = call
+        self.connection = connection
+        self.wanted = wanted
+        self._early: list[tuple[str, Params]] | None = []  # what happened before the client knows what it will hear
+
+    @property
+    def number(self) -> RequestId:
+        """The id of the request, as the client knows it."""
+        named = self._call.origin.named
+        return self._call.id if named is None else named
+
+    def acknowledge(self) -> None:
+        """Tells the client what it will be told of; and then what has happened meanwhile."""
+        early, self._early = self._early or [], None
+        self.tell(_ACKNOWLEDGED, SubscriptionsAcknowledgedParams(self.wanted))
+        for name, params in early:
+            self.tell(name, params)
+
+    def tell(self, name: str, params: Params) -> None:
+        """Tells the client something, marked as belonging to this request."""
+        if self._early is not None:
+            self._early.append((name, params))
+        else:
+            self.connection.notify(name, replace(params, meta=self._mark()), about=self._call)
+
+    def _mark(self) -> dict[str, Any]:
+        return {SUBSCRIPTION_ID: self.number}
+
+    def broadcast(self, name: str, frame: Encoded, params: Params) -> None:  # noqa: ARG002 - each is marked otherwise
+        """Tells what many are told."""
+        self.tell(name, params)
+
+    def end(self) -> None:
+        """Nothing more will be told: the request is answered, and whoever holds it open is stopped. On a pipe, which
+        stays open, that is said in a second way (cancellation, "Cancellation Flow")."""
+        self.connection.answer(self._call, Empty(meta=self._mark()))
+        if not self.connection.channel.info.shared:
+            gone = CancelledParams(request_id=self.number, reason="the server ends the subscription")
+            self.connection.channel.send(Notification(_CANCELLED, gone))
+
+
+class Listeners:
+    """All of them."""
+
+    def __init__(self) -> None:
+        self._open: dict[Listening, None] = {}
+
+    def of(self, connection: "Connection") -> int:
+        """How many one connection has."""
+        return sum(listening.connection is connection for listening in self._open)
+
+    def add(self, listening: Listening) -> None:
+        """One more."""
+        self._open[listening] = None
+
+    def discard(self, listening: Listening) -> None:
+        """It has ended."""
+        self._open.pop(listening, None)
+
+    def changed(self, name: str) -> None:
+        """A list has changed."""
+        for listening in list(self._open):
+            if getattr(listening.wanted, _WANTED[name]):
+                listening.tell(name, Empty())
+
+    def end(self, connection: "Connection | None" = None) -> None:
+        """Ends those of a connection in good order, or all of them."""
+        for listening in list(self._open):
+            if connection is None or listening.connection is connection:
+                self.discard(listening)
+                listening.end()
+
+
+def honoured(wanted: SubscriptionFilter, capabilities: Any) -> SubscriptionFilter:
+    """What a client will be told of what it wants to hear: what the server declares."""
+
+    def told(asked: bool | None, feature: str) -> bool | None:
+        return True if asked and capabilities.get(feature, {}).get("listChanged") else None
+
+    watched = capabilities.get("resources", {}).get("subscribe")
+    return SubscriptionFilter(
+        tools_list_changed=told(wanted.tools_list_changed, "tools"),
+        prompts_list_changed=told(wanted.prompts_list_changed, "prompts"),
+        resources_list_changed=told(wanted.resources_list_changed, "resources"),
+        resource_subscriptions=wanted.resource_subscriptions if watched else None,
+    )

@@ -1,0 +1,175 @@
+"""Requests that stay open: what they are told, in which order, and how they end."""
+
+from typing import Any
+
+from tests.modern import PREFIX, enveloped
+
+from trunkline import Server, Settings
+from trunkline.facts import CallEnded
+from trunkline.testing import ManualClock, RawPeer, RecordingObserver
+
+MARK = f"{PREFIX}subscriptionId"
+EVERY_LIST = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
+
+
+def offering(**options: Any) -> Server:
+    server = Server("s", settings=Settings(**options.pop("settings", {})), **options)
+    server.add_tool(thing, name="a_tool")
+    server.add_prompt("text", name="a_prompt")
+    server.add_resource("x:a", "text")
+    return server
+
+
+async def thing() -> str:
+    return "thing"
+
+
+def listen(peer: RawPeer, *, id: Any = None, **wanted: Any) -> Any:
+    return peer.call("subscriptions/listen", enveloped(notifications=wanted), id=id)
+
+
+async def acknowledged(peer: RawPeer, ident: Any) -> Any:
+    """What will be told, according to the first thing that is."""
+    first = await peer.receive()
+    assert first["method"] == "notifications/subscriptions/acknowledged"
+    assert first["params"]["_meta"] == {MARK: ident}
+    return first["params"]["notifications"]
+
+
+async def settled(peer: RawPeer) -> list[Any]:
+    """Everything that is told by now."""
+    await peer.result("tools/list", enveloped())
+    return peer.waiting()
+
+
+async def test_sub_02_03_04_nothing_is_told_but_what_was_asked_for_and_marked() -> None:
+    server = offering()
+    async with RawPeer(server) as peer:
+        first = listen(peer, id="first", toolsListChanged=True, promptsListChanged=False)
+        assert await acknowledged(peer, first) == {"toolsListChanged": True}
+        second = listen(peer, id=2, resourceSubscriptions=["x:a", "x:b"])
+        assert await acknowledged(peer, second) == {"resourceSubscriptions": ["x:a", "x:b"]}
+        server.add_prompt("more", name="more")
+        server.add_tool(thing, name="more")
+        server.notify_updated("x:b")
+        server.notify_updated("x:c")
+        told = [(message["method"], message["params"]) for message in await settled(peer)]
+        assert told == [
+            ("notifications/tools/list_changed", {"_meta": {MARK: "first"}}),
+            ("notifications/resources/updated", {"uri": "x:b", "_meta": {MARK: 2}}),
+        ]
+
+
+async def test_sub_03_what_the_server_does_not_tell_of_is_left_out() -> None:
+    async with RawPeer(offering(list_changed=False, subscribe=False)) as peer:
+        ident = listen(peer, **EVERY_LIST, resourceSubscriptions=["x:a"])
+        assert await acknowledged(peer, ident) == {}
+    async with RawPeer(Server("bare")) as peer:
+        assert await acknowledged(peer, listen(peer, **EVERY_LIST)) == {}
+
+
+async def test_sub_03_what_happens_while_watching_begins_is_told_after_the_acknowledgement() -> None:
+    server = offering()
+
+    @server.on_first_subscriber
+    async def begin(uri: str) -> None:
+        server.notify_updated("x:a")  # to which it is subscribed by now, when it comes to x:b
+
+    async with RawPeer(server) as peer:
+        ident = listen(peer, resourceSubscriptions=["x:a", "x:b"])
+        assert await acknowledged(peer, ident) == {"resourceSubscriptions": ["x:a", "x:b"]}
+        [told] = await settled(peer)
+        assert told["params"] == {"uri": "x:a", "_meta": {MARK: ident}}
+
+
+async def test_what_cannot_be_watched_is_an_error_and_leaves_nothing_behind() -> None:
+    server, ended = offering(), list[str]()
+
+    @server.on_first_subscriber
+    async def begin(uri: str) -> None:
+        if uri == "x:b":
+            raise ValueError("no")
+
+    @server.on_last_unsubscribed
+    async def end(uri: str) -> None:
+        ended.append(uri)
+
+    async with RawPeer(server) as peer:
+        answer = await peer.error(
+            "subscriptions/listen", enveloped(notifications={"resourceSubscriptions": ["x:a", "x:b"]})
+        )
+        assert answer["code"] == -32603
+        assert ended == ["x:a"]
+        answer = await peer.error(
+            "subscriptions/listen", enveloped(notifications={"resourceSubscriptions": ["no uri"]})
+        )
+        assert answer["code"] == -32602
+
+
+async def test_sub_06_a_cancelled_one_is_told_nothing_more_and_watching_ends() -> None:
+    server, ended = offering(), list[str]()
+
+    @server.on_last_unsubscribed
+    async def end(uri: str) -> None:
+        ended.append(uri)
+
+    async with RawPeer(server) as peer:
+        ident = listen(peer, toolsListChanged=True, resourceSubscriptions=["x:a"])
+        await acknowledged(peer, ident)
+        peer.notify("notifications/cancelled", {"requestId": ident})
+        await settled(peer)
+        server.add_tool(thing, name="more")
+        server.notify_updated("x:a")
+        assert await settled(peer) == []
+        assert ended == ["x:a"]
+
+
+async def test_sub_07_the_end_of_the_server_is_a_result_and_then_said_once_more() -> None:
+    observer = RecordingObserver()
+    server = offering(observers=[observer])
+    async with RawPeer(server) as peer:
+        ident = listen(peer, toolsListChanged=True)
+        await acknowledged(peer, ident)
+        await server.aclose()
+        result, gone = peer.waiting()
+        assert result["id"] == ident
+        assert (result["result"]["resultType"], result["result"]["_meta"][MARK]) == ("complete", ident)
+        assert (gone["method"], gone["params"]["requestId"]) == ("notifications/cancelled", ident)
+    assert [fact.outcome for fact in observer.facts if isinstance(fact, CallEnded)] == ["ok"]
+
+
+async def test_a_connection_that_ends_in_good_order_ends_its_own_and_no_others() -> None:
+    server = offering()
+    async with RawPeer(server) as peer, RawPeer(server) as other:
+        await acknowledged(peer, listen(peer, toolsListChanged=True))
+        ident = listen(other, toolsListChanged=True)
+        await acknowledged(other, ident)
+        await peer.connection.finish(5.0)
+        assert [message.get("method", "result") for message in peer.waiting()] == ["result", "notifications/cancelled"]
+        server.add_tool(thing, name="more")
+        [told] = await settled(other)
+        assert told["params"]["_meta"] == {MARK: ident}
+
+
+async def test_it_outlives_every_deadline() -> None:
+    clock = ManualClock()
+    server = offering(clock=clock, settings={"longest_call": 10.0, "work_timeout": 1.0})
+    async with RawPeer(server) as peer:
+        ident = listen(peer, toolsListChanged=True)
+        await acknowledged(peer, ident)
+        clock.advance(1000.0)
+        server.add_tool(thing, name="more")
+        clock.advance(1.0)
+        [told] = await settled(peer)
+        assert told["method"] == "notifications/tools/list_changed"
+
+
+async def test_it_takes_no_call_its_place_and_there_are_only_so_many() -> None:
+    server = offering(settings={"max_calls": 2})
+    async with RawPeer(server) as peer:
+        for _ in range(2):
+            await acknowledged(peer, listen(peer, toolsListChanged=True))
+        assert await peer.result("tools/call", enveloped(name="a_tool"))
+        error = await peer.error("subscriptions/listen", enveloped(notifications={}))
+        assert (error["code"], error["data"]["kind"]) == (-32603, "maximum_subscriptions_exceeded")
+        assert await peer.result("tools/call", enveloped(name="a_tool"))
