@@ -8,13 +8,25 @@ Reading can be paused: whoever receives is flooded by what it has asked to go on
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from trunkline.protocol.headers import Mirror
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
 
-__all__ = ["Accept", "Channel", "ChannelInfo", "Closed", "Connector", "Listener", "Origin", "Receiver"]
+__all__ = [
+    "Accept",
+    "Channel",
+    "ChannelInfo",
+    "Closed",
+    "Connector",
+    "Listener",
+    "Mirrors",
+    "Origin",
+    "Receiver",
+    "Repeating",
+]
 
 
 class ChannelInfo(Struct, frozen=True):
@@ -24,6 +36,7 @@ class ChannelInfo(Struct, frozen=True):
     peer: str = ""
     may_vanish: bool = False  # the peer, without a word, as over a network: silence is worth a ping then
     revision: str | None = None  # that is spoken, where there is no handshake to agree on one
+    shared: bool = False  # between peers who do not know of each other: every request stands for itself
 
 
 class Origin(Struct, frozen=True):
@@ -35,6 +48,7 @@ class Origin(Struct, frozen=True):
     principal: Any = None
     headers: Mapping[str, str] | None = None
     stream: Any = None
+    named: RequestId | None = None  # the id that the peer gave, where a transport had to give the request another one
 
 
 class Closed(Struct, frozen=True):
@@ -75,6 +89,19 @@ class Channel(Protocol):
 
     async def close(self) -> None:
         """Sends what can still be sent and ends. The receiver is told once, whoever began it."""
+        ...
+
+
+Mirrors = Callable[[str], Sequence[Mirror]]
+"""Which arguments of a tool, by its name, are said a second time outside of the message."""
+
+
+@runtime_checkable
+class Repeating(Protocol):
+    """A client's channel whose messages have an outside: some arguments of tools are repeated there."""
+
+    def repeat(self, mirrors: Mirrors) -> None:
+        """Names them. `send` raises TypeError from then on for a call whose arguments cannot be repeated."""
         ...
 
 

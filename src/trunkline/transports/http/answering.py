@@ -46,7 +46,7 @@ class Answering:
         if exchange.stream is not None:
             await self.flow(visit, exchange.stream)
         elif exchange.answer is not None:
-            await visit.respond(200 if exchange.ids else 400, exchange.answer, JSON)
+            await visit.respond(exchange.status if exchange.ids else 400, exchange.answer, JSON)
         elif exchange.ids and not exchange.dropped:
             await visit.refuse(404, "the session has ended", kind="session_not_found")
         else:
@@ -56,7 +56,7 @@ class Answering:
         """Writes a stream out until it ends, the peer goes, or somebody else reads it."""
         reader = stream.attach(after)
         await visit.begin_stream()
-        if visit.headers.get(VERSION, _PRIMED) >= _PRIMED and after is None:
+        if stream.ids and after is None and visit.headers.get(VERSION, _PRIMED) >= _PRIMED:
             await visit.go_on(sse.encode(b"", id=position(stream.number, stream.read), retry=self._retry))
         gone = asyncio.ensure_future(visit.hung_up())
         gone.add_done_callback(lambda _: stream.rouse())

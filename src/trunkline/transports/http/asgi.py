@@ -5,6 +5,7 @@ has a lifespan lets it end the application, whoever has none may call `aclose`. 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from trunkline.transports.http.farewell import on_farewell
 from trunkline.transports.http.forwarded import Proxies
 from trunkline.transports.http.legacy import LegacyEndpoint
 from trunkline.transports.http.sessionless import SessionlessEndpoint
+from trunkline.transports.http.stateless import StatelessEndpoint
 from trunkline.transports.http.streamable import Endpoint
 from trunkline.transports.http.visits import Headers, Receive, Scope, Send, Visit
 from trunkline.transports.websocket.serving import WebSocketEndpoint
@@ -37,15 +39,14 @@ _ONCE: Final = frozenset(
         b"last-event-id",
     }
 )
+_ROUTING: Final = (b"mcp-method", b"mcp-name")  # what repeats something of the body
+_PARAM: Final = b"mcp-param-"
+_SAID_TWICE: Final = b"\0"  # no header has it, so it contradicts whatever the body says
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
-_PREFLIGHT: Final[Headers] = [
-    (b"access-control-allow-methods", _METHODS),
-    (
-        b"access-control-allow-headers",
-        b"content-type, accept, authorization, mcp-session-id, mcp-protocol-version, last-event-id",
-    ),
-    (b"access-control-max-age", b"86400"),
-]
+_ALLOWED: Final = (
+    *(b"content-type", b"accept", b"authorization", b"mcp-session-id", b"mcp-protocol-version", b"last-event-id"),
+    *_ROUTING,
+)
 
 
 class App:
@@ -58,10 +59,13 @@ class App:
         *,
         path: str = "/",
         identify: Identify | None = None,
+        released: Callable[[], None] = lambda: None,
     ) -> None:
-        """`start` readies the server for the running loop, as often as it is asked; `stop` ends it."""
+        """`start` readies the server for the running loop, as often as it is asked; `stop` ends it; `released` ends
+        what it has open for those who only listen."""
         self._start = start
         self._stop = stop
+        self._released = released
         self._path = "/" + path.strip("/")
         self._identify = identify
         self._house: House | None = None
@@ -84,7 +88,7 @@ class App:
             raise NotImplementedError(f"this application does not serve {kind}")
 
     async def _ready(self) -> "House":
-        house = House(await self._start(), self._path, self._identify)
+        house = House(await self._start(), self._path, self._identify, self._released)
         self._loop = asyncio.get_running_loop()
         self._house = house
         return house
@@ -137,15 +141,20 @@ class App:
 class House:
     """What an application has open on one event loop."""
 
-    def __init__(self, guard: Guard, path: str, identify: Identify | None) -> None:
+    def __init__(
+        self, guard: Guard, path: str, identify: Identify | None, released: Callable[[], None] = lambda: None
+    ) -> None:
         settings = guard.settings
         self.guard = guard
         self.proxies = Proxies(settings.trusted_proxies)
-        self.streamable = Endpoint(guard) if settings.http_sessions else SessionlessEndpoint(guard)
+        self.stateless = StatelessEndpoint(guard)
+        endpoint = Endpoint if settings.http_sessions else SessionlessEndpoint
+        self.streamable = endpoint(guard, self.stateless)
         self.legacy = LegacyEndpoint(guard, _MESSAGES)
         self.websocket = WebSocketEndpoint(guard, settings)
         self._path = path
         self._identify = identify
+        self._released = released
         self._end: Timer | None = None
         self._routes: dict[str, Callable[[Visit], Awaitable[None]]] = {path: self.streamable.handle}
         if settings.legacy_sse and settings.http_sessions:
@@ -155,9 +164,11 @@ class House:
     async def visited(self, visit: Visit) -> None:
         """Answers an HTTP request, if it may come in."""
         scope, headers = visit.scope, visit.headers
-        if len(headers) != len(scope["headers"]) and (name := _doubled(scope["headers"])) is not None:
-            await visit.refuse(400, f"the header {name} must not stand there twice")
-            return
+        if len(headers) != len(scope["headers"]):
+            if (name := _doubled(scope["headers"])) is not None:
+                await visit.refuse(400, f"the header {name} must not stand there twice")
+                return
+            headers.update(_ambiguous(scope["headers"]))
         origin = headers.get(b"origin")
         if (why := self.guard.refusal(headers.get(b"host"), origin)) is not None:
             await visit.refuse(403, why, kind="access_denied")
@@ -168,7 +179,7 @@ class House:
         if handle is None:
             await visit.refuse(404, f"there is nothing here; the endpoint is {self._path}", kind="not_found")
         elif scope["method"] == "OPTIONS":
-            await visit.respond(204, b"", *_PREFLIGHT)
+            await visit.respond(204, b"", *_preflight(headers.get(b"access-control-request-headers", b"")))
         else:
             visit.principal = self._principal(scope)
             await handle(visit)
@@ -199,6 +210,7 @@ class House:
     def release(self) -> None:
         """Ends the streams on which nothing is being answered."""
         self.shut()
+        self._released()
         self.streamable.release()
         self.legacy.release()
         self.websocket.close("the server is about to stop")
@@ -214,6 +226,7 @@ class House:
         if self._end is not None:
             self._end.cancel()
         self.streamable.close("the server has stopped")
+        self.stateless.close("the server has stopped")
         self.legacy.close("the server has stopped")
         self.websocket.close("the server has stopped")
 
@@ -226,6 +239,22 @@ def _doubled(raw: Headers) -> str | None:
             return name.decode("latin-1")
         seen.add(name)
     return None
+
+
+def _ambiguous(raw: Headers) -> Headers:
+    """Headers of those that repeat the body which are there twice: who stands between may have read either."""
+    times = Counter(name for name, _ in raw if name in _ROUTING or name.startswith(_PARAM))
+    return [(name, _SAID_TWICE) for name, count in times.items() if count > 1]
+
+
+def _preflight(requested: bytes) -> Headers:
+    """What lets a page ask; which arguments it repeats in headers is between it and the tools."""
+    params = [name for each in requested.split(b",") if (name := each.strip().lower()).startswith(_PARAM)]
+    return [
+        (b"access-control-allow-methods", _METHODS),
+        (b"access-control-allow-headers", b", ".join((*_ALLOWED, *params))),
+        (b"access-control-max-age", b"86400"),
+    ]
 
 
 def _cors(origin: bytes) -> Headers:

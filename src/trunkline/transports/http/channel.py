@@ -8,7 +8,7 @@ events. What belongs to no request goes to the stream of the GET.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from trunkline.config import Settings
 from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
@@ -30,14 +30,40 @@ from trunkline.wire.messages import (
 __all__ = ["Exchange", "HttpChannel"]
 
 
+class Streaming(Protocol):
+    """Who makes streams."""
+
+    def new_stream(self) -> Stream:
+        """One more."""
+        ...
+
+    async def drained(self, stream: Stream | None) -> None:
+        """Waits while one is read too slowly."""
+        ...
+
+    @property
+    def lasting(self) -> bool:
+        """Whether a peer can come back to one."""
+        ...
+
+    def unexpect(self, ident: RequestId, exchange: "Exchange") -> None:
+        """The answer to a request will not come."""
+        ...
+
+
 class Exchange:
     """One POST: what it asks, and what comes of it."""
 
-    __slots__ = ("_channel", "_done", "answer", "dropped", "failed", "faults", "finished", "ids", "over", "stream")
+    __slots__ = (
+        *("_channel", "_done", "answer", "dropped", "failed", "faults", "finished", "ids", "number", "over"),
+        *("status", "stream"),
+    )
 
-    def __init__(self, channel: "HttpChannel", ids: Sequence[RequestId]) -> None:
+    def __init__(self, channel: "Streaming", ids: Sequence[RequestId]) -> None:
         self._channel = channel
         self.ids = ids  # of the requests in it
+        self.number = 0  # of our own, where ids are not enough
+        self.status = 200  # of a plain answer
         self.faults: Sequence[RequestId | None] = ()  # the ids of what is no message, where they could be read
         self.answer: bytes | None = None  # the last message
         self.failed = False  # the answer is an error
@@ -72,6 +98,10 @@ class Exchange:
             self.stream = self._channel.new_stream()
             self._rouse()
         return self.stream
+
+    async def drain(self) -> None:
+        """Waits while the peer reads too slowly what it is sent before the answer."""
+        await self._channel.drained(self.stream)
 
     def close_stream(self) -> None:
         """Lets the peer go, who comes back for the rest of the stream. Nothing is lost by that; where nobody can come
@@ -284,8 +314,12 @@ class HttpChannel:
     async def drain(self) -> None:
         """Waits while somebody reads too slowly what is sent."""
         for stream in list(self._streams.values()):
-            while stream.attached and stream.unread > self._settings.unsent_high:
-                await stream.drained()
+            await self.drained(stream)
+
+    async def drained(self, stream: Stream | None) -> None:
+        """Waits while a stream is read too slowly."""
+        while stream is not None and stream.attached and stream.unread > self._settings.unsent_high:
+            await stream.drained()
 
     async def close(self) -> None:
         """Ends the session and all of its streams."""

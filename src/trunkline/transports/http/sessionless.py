@@ -12,7 +12,7 @@ from trunkline.transports.guard import Guard
 from trunkline.transports.http.answering import KINDS, VERSION, Answering, accepts, refuse_kinds
 from trunkline.transports.http.channel import HttpChannel
 from trunkline.transports.http.reading import Reading
-from trunkline.transports.http.streamable import known_version, refuse_malformed
+from trunkline.transports.http.stateless import StatelessEndpoint, known_version, refuse_malformed
 from trunkline.transports.http.visits import HeaderView, Visit
 from trunkline.wire.messages import Malformed, Request
 
@@ -25,8 +25,9 @@ _UNNAMED: Final = Revision.V2025_03_26.value.encode()  # what is spoken by those
 class SessionlessEndpoint:
     """One address, and the requests that are being answered there."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, stateless: StatelessEndpoint) -> None:
         self._guard = guard
+        self._stateless = stateless
         self._settings = guard.settings
         self._reading = Reading(guard.settings, guard.clock)
         self._answering = Answering(guard.settings)
@@ -40,10 +41,8 @@ class SessionlessEndpoint:
         if not accepts(visit.headers.get(b"accept", b""), *KINDS):
             await refuse_kinds(visit)
             return
-        if not await known_version(visit):
-            return
         message = await self._reading.message(visit)
-        if message is None:
+        if message is None or await self._stateless.takes(visit, message) or not await known_version(visit, message):
             return
         if isinstance(message, Malformed):
             await refuse_malformed(visit, message)

@@ -13,23 +13,25 @@ from trunkline.transports.http.channel import HttpChannel
 from trunkline.transports.http.events import read_position
 from trunkline.transports.http.reading import Reading
 from trunkline.transports.http.sessions import HttpSession, Sessions
+from trunkline.transports.http.stateless import StatelessEndpoint, is_modern, known_version, refuse_malformed
 from trunkline.transports.http.streams import STANDALONE
 from trunkline.transports.http.visits import HeaderView, Visit
 from trunkline.wire.messages import Incoming, Malformed, Request
 
-__all__ = ["Endpoint", "known_version", "refuse_malformed"]
+__all__ = ["Endpoint"]
 
 _SESSION: Final = b"mcp-session-id"
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
+_MODERN_METHODS: Final = b"POST, OPTIONS"
 _KNOWN: Final = frozenset((None, *(revision.value.encode() for revision in HANDSHAKE)))  # None: not named
-_KINDS: Final = {-32700: "parse_error", -32602: "invalid_params"}
 
 
 class Endpoint:
     """One address, and the sessions that were opened there."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, stateless: StatelessEndpoint) -> None:
         self.sessions = Sessions(guard.settings, guard.clock)
+        self._stateless = stateless
         self._guard = guard
         self._settings = guard.settings
         self._reading = Reading(guard.settings, guard.clock)
@@ -40,6 +42,8 @@ class Endpoint:
         match visit.scope["method"]:
             case "POST":
                 await self._post(visit)
+            case "GET" | "DELETE" if is_modern(visit):  # which has neither sessions nor streams without a request
+                await visit.not_allowed(_MODERN_METHODS)
             case "GET":
                 await self._get(visit)
             case "DELETE":
@@ -55,6 +59,8 @@ class Endpoint:
             return
         message = await self._reading.message(visit)
         if message is None:
+            return
+        if await self._stateless.takes(visit, message):
             return
         session = self._at_hand(visit) or await self._session(visit, message)
         if session is None:
@@ -83,6 +89,8 @@ class Endpoint:
 
     async def _session(self, visit: Visit, message: Incoming) -> HttpSession | None:
         """The session that a message belongs to; None if there is none, which the peer has been told."""
+        if not await known_version(visit, message):
+            return None
         if _SESSION in visit.headers:
             return await self._missed(visit)
         if isinstance(message, Request) and message.method == "initialize":
@@ -161,18 +169,3 @@ class Endpoint:
         """Ends every session."""
         self.sessions.close(reason)
         self._reading.close()
-
-
-async def known_version(visit: Visit) -> bool:
-    """Whether the revision that a request names is one of ours, or none; the peer is told if it is not."""
-    version = visit.headers.get(VERSION)
-    if version is None or version in _KNOWN:
-        return True
-    known = ", ".join(revision.value for revision in HANDSHAKE)
-    await visit.refuse(400, f"MCP-Protocol-Version {version.decode('latin-1')!r} is not one of {known}")
-    return False
-
-
-async def refuse_malformed(visit: Visit, message: Malformed) -> None:
-    """Tells a peer that what it posted is no message."""
-    await visit.refuse(400, message.why, code=message.code, kind=_KINDS.get(message.code, "invalid_request"))

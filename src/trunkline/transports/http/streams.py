@@ -20,23 +20,28 @@ STANDALONE = 0
 class Stream:
     """One stream of events."""
 
-    __slots__ = ("_drained", "_events", "_reader", "_unwanted", "_wake", "ended", "number", "push", "read", "unread")
+    __slots__ = (
+        *("_awaited", "_drained", "_events", "_reader", "_unwanted", "_wake", "ended", "ids", "number", "push", "read"),
+        "unread",
+    )
 
-    def __init__(self, number: int, events: EventStore) -> None:
+    def __init__(self, number: int, events: EventStore, *, ids: bool = True) -> None:
         self.number = number
+        self.ids = ids  # whether events say where they stand, for a peer who comes back
         self.ended = False  # nothing more will be written
         self.read = 0  # the number of the last event that was given to a reader
         self.unread = 0  # bytes that wait for the reader who is there
         self.push: Callable[[bytes], bool] | None = None  # writes at once for a reader who waits, if it can
         self._events = events
         self._reader: object = None
+        self._awaited = number != STANDALONE or not ids  # somebody reads, or is about to
         self._unwanted = False  # the next who comes to read
         self._wake: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
 
     def write(self, frame: bytes) -> None:
         """One more message."""
-        number = self._events.append(self.number, frame, self.read if self.attached else None)
+        number = self._events.append(self.number, frame, self.read if self._awaited else None)
         if self.push is not None and self._waited_for(number) and self.push(self._event(number, frame)):
             self.read = number
             return
@@ -48,7 +53,7 @@ class Stream:
         return self.read == number - 1 and self._wake is not None and not self._wake.done()
 
     def _event(self, number: int, frame: bytes) -> bytes:
-        return sse.encode(frame, kind="message", id=position(self.number, number))
+        return sse.encode(frame, kind="message", id=position(self.number, number) if self.ids else None)
 
     def end(self) -> None:
         """The last message has been written."""
@@ -73,12 +78,14 @@ class Stream:
         self.unread = 0
         self.push = None
         self._reader = reader
+        self._awaited = True
         self.rouse()
         return reader
 
     def detach(self) -> None:
         """Lets the reader go; what is written from now on waits for the next one."""
         self._reader = self.push = None
+        self._awaited = False
         self.rouse()
         self._relax()
 

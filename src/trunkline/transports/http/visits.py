@@ -6,6 +6,7 @@ from typing import Any, Final
 from trunkline.errors import ProtocolError
 from trunkline.transports.addresses import spelt
 from trunkline.wire import codec
+from trunkline.wire.messages import RequestId
 
 __all__ = [
     "ANSWER",
@@ -78,14 +79,18 @@ class Visit:
         *headers: tuple[bytes, bytes],
         code: int = -32600,
         kind: str = "invalid_request",
+        about: RequestId | None = None,
     ) -> None:
-        """An answer that says no: a JSON-RPC error without an id, since the message was not looked at."""
-        await self.refuse_with(status, ProtocolError(why, code=code, data={"kind": kind}), *headers)
+        """An answer that says no: a JSON-RPC error, without an id where the message was not looked at."""
+        await self.refuse_with(status, ProtocolError(why, code=code, data={"kind": kind}), *headers, about=about)
 
-    async def refuse_with(self, status: int, error: ProtocolError, *headers: tuple[bytes, bytes]) -> None:
+    async def refuse_with(
+        self, status: int, error: ProtocolError, *headers: tuple[bytes, bytes], about: RequestId | None = None
+    ) -> None:
         """The same, for an error that says more."""
         told = {"code": error.code, "message": error.message, "data": error.data}
-        await self.respond(status, codec.to_json({"jsonrpc": "2.0", "error": told}), JSON, *headers)
+        known = {} if about is None else {"id": about}
+        await self.respond(status, codec.to_json({"jsonrpc": "2.0", **known, "error": told}), JSON, *headers)
 
     async def not_allowed(self, allowed: bytes) -> None:
         """Another method than those that are served here."""

@@ -30,6 +30,8 @@ class Answer:
         self._decoder = EventDecoder(1 << 20)
         self._events: list[Any] = []
         self.gone = asyncio.Event()  # set: the peer has hung up
+        self.reading = asyncio.Event()  # not set: the peer reads nothing more
+        self.reading.set()
         self.task: asyncio.Task[None] | None = None
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -42,6 +44,7 @@ class Answer:
             self._events += self._decoder.feed(data)
             self.ended = not message.get("more_body", False)
         self._changed.set()
+        await self.reading.wait()
 
     @property
     def json(self) -> Any:
@@ -91,14 +94,14 @@ class Host:
     def begin(
         self, method: str, body: Any = None, *, path: str = "/", pieces: list[bytes] | None = None, **headers: Any
     ) -> Answer:
-        """Asks, and gives the answer as it comes. A header that is None is left out."""
+        """Asks, and gives the answer as it comes. A header that is None is left out, one that is a tuple said often."""
         given = HEADERS | {name.replace("_", "-"): value for name, value in headers.items()}
         scope: Scope = {
             "type": "http",
             "method": method,
             "path": path,
             "root_path": "",
-            "headers": [(n.encode(), v.encode()) for n, v in given.items() if v is not None],
+            "headers": [(n.encode(), v.encode()) for n, value in given.items() for v in _each(value)],
         }
         whole = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         waiting = [whole] if pieces is None else list(pieces)
@@ -131,6 +134,10 @@ class Host:
         told = await self.ask("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"}, mcp_session_id=ident)
         assert (told.status, told.body) == (202, b"")
         return ident
+
+
+def _each(value: Any) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
 def request(method: str, params: Any = None, *, id: Any = 1) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The client's end of a conversation over HTTP: a channel whose every message is a POST.
 
-Which way it goes, Streamable HTTP or the older HTTP+SSE, shows when `initialize` is answered. The ways know HTTP; the
-channel keeps the order, the tasks, the limits and the end.
+Requests of the modern era stand for themselves. As for the others, which way they go, Streamable HTTP or the older
+HTTP+SSE, shows when `initialize` is answered. The ways know HTTP; the channel keeps the order, the tasks, the limits
+and the end.
 """
 
 import asyncio
@@ -13,12 +14,13 @@ from msgspec.structs import replace
 
 from trunkline.config import Settings
 from trunkline.errors import TransportError
-from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
+from trunkline.transports.channel import ChannelInfo, Closed, Mirrors, Origin, Receiver
 from trunkline.transports.http.client.answers import answers, revision_in
 from trunkline.transports.http.client.legacy import Legacy
 from trunkline.transports.http.client.letters import INITIALIZE, Letter, Outbox
 from trunkline.transports.http.client.library import Library
 from trunkline.transports.http.client.peer import Peer
+from trunkline.transports.http.client.stateless import Stateless
 from trunkline.transports.http.client.streamable import Streamable
 from trunkline.wire.messages import Encoded, ErrorResponse, Incoming, Message, RequestId
 
@@ -26,7 +28,8 @@ __all__ = ["HttpChannel"]
 
 _ORIGIN: Final = Origin()
 _GRACE: Final = 1.0  # seconds for others who are under way to find out what has become of them
-_UNLIMITED: Final = frozenset({INITIALIZE, "ping"})  # requests that wait for no others
+# requests that wait for no others, and take no place from them
+_UNLIMITED: Final = frozenset({INITIALIZE, "ping", "server/discover", "subscriptions/listen"})
 
 
 class HttpChannel:
@@ -41,6 +44,9 @@ class HttpChannel:
         self._settings = settings
         self._settled = settled
         self._way: Streamable | Legacy = Streamable(peer, self, settings)
+        self._stateless = Stateless(peer, self, settings)
+        self._modern = False  # the last request was one: there is no session to say anything in
+        self._mirrors: Mirrors = lambda _: ()
         self._loop = asyncio.get_running_loop()
         self._receiver: Receiver | None = None
         self._outbox = Outbox()
@@ -62,6 +68,10 @@ class HttpChannel:
         """What kind of line this is."""
         return ChannelInfo(self._way.transport, self._peer.place.origin)
 
+    def repeat(self, mirrors: Mirrors) -> None:
+        """Repeats those arguments of tools in headers, in calls of the modern era."""
+        self._mirrors = mirrors
+
     def open(self, receiver: Receiver) -> None:
         """Names who is told of messages."""
         self._receiver = receiver
@@ -78,8 +88,13 @@ class HttpChannel:
 
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002 - the server knows by itself
         """Takes a message; it is posted as soon as its turn has come."""
-        letter = Letter.of(message)
+        letter = Letter.of(message, self._mirrors)
         if self._closed is not None:
+            return
+        if letter.label is not None or letter.method == INITIALIZE:
+            self._modern = letter.label is not None
+        if self._modern and letter.request is None:
+            self._hang_up(letter.cancels)
             return
         if letter.request is not None:
             self._unposted[letter.request] = None
@@ -90,6 +105,12 @@ class HttpChannel:
             self.lose(f"the server left {self._unsent} bytes unread")
         else:
             self._post(self._outbox.put(letter))
+
+    def _hang_up(self, request: RequestId | None) -> None:
+        """Lets go of the answer to a request, if it is one that is called off: nothing else can be said to a server
+        that knows of no session."""
+        if request is not None and (call := self._calls.get(request)) is not None:
+            call.cancel()
 
     def _post(self, letters: list[Letter]) -> None:
         for letter in letters:
@@ -113,7 +134,8 @@ class HttpChannel:
         finally:
             self.taken(letter)
             if letter.request is not None:
-                self._calls.pop(letter.request, None)
+                if self._calls.get(letter.request) is asyncio.current_task():
+                    del self._calls[letter.request]
                 if self._losing is None:
                     self._unposted.pop(letter.request, None)
         if letter.cancels is not None and (call := self._calls.get(letter.cancels)) is not None:
@@ -124,7 +146,7 @@ class HttpChannel:
             self._sending(letter)
         if letter.request is not None:
             self._unposted.pop(letter.request, None)
-        await self._way.post(letter)
+        await (self._way if letter.label is None else self._stateless).post(letter)
 
     def taken(self, letter: Letter) -> None:
         """A letter has arrived, or never will."""

@@ -11,7 +11,7 @@ from trunkline.transports.http.client.library import Reply
 from trunkline.transports.http.client.peer import EVENTS, Peer, body_of, kind_of
 from trunkline.transports.http.client.places import Place
 from trunkline.transports.http.client.posting import FAILED, NOT_FOUND, OK, Above, posted, refused
-from trunkline.wire import codec
+from trunkline.transports.http.client.stream import messages_in
 from trunkline.wire.framing import TooLarge
 from trunkline.wire.sse import Event, EventDecoder
 
@@ -73,9 +73,8 @@ class Legacy:
         self._above.lose(why)
 
     async def _hand_up(self, events: list[Event | TooLarge]) -> None:
-        frames = [event if isinstance(event, TooLarge) else event.data for event in events if _is_message(event)]
-        if frames:
-            await self._above.hand_up([codec.decode(frame) for frame in frames])
+        if messages := messages_in(events):
+            await self._above.hand_up(messages)
 
     async def post(self, letter: Letter) -> None:
         """Posts a message; its answer comes on the stream."""
@@ -103,7 +102,3 @@ class Legacy:
         """Lets go of the stream."""
         if self._stream is not None:
             self._stream.close()
-
-
-def _is_message(event: Event | TooLarge) -> bool:
-    return isinstance(event, TooLarge) or (event.kind == "message" and bool(event.data))

@@ -7,11 +7,14 @@ for nobody else.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
+from trunkline.protocol.headers import InvalidValue
+from trunkline.transports.channel import Mirrors
+from trunkline.transports.http.client.labels import label
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Message, Notification, Request, RequestId
 
@@ -31,20 +34,28 @@ class Letter(Struct, eq=False):
     request: RequestId | None = None  # that it is, and that has to be answered
     in_turn: bool = False  # it goes after the notifications before it
     cancels: RequestId | None = None  # the request that it calls off
+    label: Mapping[str, str] | None = None  # the headers of a request of the modern era
     posted: bool = False
     taken: bool = False  # by the server, as far as can be told
 
     @classmethod
-    def of(cls, message: Message | Encoded | Sequence[Message]) -> "Letter":
-        """The letter of a message. Raises TypeError for one that has no JSON."""
+    def of(cls, message: Message | Encoded | Sequence[Message], mirrors: Mirrors = lambda _: ()) -> "Letter":
+        """The letter of a message. Raises TypeError for one that has no JSON, or no headers where it needs some."""
         body = message.frame if isinstance(message, Encoded) else codec.to_json(message)
         if isinstance(message, Request):
-            return cls(body, message.method, message.id)
+            return cls(body, message.method, message.id, label=_label(message, mirrors))
         if isinstance(message, Notification):
             called_off = message.method == _CANCELLED
             cancels = getattr(message.params, "request_id", None) if called_off else None
             return cls(body, message.method, in_turn=True, cancels=cancels)
         return cls(body, in_turn=True)
+
+
+def _label(request: Request, mirrors: Mirrors) -> Mapping[str, str] | None:
+    try:
+        return label(request, mirrors)
+    except InvalidValue as error:
+        raise TypeError(str(error)) from error
 
 
 class Outbox:

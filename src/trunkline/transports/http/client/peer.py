@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from trunkline.errors import TransportError
+from trunkline.transports.http.client.labels import REVISION
 from trunkline.transports.http.client.library import Library, Reply
 from trunkline.transports.http.client.places import Misled, Place
 
@@ -42,9 +43,11 @@ class Peer:
         body: bytes | None = None,
         last_id: str | None = None,
         to: Place | None = None,
+        label: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Sends a request, by default to the server's own place. Raises `NotReached`, `Misled` or `TransportError`."""
-        headers = self._all(accept, body, last_id)
+        """Sends a request, by default to the server's own place. `label` has what it says instead of what belongs to
+        the session. Raises `NotReached`, `Misled` or `TransportError`."""
+        headers = self._all(accept, body, label or self._of_session(last_id))
         there = to or self.place
         for _ in range(_MOST_REDIRECTS + 1):
             reply = await self._library.send(method, there.url, headers, body)
@@ -59,17 +62,13 @@ class Peer:
             there = led_to
         raise Misled(f"{self.place.name} points elsewhere time and again, at last to {there.name}")
 
-    def _all(self, accept: str, body: bytes | None, last_id: str | None) -> dict[str, str]:
-        headers = {**self._headers, "Accept": accept, "Accept-Encoding": "identity"}
-        if body is not None:
-            headers["Content-Type"] = JSON
-        if self.session is not None:
-            headers[_SESSION] = self.session
-        if self.revision is not None:
-            headers["MCP-Protocol-Version"] = self.revision
-        if last_id is not None:
-            headers["Last-Event-ID"] = last_id
-        return headers
+    def _all(self, accept: str, body: bytes | None, more: Mapping[str, str]) -> dict[str, str]:
+        kind = {} if body is None else {"Content-Type": JSON}
+        return {**self._headers, "Accept": accept, "Accept-Encoding": "identity", **kind, **more}
+
+    def _of_session(self, last_id: str | None) -> dict[str, str]:
+        said = {_SESSION: self.session, REVISION: self.revision, "Last-Event-ID": last_id}
+        return {name: value for name, value in said.items() if value is not None}
 
     def join(self, reply: Reply) -> str | None:
         """Takes the session that an answer to initialize assigns, if it does; says why not, if it cannot be."""

@@ -12,11 +12,12 @@ from trunkline.transports.http.client.peer import Peer, body_of, kind_of
 from trunkline.transports.http.client.places import Misled, Place
 from trunkline.wire.messages import ErrorResponse, Incoming, RequestId
 
-__all__ = ["FAILED", "NOT_FOUND", "OK", "Above", "posted", "refused"]
+__all__ = ["FAILED", "LOST_ON_THE_WAY", "NOT_FOUND", "OK", "Above", "posted", "refused"]
 
 OK: Final = 200
 NOT_FOUND: Final = 404
 FAILED: Final = 300  # and every status from there on
+LOST_ON_THE_WAY: Final = frozenset({502, 504})  # a proxy says so, and nobody knows what the server has done
 
 
 class Above(Protocol):
@@ -50,7 +51,7 @@ class Above(Protocol):
 async def posted(peer: Peer, letter: Letter, above: Above, to: Place | None = None) -> Reply | None:
     """Posts a message and gives the head of the answer; None if there is none, which has been told above."""
     try:
-        return await peer.send("POST", body=letter.body, to=to)
+        return await peer.send("POST", body=letter.body, to=to, label=letter.label)
     except NotReached as error:
         above.lose(f"cannot reach {peer.place.name}: {error}", letter)
     except Misled as error:
@@ -61,7 +62,8 @@ async def posted(peer: Peer, letter: Letter, above: Above, to: Place | None = No
     return None
 
 
-async def refused(reply: Reply, request: RequestId, settings: Settings) -> ErrorResponse:
-    """The answer to a request that was refused. Raises `TransportError` if the body cannot be had."""
+async def refused(reply: Reply, request: RequestId, settings: Settings, *, heard: bool = True) -> ErrorResponse:
+    """The answer to a request that was refused; what the body says counts if it is `heard`. Raises `TransportError` if
+    the body cannot be had."""
     body = await body_of(reply, settings.http_body_size_limit)
-    return refusal(request, reply.status, reply.reason, kind_of(reply), body)
+    return refusal(request, reply.status, reply.reason, kind_of(reply) if heard else "", body)

@@ -1,5 +1,6 @@
 """One stream of events, across as many connections as it takes to read it to its end."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from trunkline.config import Settings
@@ -8,7 +9,7 @@ from trunkline.wire.framing import TooLarge
 from trunkline.wire.messages import Incoming
 from trunkline.wire.sse import Event, EventDecoder
 
-__all__ = ["EventStream"]
+__all__ = ["EventStream", "messages_in"]
 
 _MOST_SEEN: Final = 1000  # positions; a server that repeats itself repeats what it said last
 
@@ -64,3 +65,12 @@ class EventStream:
         """How long to wait before it is opened again, in seconds: as the server says, and longer each time that has
         failed."""
         return max(self._retry, min(self._retry * 2**failures, self._longest))
+
+
+def messages_in(events: Iterable[Event | TooLarge]) -> list[Incoming]:
+    """The messages that events bring."""
+    return [
+        codec.decode(event if isinstance(event, TooLarge) else event.data)
+        for event in events
+        if isinstance(event, TooLarge) or (event.kind == "message" and event.data)
+    ]

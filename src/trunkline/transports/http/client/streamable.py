@@ -13,23 +13,22 @@ from typing import Final
 
 from trunkline.config import Settings
 from trunkline.errors import TransportError
-from trunkline.transports.http.client.answers import answer_in, answers, failed
+from trunkline.transports.http.client.answers import failed
 from trunkline.transports.http.client.letters import INITIALIZE, INITIALIZED, Letter
 from trunkline.transports.http.client.library import Reply
-from trunkline.transports.http.client.peer import EVENTS, Peer, TooMuch, body_of, kind_of
+from trunkline.transports.http.client.peer import EVENTS, Peer, body_of, kind_of
 from trunkline.transports.http.client.places import Misled
-from trunkline.transports.http.client.posting import FAILED, NOT_FOUND, OK, Above, posted, refused
+from trunkline.transports.http.client.posting import FAILED, LOST_ON_THE_WAY, NOT_FOUND, OK, Above, posted, refused
+from trunkline.transports.http.client.reading import read_answer, read_events
 from trunkline.transports.http.client.stream import EventStream
 
 __all__ = ["Streamable"]
 
 _log: Final = logging.getLogger("trunkline")
-_LINGER: Final = 1.0  # seconds for a server to end a stream that has brought its answer
 _HEARING: Final = 1.0  # seconds for a server to open its own stream, before calls go out all the same
 _MOST_FAILURES: Final = 5  # in a row, to open the stream of one answer again
 _OLDER: Final = range(400, 500)  # to initialize: perhaps the server speaks HTTP+SSE
 _NOT_OLDER: Final = frozenset({401, 403, 407})
-_LOST_ON_THE_WAY: Final = frozenset({502, 504})  # a proxy says so, and nobody knows what the server has done
 _PASSING: Final = frozenset({429, 502, 503, 504})
 _BATCHES: Final = "2025-03-26"
 
@@ -87,7 +86,7 @@ class Streamable:
     async def _refused(self, reply: Reply, letter: Letter) -> None:
         if letter.request is None:
             _log.warning("%s refused %s: HTTP %d", self._peer.place.name, letter.method or "an answer", reply.status)
-        elif reply.status in _LOST_ON_THE_WAY:
+        elif reply.status in LOST_ON_THE_WAY:
             self._above.unanswered(letter, f"HTTP {reply.status} {reply.reason}: the answer was lost on the way")
         else:
             answer = await refused(reply, letter.request, self._settings)
@@ -99,23 +98,8 @@ class Streamable:
     # --- what is answered ----------------------------------------------------------------------
 
     async def _answered(self, reply: Reply, letter: Letter) -> None:
-        request = letter.request or 0
-        match kind_of(reply):
-            case "text/event-stream":
-                await self._follow(reply, letter)
-            case "application/json" if reply.status == OK:
-                try:
-                    body = await body_of(reply, self._settings.http_body_size_limit)
-                except TooMuch as error:
-                    await self._above.hand_up([failed(request, str(error))])
-                else:
-                    batches = self._peer.revision == _BATCHES
-                    await self._above.hand_up([answer_in(body, request, batches=batches)])
-            case "":
-                self._above.unanswered(letter, f"HTTP {reply.status} without an answer")
-            case other:
-                why = f"the server answers with {other}, neither JSON nor events; is this an MCP endpoint?"
-                await self._above.hand_up([failed(request, why)])
+        batches = self._peer.revision == _BATCHES
+        await read_answer(reply, letter, self._above, self._settings, self._follow, batches=batches)
 
     async def _follow(self, reply: Reply, letter: Letter) -> None:
         """Reads the stream of an answer to its end, wherever that may be."""
@@ -149,23 +133,9 @@ class Streamable:
                         again.close()
 
     async def _read(self, reply: Reply, stream: EventStream, letter: Letter | None = None) -> bool:
-        """Hands up what one connection brings; whether the answer was in it. A server that does not end the stream
-        then is not waited for."""
-        answered = False
+        """Hands up what one connection brings; whether the answer was in it."""
         stream.begin()
-        with contextlib.suppress(TransportError, TimeoutError):
-            async with asyncio.timeout(None) as patience:
-                async for data in reply.chunks():
-                    messages = stream.feed(data)
-                    if not messages:
-                        continue
-                    if letter is not None and letter.request is not None and not answered:
-                        ident = letter.request
-                        answered = any(answers(message, ident) for message in messages)
-                        if answered:
-                            patience.reschedule(asyncio.get_running_loop().time() + _LINGER)
-                    await self._above.hand_up(messages)
-        return answered
+        return await read_events(reply, stream.feed, self._above, None if letter is None else letter.request)
 
     # --- what belongs to no request ------------------------------------------------------------
 

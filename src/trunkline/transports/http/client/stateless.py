@@ -1,0 +1,79 @@
+"""The modern era, the client's side: every request is posted by itself, and answered there by JSON or by events.
+
+There is no session, no other stream and no way to read on: an answer that breaks off is lost, and the request with it.
+Who does not want an answer any more hangs up, which is all that the server hears of it.
+"""
+
+from typing import Final
+
+from trunkline.config import Settings
+from trunkline.errors import TransportError
+from trunkline.transports.http.client.answers import failed
+from trunkline.transports.http.client.letters import Letter
+from trunkline.transports.http.client.library import Reply
+from trunkline.transports.http.client.peer import Peer
+from trunkline.transports.http.client.posting import FAILED, LOST_ON_THE_WAY, Above, posted, refused
+from trunkline.transports.http.client.reading import read_answer, read_events
+from trunkline.transports.http.client.stream import messages_in
+from trunkline.wire.framing import TooLarge
+from trunkline.wire.messages import Incoming
+from trunkline.wire.sse import EventDecoder
+
+__all__ = ["Stateless"]
+
+_DISCOVER: Final = "server/discover"
+_SPEAKS: Final = frozenset({400, 404, 405})
+
+
+class Stateless:
+    """Posts requests of the modern era."""
+
+    def __init__(self, peer: Peer, above: Above, settings: Settings) -> None:
+        self._peer = peer
+        self._above = above
+        self._settings = settings
+
+    async def post(self, letter: Letter) -> None:
+        """Posts a request, and sees to its answer."""
+        reply = await posted(self._peer, letter, self._above)
+        if reply is None:
+            return
+        try:
+            await self._take(reply, letter)
+        except TransportError as error:
+            self._above.unanswered(letter, str(error))
+        finally:
+            reply.close()
+
+    async def _take(self, reply: Reply, letter: Letter) -> None:
+        self._above.taken(letter)
+        if reply.status < FAILED:
+            await read_answer(reply, letter, self._above, self._settings, self._follow)
+        elif reply.status in LOST_ON_THE_WAY:
+            self._above.unanswered(letter, f"HTTP {reply.status} {reply.reason}: the answer was lost on the way")
+        else:
+            # Only some statuses come from who speaks MCP; whether the server does, is what is to be found out.
+            heard = letter.method != _DISCOVER or reply.status in _SPEAKS
+            await self._above.hand_up([await refused(reply, letter.request or 0, self._settings, heard=heard)])
+
+    async def _follow(self, reply: Reply, letter: Letter) -> None:
+        stream = _Stream(self._settings)
+        if await read_events(reply, stream.feed, self._above, letter.request):
+            return
+        if stream.too_large is None:
+            self._above.unanswered(letter, "the answer broke off, and cannot be read on")
+        else:
+            await self._above.hand_up([failed(letter.request or 0, stream.too_large.why)])
+
+
+class _Stream:
+    """The events of one answer. They have no positions; a server that tells some is not listened to."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.too_large: TooLarge | None = None
+        self._decoder = EventDecoder(settings.sse_event_size_limit)
+
+    def feed(self, data: bytes) -> list[Incoming]:
+        events = self._decoder.feed(data)
+        self.too_large = next((event for event in events if isinstance(event, TooLarge)), self.too_large)
+        return messages_in(events)

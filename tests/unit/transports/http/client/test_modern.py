@@ -1,0 +1,363 @@
+"""Requests of the modern era over HTTP: each is posted by itself, says on the outside what is in it, and is answered
+there or not at all."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.contract.lines import until
+from tests.unit.transports.http.client.web import Visit, Web, event, web
+
+from trunkline import Client, Settings
+from trunkline.errors import MisuseError, OutcomeUnknown, PeerError
+from trunkline.protocol.headers import annotations
+from trunkline.protocol.meta import PROTOCOL_VERSION
+from trunkline.protocol.types import CallToolParams, Empty, ReadResourceParams
+from trunkline.transports.http.client.labels import label
+from trunkline.wire import codec
+from trunkline.wire.messages import Request
+
+QUICK = Settings(stream_retry=0.02, backoff_first=0.02, stop_timeout=1.0)
+REVISION = "2026-07-28"
+DONE = {"resultType": "complete", "content": [{"type": "text", "text": "done"}]}
+REGION = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+COUNT = {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}}}
+WRONG = {"type": "object", "properties": {"n": {"type": "number", "x-mcp-header": "N"}}}
+
+
+def discover(visit: Visit, **capabilities: Any) -> None:
+    told = {"tools": {}, "resources": {}} | capabilities
+    visit.reply({"resultType": "complete", "supportedVersions": [REVISION], "capabilities": told})
+
+
+def tools(visit: Visit, **schemas: Any) -> None:
+    listed = [{"name": name, "inputSchema": schema} for name, schema in schemas.items()]
+    visit.reply({"resultType": "complete", "tools": listed, "ttlMs": 0, "cacheScope": "private"})
+
+
+def refuse(visit: Visit, status: int, code: int, message: str = "no", **data: Any) -> None:
+    error = {"code": code, "message": message} | ({"data": data} if data else {})
+    visit.respond(status, json.dumps({"jsonrpc": "2.0", "id": visit.message["id"], "error": error}).encode())
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Web]:
+    """A server of the modern era, and nothing is left on it in the end."""
+    async with web() as made:
+        made.on("server/discover", discover)
+        made.on("tools/list", lambda visit: tools(visit, act={"type": "object"}))
+        made.on("tools/call", lambda visit: visit.reply(DONE))
+        yield made
+        await until(lambda: made.open == 0)
+
+
+def client(server: Web, **options: Any) -> Client:
+    return Client(server.url, **{"settings": QUICK} | options)
+
+
+# --- what is said with every request ---------------------------------------------------------------------
+
+
+async def test_htt_46_htt_47_every_post_says_on_the_outside_what_is_in_it(server: Web) -> None:
+    async with client(server) as it:
+        await it.call_tool("act")
+        await it.ping()
+    assert {visit.verb for visit in server.visits} == {"POST"}
+    for visit in server.visits:
+        assert "id" in visit.message
+        assert visit.headers["mcp-method"] == visit.method
+        assert visit.headers["mcp-protocol-version"] == visit.message["params"]["_meta"][PROTOCOL_VERSION] == REVISION
+        assert visit.headers["accept"] == "application/json, text/event-stream"
+        assert "mcp-session-id" not in visit.headers
+    assert server.seen("tools/call")[0].headers["mcp-name"] == "act"
+
+
+async def test_htt_45_a_session_that_a_modern_server_names_is_nobodys_business(server: Web) -> None:
+    server.on("tools/call", lambda visit: visit.reply(DONE, Mcp_Session_Id="s"))
+    async with client(server) as it:
+        await it.call_tool("act")
+        await it.call_tool("act")
+    assert not any("mcp-session-id" in visit.headers for visit in server.visits)
+    assert server.seen("GET") == server.seen("DELETE") == []
+
+
+async def test_requests_wait_for_no_others(server: Web) -> None:
+    calls: list[Visit] = []
+
+    def call(visit: Visit) -> None:
+        calls.append(visit)
+        if len(calls) == 3:
+            for one in calls:
+                one.reply(DONE)
+
+    server.on("tools/call", call)
+    async with client(server) as it:
+        await asyncio.gather(*(it.call_tool("act") for _ in range(3)))
+
+
+def test_a_label_has_the_name_of_a_resource_and_nothing_that_is_not_there() -> None:
+    meta = {PROTOCOL_VERSION: REVISION}
+    read = label(Request(1, "resources/read", ReadResourceParams(uri="x://ä", meta=meta)), lambda _: ())
+    assert read == {
+        "MCP-Protocol-Version": REVISION,
+        "Mcp-Method": "resources/read",
+        "Mcp-Name": "=?base64?eDovL8Ok?=",
+    }
+    assert label(Request(1, "tasks/get", Empty(meta=meta)), lambda _: ()) == {
+        "MCP-Protocol-Version": REVISION,
+        "Mcp-Method": "tasks/get",
+    }
+    assert label(Request(1, "resources/read", ReadResourceParams(uri="x://y")), lambda _: ()) is None
+    assert label(Request(1, "ping"), lambda _: ()) is None
+
+
+def test_arguments_that_are_no_object_are_left_to_the_server() -> None:
+    params = CallToolParams(name="act", arguments=codec.to_raw([1]), meta={PROTOCOL_VERSION: REVISION})
+    made = label(Request(1, "tools/call", params), lambda _: annotations(REGION))
+    assert made == {"MCP-Protocol-Version": REVISION, "Mcp-Method": "tools/call", "Mcp-Name": "act"}
+
+
+# --- arguments in headers --------------------------------------------------------------------------------
+
+
+async def test_htt_51_marked_arguments_are_repeated_once_the_tool_is_known(server: Web) -> None:
+    server.on("tools/list", lambda visit: tools(visit, act=REGION))
+    async with client(server) as it:
+        await it.list_tools()
+        await it.call_tool("act", {"region": "eu", "other": 1})
+        await it.call_tool("act", {"region": None})
+    first, second = server.seen("tools/call")
+    assert first.headers["mcp-param-region"] == "eu"
+    assert not any(name.startswith("mcp-param-") for name in second.headers)
+
+
+async def test_htt_54_a_tool_that_is_at_odds_with_its_headers_is_looked_up_once_and_called_again(server: Web) -> None:
+    server.on("tools/list", lambda visit: tools(visit, act=REGION))
+
+    def call(visit: Visit) -> None:
+        if "mcp-param-region" in visit.headers:
+            visit.reply(DONE)
+        else:
+            refuse(visit, 400, -32020)
+
+    server.on("tools/call", call)
+    async with client(server) as it:
+        await it.list_tools()
+        assert (await it.call_tool("act", {"region": "eu"})).text == "done"
+        assert len(server.seen("tools/call")) == 1
+        with pytest.raises(PeerError) as raised:
+            await it.call_tool("act")  # has no region, and never will have
+    assert raised.value.code == -32020
+    assert len(server.seen("tools/call")) == 3
+    assert len(server.seen("tools/list")) == 2
+
+
+async def test_htt_54_a_tool_that_was_never_listed_is_looked_up_too(server: Web) -> None:
+    server.on("tools/list", lambda visit: tools(visit, act=REGION))
+    server.on(
+        "tools/call",
+        lambda visit: visit.reply(DONE) if "mcp-param-region" in visit.headers else refuse(visit, 400, -32020),
+    )
+    async with client(server) as it:
+        assert (await it.call_tool("act", {"region": "eu"})).text == "done"
+
+
+async def test_an_argument_that_no_header_can_carry_is_the_callers_mistake(server: Web) -> None:
+    server.on("tools/list", lambda visit: tools(visit, act=COUNT))
+    async with client(server) as it:
+        await it.list_tools()
+        with pytest.raises(MisuseError, match="argument 'n' cannot go into Mcp-Param-N"):
+            await it.call_tool("act", {"n": 2**53})
+    assert server.seen("tools/call") == []
+
+
+async def test_htt_52_tools_with_wrong_marks_are_left_out_and_the_log_says_why_once(
+    server: Web, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.on("tools/list", lambda visit: tools(visit, good=REGION, bad=WRONG))
+    with caplog.at_level(logging.WARNING, "trunkline"):
+        async with client(server) as it:
+            assert [tool.name async for tool in it.tools()] == ["good"]
+            assert [tool.name for tool in (await it.list_tools()).tools] == ["good"]
+            await it.call_tool("good")
+    [told] = [record.getMessage() for record in caplog.records]
+    assert told.startswith("the tool 'bad' is left out: x-mcp-header of 'n' needs the type")
+
+
+async def test_marks_are_no_matter_in_the_handshake_era(server: Web) -> None:
+    server.on("tools/list", lambda visit: tools(visit, bad=WRONG))
+    async with client(server, revision="2025-11-25") as it:
+        assert [tool.name async for tool in it.tools()] == ["bad"]
+
+
+async def test_what_a_schema_refers_to_elsewhere_is_never_fetched(server: Web) -> None:
+    async with web() as elsewhere:
+        refers = {"type": "object", "$ref": f"{elsewhere.url}/schema.json"}
+        listed = [{"name": "act", "inputSchema": refers, "outputSchema": refers}]
+        server.on("tools/list", lambda visit: visit.reply({"resultType": "complete", "tools": listed}))
+        server.on("tools/call", lambda visit: visit.reply({**DONE, "structuredContent": {"a": 1}}))
+        async with client(server) as it:
+            [tool] = [tool async for tool in it.tools()]
+            assert tool.input_schema == refers
+            assert (await it.call_tool("act")).structured == {"a": 1}
+        assert elsewhere.connections == 0
+
+
+# --- answers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, -32602), (404, -32601), (500, -32603), (200, -32000)])
+async def test_htt_59_an_error_in_the_body_is_the_answer_whatever_the_status(
+    server: Web, status: int, code: int
+) -> None:
+    server.on("tools/call", lambda visit: refuse(visit, status, code, "so it is"))
+    async with client(server) as it:
+        with pytest.raises(PeerError, match="so it is") as raised:
+            await it.call_tool("act")
+        assert raised.value.code == code
+        assert it.losses == 0
+
+
+async def test_htt_44_positions_and_comments_say_nothing(server: Web) -> None:
+    heard: list[Any] = []
+
+    def call(visit: Visit) -> None:
+        token = visit.message["params"]["_meta"]["progressToken"]
+        visit.stream(b": hello\n\n")
+        for progress in (1, 2):
+            params = {"progressToken": token, "progress": progress}
+            told = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+            visit.write(event(json.dumps(told).encode(), id="same") + b":\n\n")
+        visit.write(event(visit.answer(DONE), id="same"))
+        visit.hang_up()
+
+    server.on("tools/call", call)
+    async with client(server) as it:
+        await it.call_tool("act", on_progress=heard.append)
+    assert [one.progress for one in heard] == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["hang_up", "reset"])
+async def test_htt_44_an_answer_that_breaks_off_is_lost_and_not_read_on(server: Web, how: str) -> None:
+    def call(visit: Visit) -> None:
+        visit.stream(event(b"", id="7"))
+        getattr(visit, how)()
+
+    server.on("tools/call", call)
+    async with client(server) as it:
+        with pytest.raises(OutcomeUnknown):
+            await it.call_tool("act")
+        assert it.losses == 0
+    assert server.seen("GET") == []
+
+
+async def test_htt_44_what_may_be_asked_twice_is_asked_again_under_a_new_id(server: Web) -> None:
+    def read(visit: Visit) -> None:
+        if len(server.seen("resources/read")) == 1:
+            visit.stream()
+            visit.hang_up()
+        else:
+            visit.reply({"resultType": "complete", "contents": []})
+
+    server.on("resources/read", read)
+    async with client(server) as it:
+        assert await it.read_resource("x://y") == []
+    first, second = server.seen("resources/read")
+    assert first.message["id"] != second.message["id"]
+
+
+@pytest.mark.parametrize("status", [502, 504])
+async def test_an_answer_that_a_proxy_has_lost_is_lost(server: Web, status: int) -> None:
+    server.on("tools/call", lambda visit: visit.respond(status))
+    async with client(server) as it:
+        with pytest.raises(OutcomeUnknown, match=f"HTTP {status}"):
+            await it.call_tool("act")
+
+
+async def test_an_event_that_is_too_large_fails_its_request(server: Web) -> None:
+    def call(visit: Visit) -> None:
+        visit.stream(event(visit.answer({"content": "x" * 5000})))
+        visit.hang_up()
+
+    server.on("tools/call", call)
+    async with client(server, settings=Settings(sse_event_size_limit=2000)) as it:
+        with pytest.raises(PeerError, match="2000"):
+            await it.call_tool("act")
+
+
+async def test_a_stream_that_goes_on_after_its_answer_holds_nobody_up(server: Web) -> None:
+    server.on("tools/call", lambda visit: visit.stream(event(visit.answer(DONE))))
+    async with client(server) as it:
+        assert (await it.call_tool("act", timeout=5.0)).text == "done"
+
+
+# --- calling off -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_htt_43_who_calls_a_request_off_hangs_up_and_says_nothing(server: Web, begun: bool) -> None:
+    gone = asyncio.Event()
+
+    async def call(visit: Visit) -> None:
+        if begun:
+            visit.stream()
+        await visit.left()
+        gone.set()
+
+    server.on("tools/call", call)
+    async with client(server) as it:
+        calling = asyncio.create_task(it.call_tool("act"))
+        await server.visited("tools/call")
+        calling.cancel()
+        async with asyncio.timeout(5):
+            await gone.wait()
+        await it.ping()
+        assert it.losses == 0
+    assert all("id" in visit.message for visit in server.visits)
+
+
+async def test_a_question_of_a_modern_server_is_not_answered(server: Web) -> None:
+    def call(visit: Visit) -> None:
+        visit.stream(event(b'{"jsonrpc":"2.0","id":"s","method":"roots/list"}') + event(visit.answer(DONE)))
+        visit.hang_up()
+
+    server.on("tools/call", call)
+    async with client(server, roots=[]) as it:
+        await it.call_tool("act")
+        await it.ping()
+    assert {visit.method for visit in server.visits} <= {"server/discover", "tools/call", "tools/list"}
+
+
+# --- listening -------------------------------------------------------------------------------------------
+
+
+def acknowledged(visit: Visit) -> bytes:
+    meta = {"io.modelcontextprotocol/subscriptionId": visit.message["id"]}
+    params = {"notifications": visit.message["params"]["notifications"], "_meta": meta}
+    method = "notifications/subscriptions/acknowledged"
+    return event(json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode())
+
+
+async def test_sub_06_sub_07_a_subscription_is_one_stream_that_is_opened_again_and_takes_no_call_its_place(
+    server: Web,
+) -> None:
+    open_now: list[Visit] = []
+
+    def listen(visit: Visit) -> None:
+        open_now.append(visit)
+        visit.stream(acknowledged(visit))
+
+    server.on("server/discover", lambda visit: discover(visit, tools={"listChanged": True}))
+    server.on("subscriptions/listen", listen)
+    async with client(server, settings=Settings(max_calls=1, backoff_first=0.01, stop_timeout=1.0)) as it:
+        await it.call_tool("act", timeout=5.0)
+        open_now[0].reset()
+        again = await server.visited("subscriptions/listen", 2)
+        assert again.headers["mcp-method"] == "subscriptions/listen"
+        assert again.message["id"] != open_now[0].message["id"]
+        await it.call_tool("act", timeout=5.0)
+        assert it.losses == 0
+    assert len(server.seen("subscriptions/listen")) == 2

@@ -1,0 +1,206 @@
+"""Which era a server on the web speaks, from what it answers to the first question."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.contract.lines import until
+from tests.unit.transports.http.client.test_modern import QUICK, REVISION, discover, refuse
+from tests.unit.transports.http.client.web import Visit, Web, event, web
+
+from trunkline import Client, Settings
+from trunkline.errors import HandshakeFailed, TransportError
+from trunkline.protocol.stamping import PROBE
+
+HANDSHAKE = ["2025-11-25", "2025-06-18"]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Web]:
+    """A server of the handshake era, and nothing is left on it in the end."""
+    async with web() as made:
+        yield made
+        await until(lambda: made.open == 0)
+
+
+def client(server: Web, **options: Any) -> Client:
+    return Client(server.url, **{"settings": QUICK} | options)
+
+
+def asked(server: Web) -> list[str]:
+    """What was posted before anything else, until the handshake began."""
+    methods = [visit.method for visit in server.seen("POST")]
+    return methods[: methods.index("initialize")] if "initialize" in methods else methods
+
+
+def error(code: int, **data: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": PROBE, "error": {"code": code, "message": "no", "data": data}}).encode()
+
+
+OLDER = [
+    (400, b"", "application/json"),
+    (404, b"<html>", "text/html"),
+    (405, b"", "text/plain"),
+    (406, b"not acceptable", "text/plain"),
+    (400, b'{"detail": 5}', "application/json"),
+    (400, error(-32000), "application/json"),
+    (400, error(-32600), "application/json"),
+    (404, error(-32601), "application/json"),
+    (200, error(-32601), "application/json"),
+    (200, error(-32022), "application/json"),  # which names nothing: some code of somebody's own
+    (200, b"<html>", "text/html"),
+    (200, b'{"jsonrpc": "2.0", "id": "probe", "result": {"hello": true}}', "application/json"),
+    (400, error(-32022, supported=HANDSHAKE), "application/json"),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "kind"), OLDER)
+async def test_a_server_that_does_not_know_the_question_is_greeted(
+    server: Web, status: int, body: bytes, kind: str
+) -> None:
+    server.on("server/discover", lambda visit: visit.respond(status, body, kind))
+    async with client(server) as it:
+        assert it.revision == "2025-11-25"
+        await it.call_tool("act")
+    assert asked(server) == ["server/discover"]
+    assert server.seen("DELETE")[0].headers["mcp-session-id"] == "session-1"
+
+
+async def test_a_server_that_lists_older_revisions_only_is_greeted(server: Web) -> None:
+    result = {"supportedVersions": HANDSHAKE, "capabilities": {}}
+    server.on("server/discover", lambda visit: visit.reply(result))
+    async with client(server) as it:
+        assert it.revision == "2025-11-25"
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(401, b""), (403, b""), (407, b""), (429, b""), (500, b""), (503, b""), (500, error(-32601))]
+)
+async def test_a_status_that_says_nothing_of_the_server_is_no_verdict(server: Web, status: int, body: bytes) -> None:
+    server.on("server/discover", lambda visit: visit.respond(status, body))
+    with pytest.raises(HandshakeFailed, match=f"HTTP {status}"):
+        await client(server).open()
+    assert [visit.method for visit in server.visits] == ["server/discover"]
+
+
+@pytest.mark.parametrize("how", ["hang_up", "reset"])
+async def test_a_line_that_breaks_is_no_verdict(server: Web, how: str) -> None:
+    server.on("server/discover", lambda visit: getattr(visit, how)())
+    with pytest.raises(TransportError):
+        await client(server).open()
+    assert server.seen("initialize") == []
+
+
+@pytest.mark.parametrize("code", [-32020, -32021])
+async def test_a_modern_server_that_refuses_for_good_is_not_greeted(server: Web, code: int) -> None:
+    server.on("server/discover", lambda visit: visit.respond(400, error(code)))
+    with pytest.raises(HandshakeFailed, match="refuses server/discover"):
+        await client(server).open()
+    assert server.seen("initialize") == []
+
+
+async def test_ver_06_a_server_that_names_the_modern_revision_is_asked_again_in_it(server: Web) -> None:
+    def answer(visit: Visit) -> None:
+        first = len(server.visits) == 1
+        visit.respond(400, error(-32022, supported=[REVISION])) if first else discover(visit)
+
+    server.on("server/discover", answer)
+    async with client(server) as it:
+        assert it.revision == REVISION
+    assert server.seen("initialize") == []
+
+
+async def test_a_server_that_names_the_modern_revision_and_refuses_it_is_asked_twice_and_no_more(server: Web) -> None:
+    server.on("server/discover", lambda visit: visit.respond(400, error(-32022, supported=[REVISION])))
+    with pytest.raises(HandshakeFailed, match="says that it speaks 2026-07-28, and refuses it"):
+        await client(server).open()
+    assert len(server.visits) == 2
+
+
+async def test_ver_06_a_server_that_speaks_nothing_of_ours_is_told_of_with_both_sides(server: Web) -> None:
+    server.on("server/discover", lambda visit: visit.respond(400, error(-32022, supported=["2031-01-01"])))
+    with pytest.raises(HandshakeFailed, match=r"the server speaks 2031-01-01, and we speak 2024-11-05, .*2026-07-28"):
+        await client(server).open()
+    assert server.seen("initialize") == []
+
+
+async def test_a_server_that_never_answers_the_question_is_greeted(server: Web) -> None:
+    server.on("server/discover", lambda visit: visit.left())
+    async with client(server, settings=Settings(probe_timeout=0.05)) as it:
+        assert it.revision == "2025-11-25"
+    assert asked(server) == ["server/discover"]
+
+
+async def test_a_server_that_has_locked_itself_to_the_modern_era_is_asked_once_more(server: Web) -> None:
+    async def answer(visit: Visit) -> None:
+        if len(server.visits) == 1:
+            await visit.left()
+        else:
+            discover(visit)
+
+    server.on("server/discover", answer)
+    server.on("initialize", lambda visit: refuse(visit, 400, -32022, supported=[REVISION]))
+    server.on("GET", lambda visit: visit.respond(405))
+    async with client(server, settings=Settings(probe_timeout=0.05)) as it:
+        assert it.revision == REVISION
+        await it.ping()
+    assert [visit.method for visit in server.seen("POST")] == [
+        *("server/discover", "initialize", "server/discover", "server/discover")
+    ]
+
+
+async def test_a_line_that_is_made_again_goes_straight_to_the_handshake(server: Web) -> None:
+    def greet_again(visit: Visit) -> None:
+        server.on("tools/call", server.usual)
+        server.greet(visit)
+
+    async with client(server) as it:
+        server.on("tools/call", lambda visit: visit.respond(404))  # the session is gone
+        server.on("initialize", greet_again)
+        await it.call_tool("act", timeout=5.0)
+        assert it.losses == 1
+    assert len(server.seen("server/discover")) == 1
+    assert len(server.seen("initialize")) == 2
+
+
+async def test_ver_14_a_server_that_has_become_modern_meanwhile_is_found_out(server: Web) -> None:
+    def gone(visit: Visit) -> None:
+        server.on("server/discover", discover)
+        server.on("initialize", lambda visit: refuse(visit, 404, -32601))
+        server.on("tools/call", lambda visit: visit.reply({"content": []}))
+        visit.respond(404)
+
+    async with client(server) as it:
+        server.on("tools/call", gone)
+        await it.call_tool("act", timeout=5.0)
+        assert it.revision == REVISION
+
+
+async def test_a_server_of_2024_is_found_behind_the_question_and_the_handshake(server: Web) -> None:
+    streams: list[Visit] = []
+
+    def listen(visit: Visit) -> None:
+        streams.append(visit)
+        visit.stream(event(b"/post", kind="endpoint"))
+
+    def post(visit: Visit) -> None:
+        if visit.path != "/post":
+            visit.respond(405)
+            return
+        visit.respond(202)
+        if visit.method == "initialize":
+            server.revision = "2024-11-05"
+            streams[0].write(event(visit.answer(server.greeting())))
+        elif "id" in visit.message:
+            streams[0].write(event(visit.answer({})))
+
+    server.on("GET", listen)
+    for method in ("POST", "server/discover", "initialize"):
+        server.on(method, post)
+    async with client(server) as it:
+        assert it.revision == "2024-11-05"
+        await it.ping()
+    assert [(visit.verb, visit.path) for visit in server.visits[:4]] == [
+        *(("POST", "/mcp"), ("POST", "/mcp"), ("GET", "/mcp"), ("POST", "/post"))
+    ]
