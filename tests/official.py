@@ -121,7 +121,10 @@ def _result_complaint(message: Message, revision: str, sender: Sender, answers: 
     result = message["result"]
     if answers in ANSWERED_EMPTY and (extra := result.keys() - {"_meta", "resultType"}):
         return f"the result of {answers} is empty, yet it has {', '.join(sorted(extra))}"
-    return _against(revision, _result_definition(request, answers, result, revision), result)
+    definition = _result_definition(request, answers, result, revision)
+    if definition == "InputRequiredResult" and not result.keys() & {"inputRequests", "requestState"}:
+        return "input is required, and it does not say which"  # the schema only says so in words
+    return _against(revision, definition, result)
 
 
 def _result_definition(request: str, answers: str, result: Message, revision: str) -> str:

@@ -7,28 +7,42 @@ ping: if that is answered, only the question has failed; if not, the line is giv
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
 
 from trunkline.client.connection import Connection
 from trunkline.client.line import Line
+from trunkline.client.rounds import next_round
 from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import (
     ConnectionClosed,
     ConnectionTimeout,
+    HeaderMismatch,
     OutcomeUnknown,
+    PeerError,
     RequestTimeout,
     TimeoutReconnecting,
 )
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.methods import find
+from trunkline.protocol.stamping import head_of
 from trunkline.protocol.types import CallToolParams, ProgressParams
 
-__all__ = ["OnProgress", "ask"]
+__all__ = ["SIGN_OF_LIFE", "Answer", "OnProgress", "ask"]
+
+SIGN_OF_LIFE: Final = "ping"
+"""Stands for what a server is asked in its era to show that it is there."""
 
 OnProgress = Callable[[ProgressParams], Any]
 """Told what the server reports of a request that it works on; async or plain and quick."""
+
+
+class Answer(NamedTuple):
+    """What a server answered."""
+
+    raw: Any
+    rounds: int  # how often it has asked back before that
 
 
 async def ask(
@@ -40,11 +54,16 @@ async def ask(
     repeatable: Callable[[], bool],
     timeout: float | None = None,
     on_progress: OnProgress | None = None,
-) -> Any:
-    """The answer to a request (Raw). Raises `PeerError`, `RequestTimeout`, `ConnectionClosed` or `OutcomeUnknown`,
-    `Degraded` or `RetriesExhausted`, and `ProtocolError` for what may not be asked."""
+    renew: Callable[[Connection], Awaitable[None]] | None = None,
+) -> Answer:
+    """The answer to a request. `renew` learns anew how that is to be asked, if the server finds the request at odds
+    with itself; then it is asked once more.
+
+    Raises `PeerError`, `RequestTimeout`, `ConnectionClosed` or `OutcomeUnknown`, `Degraded` or `RetriesExhausted`,
+    `InputFailed` if the server asks back in vain, and `ProtocolError` for what may not be asked."""
     started = clock.now()
     left = timeout
+    rounds = 0
     survivor: Connection | None = None
     while True:
         connection = line.connection
@@ -52,12 +71,28 @@ async def ask(
             connection = await line.usable(name, _left(name, timeout, line.settings, clock.now() - started))
             left = _left(name, timeout, line.settings, clock.now() - started)
         try:
-            asked = connection.ask(name, params, timeout=left, on_progress=on_progress)
+            method = connection.sign_of_life if name == SIGN_OF_LIFE else name
+            asked = connection.ask(method, params, timeout=left, on_progress=on_progress)
             try:
-                return await asked.waiter
+                answer = await asked.waiter
             except asyncio.CancelledError:
                 connection.forget(asked)
                 raise
+            if not connection.modern or head_of(answer).result_type == "complete":
+                return Answer(answer, rounds)
+            rounds += 1
+            params = await next_round(connection, name, params, answer, rounds)
+            if params.input_responses is not None:
+                started = clock.now()  # whoever was asked has taken the time that was needed
+            left = _left(name, timeout, line.settings, clock.now() - started)
+            if left is not None and left <= 0:
+                raise RequestTimeout(name, round(clock.now() - started, 3))
+        except PeerError as refused:
+            if refused.code != HeaderMismatch.code or renew is None:
+                raise
+            await renew(connection)
+            renew = None
+            left = _left(name, timeout, line.settings, clock.now() - started)
         except RequestTimeout as late:
             raise await _judged(line, connection, late) from None
         except ConnectionClosed as lost:
@@ -81,7 +116,7 @@ def _left(name: str, timeout: float | None, settings: Settings, passed: float) -
 
 async def _judged(line: Line, connection: Connection, late: RequestTimeout) -> RequestTimeout:
     """What a request that was not answered in time means for the line."""
-    if late.method == "ping" or await connection.answers():
+    if late.method == connection.sign_of_life or await connection.answers():
         return late
     if not connection.gone.done():
         connection.give_up("the server answers no ping")

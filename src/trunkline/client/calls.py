@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import UNSET, Raw
 
-from trunkline.client.asking import OnProgress
+from trunkline.client.asking import SIGN_OF_LIFE, OnProgress
 from trunkline.client.catalogue import Catalogue
 from trunkline.client.results import ToolResult, tool_result
 from trunkline.errors import BadAnswer, MisuseError
@@ -69,11 +69,19 @@ class Calls:
         """Asks, and gives the answer in its type. With the answer of a tool comes what is known of tools."""
         raise NotImplementedError
 
+    def _log_from(self, level: LoggingLevel) -> bool:  # noqa: ARG002 - for who can
+        """Says with every request which log messages are wanted; False if that is asked for once."""
+        return False
+
+    async def _listens(self, uri: str, timeout: float | None, *, more: bool) -> bool:  # noqa: ARG002 - for who can
+        """Has the server tell of a resource, or no more; False if that is asked for by a request of its own."""
+        return False
+
     # --- the line ------------------------------------------------------------------------------
 
     async def ping(self, *, timeout: float | None = None) -> None:
         """Asks whether the server is there. Raises `RequestTimeout` if it does not answer."""
-        await self._ask("ping", Empty(), timeout=timeout)
+        await self._ask(SIGN_OF_LIFE, Empty(), timeout=timeout)
 
     async def request(
         self,
@@ -96,14 +104,19 @@ class Calls:
 
     async def set_log_level(self, level: LoggingLevel, *, timeout: float | None = None) -> None:
         """Asks for log messages of a level and above; asked again whenever the line is made again."""
-        await self._ask("logging/setLevel", SetLevelParams(level), timeout=timeout)
+        if not self._log_from(level):
+            await self._ask("logging/setLevel", SetLevelParams(level), timeout=timeout)
         self._log_level = level
 
     # --- tools ---------------------------------------------------------------------------------
 
     async def list_tools(self, cursor: str | None = None, *, timeout: float | None = None) -> ListToolsResult:
         """One page of the tools; `tools()` walks through all of them."""
-        return await self._ask("tools/list", PaginatedParams(cursor=cursor), timeout=timeout)
+        changes = self._catalogue.changes
+        page: ListToolsResult = await self._ask("tools/list", PaginatedParams(cursor=cursor), timeout=timeout)
+        if cursor is None and page.next_cursor is None:
+            self._catalogue.fill(page.tools, changes)
+        return page
 
     async def tools(self) -> AsyncIterator[Tool]:
         """All tools, page by page."""
@@ -175,13 +188,15 @@ class Calls:
 
     async def subscribe(self, uri: str, *, timeout: float | None = None) -> None:
         """Asks to be told when a resource changes; asked again whenever the line is made again."""
-        await self._ask("resources/subscribe", SubscribeParams(uri=uri), timeout=timeout)
+        if not await self._listens(uri, timeout, more=True):
+            await self._ask("resources/subscribe", SubscribeParams(uri=uri), timeout=timeout)
         self._subscriptions[uri] = None
 
     async def unsubscribe(self, uri: str, *, timeout: float | None = None) -> None:
         """Asks not to be told any more."""
         self._subscriptions.pop(uri, None)
-        await self._ask("resources/unsubscribe", UnsubscribeParams(uri=uri), timeout=timeout)
+        if not await self._listens(uri, timeout, more=False):
+            await self._ask("resources/unsubscribe", UnsubscribeParams(uri=uri), timeout=timeout)
 
     # --- prompts and completion ----------------------------------------------------------------
 

@@ -4,16 +4,20 @@ The catalogue is read when the first tool is called, beside the call and not bef
 that it has changed, and when the line has been made again.
 """
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from trunkline.client.rebuild import rebuilder
 from trunkline.errors import RegistrationError
+from trunkline.protocol.headers import InvalidAnnotation, Mirror, annotations
 from trunkline.protocol.types import Tool
 from trunkline.registry.schema import Fault, Validator
 
 __all__ = ["Catalogue", "KnownTool"]
+
+_log: Final = logging.getLogger("trunkline")
 
 
 class KnownTool:
@@ -32,6 +36,14 @@ class KnownTool:
     def rebuild(self) -> Callable[[Any], Any]:
         """What makes values of its structured content."""
         return rebuilder(self.tool.output_schema or {})
+
+    @cached_property
+    def mirrors(self) -> Sequence[Mirror]:
+        """The arguments that are said a second time, where calls have an outside."""
+        try:
+            return annotations(self.tool.input_schema)
+        except InvalidAnnotation:
+            return ()  # which matters only where such tools are left out
 
     @cached_property
     def _validator(self) -> Validator | None:
@@ -56,6 +68,7 @@ class Catalogue:
         self.changes = 0
         self._read_at = -1  # how many changes it takes account of
         self._tools: dict[str, KnownTool] = {}
+        self._left_out: set[tuple[str, str]] = set()  # tools that were warned of, and why
 
     @property
     def fresh(self) -> bool:
@@ -75,6 +88,26 @@ class Catalogue:
     def get(self, name: str) -> KnownTool | None:
         """A tool by its name, as far as it is known."""
         return self._tools.get(name)
+
+    def mirrors(self, name: str) -> Sequence[Mirror]:
+        """The arguments of a tool that are said a second time, as far as they are known."""
+        known = self._tools.get(name)
+        return () if known is None else known.mirrors
+
+    def callable(self, tools: Iterable[Tool]) -> list[Tool]:
+        """Those tools that can be called where arguments are said a second time: it must be clear which. Of the others
+        the log tells, once."""
+        return [tool for tool in tools if self._is_callable(tool)]
+
+    def _is_callable(self, tool: Tool) -> bool:
+        try:
+            annotations(tool.input_schema)
+        except InvalidAnnotation as error:
+            if (told := (tool.name, str(error))) not in self._left_out:
+                self._left_out.add(told)
+                _log.warning("the tool %r is left out: %s", *told)
+            return False
+        return True
 
     def repeatable(self, name: str) -> bool:
         """Whether a tool is known to be one that may be called twice."""

@@ -4,29 +4,40 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from msgspec import UNSET, Struct
 
 from trunkline.client.answers import Answers, Elicit, OpenUrl, RootLike, Sample, root_of
 from trunkline.client.asking import OnProgress, ask
+from trunkline.client.cache import CACHEABLE, Cache
 from trunkline.client.calls import Calls, pages
 from trunkline.client.connection import Connection
 from trunkline.client.line import Line
+from trunkline.client.listening import Listening
 from trunkline.client.notices import Notices, Reader
+from trunkline.client.results import read
 from trunkline.client.targets import connector_of
 from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
 from trunkline.conversation.connection import Shared
 from trunkline.conversation.dispatch import Dispatcher
 from trunkline.conversation.threads import Threads
-from trunkline.errors import BadAnswer, ConnectionClosed, MisuseError, OutcomeUnknown, TrunklineError
+from trunkline.errors import (
+    ConnectionClosed,
+    MisuseError,
+    OutcomeUnknown,
+    PeerError,
+    TrunklineError,
+)
 from trunkline.facts import Observer, Observers
+from trunkline.protocol.extensions import agreed, checked
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.methods import Side, find
-from trunkline.protocol.revisions import HANDSHAKE, Revision
+from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
+from trunkline.protocol.stamping import head_of
 from trunkline.protocol.types import (
     CallToolResult,
     Implementation,
@@ -38,15 +49,16 @@ from trunkline.protocol.types import (
     Root,
     SetLevelParams,
     SubscribeParams,
+    SubscriptionsAcknowledgedParams,
     Tool,
 )
-from trunkline.transports.channel import Channel, Closed
+from trunkline.transports.channel import Channel, Closed, Repeating
 from trunkline.version import __version__
-from trunkline.wire import codec
 
 __all__ = ["Client", "Pending"]
 
 T = TypeVar("T")
+_LISTEN: Final = find("subscriptions/listen")
 _LOOP_ENDED: Final = "the event loop that this client was opened on has ended"
 
 
@@ -84,6 +96,7 @@ class Client(Calls):
         log_level: LoggingLevel | None = None,
         on_failed: Callable[[TrunklineError], object] | None = None,
         experimental: Mapping[str, Any] | None = None,
+        extensions: Mapping[str, Mapping[str, Any]] | None = None,
         observers: Iterable[Observer] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -103,11 +116,18 @@ class Client(Calls):
             roots=roots,
         )
         self._experimental = dict(experimental or {})
+        self._extensions = checked(extensions)
         self._notices = Notices(self.settings.max_heard)
-        self._notices.on("notifications/tools/list_changed", lambda _params: self._catalogue.stale())
+        self._notices.on_own("notifications/tools/list_changed", lambda _params: self._catalogue.stale())
+        self._notices.on_own("notifications/subscriptions/acknowledged", self._acknowledged)
+        self._cache = Cache()
+        for heard, drop in self._cache.handlers().items():
+            self._notices.on_own(heard, drop)
+        self._listening: Listening | None = None
         if on_log is not None:
             self._notices.on("notifications/message", on_log)
         self._log_level = log_level
+        self._usual_level: LoggingLevel | None = None if on_log is None else "info"  # as servers have it by themselves
         self._on_failed = on_failed
         self._observers = Observers(_default_observers() if observers is None else observers)
         self._given_clock = clock
@@ -187,6 +207,8 @@ class Client(Calls):
         capabilities = self._answers.capabilities()
         if self._experimental:
             capabilities["experimental"] = self._experimental
+        if self._extensions:
+            capabilities["extensions"] = self._extensions
         session = Session(
             Side.CLIENT,
             info=self._info,
@@ -195,11 +217,17 @@ class Client(Calls):
             settings=self.settings,
             phase=phase,
         )
+        if isinstance(channel, Repeating):
+            channel.repeat(self._catalogue.mirrors)
         return Connection(shared, session, channel, meaning)
 
     async def _greet(self, connection: Connection, again: bool) -> None:
         """Gives a new connection what the last one had: log level, subscriptions, catalogue."""
         session, wanted = connection.session, list[Coroutine[Any, Any, Any]]()
+        self._cache.clear()
+        if session.stamp is not None:
+            session.stamp.log_from(self._log_level or self._usual_level)
+            wanted.append(self._listen(connection))
         if self._log_level is not None and session.may_send("logging/setLevel"):
             wanted.append(connection.request("logging/setLevel", SetLevelParams(self._log_level)))
         if again:
@@ -214,6 +242,39 @@ class Client(Calls):
                 raise outcome
             if isinstance(outcome, Exception):
                 connection.dropped(f"not renewed: {outcome}", "not_renewed")
+
+    async def _listen(self, connection: Connection) -> None:
+        """Has a server of the modern era tell us what it can tell, and what we are subscribed to."""
+        listening = self._listening = Listening(connection, lambda: self._subscriptions, self._missed)
+        if self._line is not None:
+            self._line.beside(listening.keep())
+        await listening.begin()
+
+    def _missed(self) -> None:
+        self._cache.clear()
+        self._catalogue.stale()
+
+    def _acknowledged(self, params: SubscriptionsAcknowledgedParams) -> None:
+        if self._listening is not None:
+            self._listening.acknowledged(params)
+
+    async def _listens(self, uri: str, timeout: float | None, *, more: bool) -> bool:
+        if self._away:
+            return await self._at_home(self._listens(uri, timeout, more=more))
+        line = self._line
+        connection = None if line is None else await line.usable("subscriptions/listen", timeout)
+        if connection is None or not connection.modern or self._listening is None:
+            return False
+        await self._listening.watch(uri, timeout, more=more)
+        if more:
+            self._subscriptions[uri] = None
+        return True
+
+    def _log_from(self, level: LoggingLevel) -> bool:
+        stamp = None if self._session is None else self._session.stamp
+        if stamp is not None:
+            stamp.log_from(level)
+        return stamp is not None
 
     # --- asking --------------------------------------------------------------------------------
 
@@ -232,17 +293,33 @@ class Client(Calls):
         if asyncio.get_running_loop() is not self._loop:
             asked = self._ask(name, params, repeatable=repeatable, timeout=timeout, on_progress=on_progress)
             return await self._at_home(asked)
+        if line.connection is not None and (kept := self._cache.get(name, params, clock.now())) is not None:
+            return self._read(name, kept, line.connection)
         told = None if on_progress is None else self._teller(line, on_progress)
         due = None if timeout is None else clock.now() + timeout
         if name == "tools/call" and not self._catalogue.fresh:
             self._read_beside(line)
-        raw = await ask(line, clock, name, params, repeatable=repeatable, timeout=timeout, on_progress=told)
+        drops, renew = self._cache.drops, self._renew if name == "tools/call" else None
         try:
-            answer = _reader(name)(raw)
-        except (codec.DecodeError, RecursionError) as error:
-            raise BadAnswer(name, str(error)) from None
+            raw, rounds = await ask(
+                line, clock, name, params, repeatable=repeatable, timeout=timeout, on_progress=told, renew=renew
+            )
+        except PeerError:
+            if name in CACHEABLE:
+                self._cache.drop(name)  # the cursor may be of a list that is no more
+            raise
+        answer = self._read(name, raw, line.last)
+        if name in CACHEABLE and not rounds and self.revision is Revision.V2026_07_28:
+            self._cache.keep(name, params, raw, clock.now() + head_of(raw).fresh_for, drops=drops)
         if isinstance(answer, CallToolResult) and answer.structured_content is not UNSET:
             await self._catalogued(line, due)
+        return answer
+
+    def _read(self, name: str, raw: Any, connection: Connection | None) -> Any:
+        """An answer in its type; of tools, those that can be called from here."""
+        answer = read(name, raw)
+        if isinstance(answer, ListToolsResult) and connection is not None and connection.repeats:
+            answer.tools = self._catalogue.callable(answer.tools)
         return answer
 
     def _teller(self, line: Line, on_progress: OnProgress) -> Callable[[ProgressParams], None]:
@@ -273,17 +350,24 @@ class Client(Calls):
         changes = self._catalogue.changes
 
         async def page(cursor: str | None) -> ListToolsResult:
-            return _reader("tools/list")(await connection.request("tools/list", PaginatedParams(cursor=cursor)))
+            raw = await connection.request("tools/list", PaginatedParams(cursor=cursor))
+            return self._read("tools/list", raw, connection)
 
         try:
             tools: list[Tool] = [tool async for listed in pages(page) for tool in listed.tools]
         except ConnectionClosed:
             return
-        except (TrunklineError, codec.DecodeError) as error:
+        except TrunklineError as error:
             connection.dropped(f"the tools cannot be listed: {error}", "no_catalogue")
             self._catalogue.fill(None, changes)
         else:
             self._catalogue.fill(tools, changes)
+
+    async def _renew(self, connection: Connection) -> None:
+        """Reads the catalogue anew: what is known of a tool does not fit it any more."""
+        self._cache.drop("tools/list")
+        self._catalogue.stale()
+        await self._read_catalogue(connection)
 
     # --- being told ----------------------------------------------------------------------------
 
@@ -341,6 +425,10 @@ class Client(Calls):
         agreed = None if self._session is None else self._session.negotiated
         return {} if agreed is None else agreed.server
 
+    def extension(self, name: str) -> Mapping[str, Any] | None:
+        """What the server says of an extension that both sides have; None if one of them has not."""
+        return agreed(name, {"extensions": self._extensions}, self.capabilities)
+
     @property
     def instructions(self) -> str | None:
         """What the server has to say to a model that uses it."""
@@ -373,25 +461,20 @@ class Client(Calls):
         return 0 if self._line is None else self._line.losses
 
     def pending(self) -> list[Pending]:
-        """The requests that are not answered yet, the oldest first."""
+        """The requests that are not answered yet, the oldest first. The one that stays open to hear of changes is not
+        among them."""
         if self._session is None or self._clock is None:
             return []
-        now = self._clock.now()
-        return [Pending(one.id, one.method.name, now - one.started) for one in self._session.pending.values()]
-
-
-@cache
-def _reader(name: str) -> Callable[[Any], Any]:
-    row = find(name)
-    return codec.json_decoder(object if row is None or row.result is None else row.result)
+        now, asked = self._clock.now(), self._session.pending.values()
+        return [Pending(one.id, one.method.name, now - one.started) for one in asked if one.method is not _LISTEN]
 
 
 def _up_to(revision: str | None) -> tuple[Revision, ...]:
     if revision is None:
-        return HANDSHAKE
-    known = tuple(one for one in HANDSHAKE if one.value <= revision)
+        return tuple(Revision)
+    known = tuple(one for one in Revision if one.value <= revision)
     if revision not in known:
-        raise MisuseError(f"revision {revision!r} is not one of {', '.join(HANDSHAKE)}")
+        raise MisuseError(f"revision {revision!r} is not one of {', '.join(Revision)}")
     return known
 
 

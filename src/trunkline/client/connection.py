@@ -2,21 +2,41 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from trunkline.client import eras
+from trunkline.client.eras import Verdict
 from trunkline.conversation import connection
 from trunkline.conversation.connection import KEEPALIVE_FAILED
-from trunkline.errors import ConnectionClosed, HandshakeFailed, PeerError, ProtocolError, RequestTimeout
+from trunkline.conversation.requests import loss
+from trunkline.errors import (
+    ConnectionClosed,
+    HandshakeFailed,
+    PeerError,
+    ProtocolError,
+    RequestTimeout,
+)
 from trunkline.protocol.capabilities import without_newer
+from trunkline.protocol.inflight import Running
 from trunkline.protocol.lifecycle import Phase, Signal
+from trunkline.protocol.revisions import Era, Revision
 from trunkline.protocol.session import Session
-from trunkline.protocol.types import Empty, InitializeParams, InitializeResult
-from trunkline.transports.channel import Channel, Closed
+from trunkline.protocol.types import DiscoverResult, Empty, InitializeParams, InitializeResult
+from trunkline.transports.channel import Channel, Closed, Repeating
 from trunkline.wire import codec
 
 __all__ = ["Connection"]
 
 _read_result: Final = codec.decoder(InitializeResult)
+_read_discovery: Final = codec.decoder(DiscoverResult)
+_MOST_QUESTIONS: Final = 2  # which era it is; the second is for a server that names a revision and wants it said again
+
+
+class _Refused(Exception):
+    """A server refuses the handshake, and perhaps names what it speaks instead."""
+
+    def __init__(self, error: PeerError) -> None:
+        self.error = error
 
 
 class Connection(connection.Connection):
@@ -31,32 +51,81 @@ class Connection(connection.Connection):
     ) -> None:
         self._meaning = meaning
         self._probing: asyncio.Task[bool] | None = None  # a ping whose answer decides
-        self._sent: Callable[[], None] | None = None  # is told when initialize is out
+        self._sent: Callable[[], None] | None = None  # is told when our first question is out
+        self._introducing = False  # initialize is about to go out
         self.instructions: str | None = None
         super().__init__(shared, session, channel)
         self.gone: asyncio.Future[Closed] = self.loop.create_future()
 
-    # --- the handshake -------------------------------------------------------------------------
+    # --- the beginning -------------------------------------------------------------------------
 
-    async def initialize(self, sent: Callable[[], None]) -> None:
-        """Introduces us, and agrees on a revision and on capabilities. Raises `HandshakeFailed` if that comes to
-        nothing; the phase is FAILED then, and `session.failure` says why. `sent` is told when we wait for the answer.
-        """
+    async def open(self, sent: Callable[[], None], era: Era | None) -> Era:
+        """Finds out which era the server speaks, unless that is known, and begins. Raises `HandshakeFailed` if that
+        comes to nothing. `sent` is told when we wait for the answer."""
+        self._sent = sent
+        modern = Revision.V2026_07_28 in self.session.revisions
+        if modern and era is not Era.HANDSHAKE and await self._discover():
+            return Era.MODERN
+        try:
+            await self._initialize()
+        except _Refused as refused:
+            # It may have taken our question for the beginning of the other era, and keeps to that.
+            if modern and Revision.V2026_07_28.value in eras.named_by(refused.error) and await self._discover():
+                return Era.MODERN
+            raise self._failed(f"the server refused initialize: {refused.error}") from None
+        return Era.HANDSHAKE
+
+    async def _discover(self) -> bool:
+        """Whether the server speaks the modern era, and we with it from now on."""
+        try:
+            answer = await self._ask_for_era()
+        except HandshakeFailed as failed:
+            raise self._failed(str(failed)) from None
+        if answer is None:
+            return False
+        if self.session.phase is Phase.CONNECTING:
+            self.step(Signal.SEND_INITIALIZE)
+        self.session.discovered(answer)
+        self.instructions = answer.instructions
+        self.phase_changed(Phase.INITIALIZING)
+        return True
+
+    async def _ask_for_era(self) -> DiscoverResult | None:
+        """What a server of the modern era tells of itself; None of any other. Raises `HandshakeFailed`."""
+        ours = self.session.revisions
+        for _ in range(_MOST_QUESTIONS):
+            try:
+                answer = _read_discovery(await self._requests.probe(self.settings.probe_timeout, self._first_is_out))
+            except PeerError as error:
+                verdict = eras.of_error(error, ours)
+                if verdict is not Verdict.AGAIN:
+                    return None
+            except (RequestTimeout, codec.DecodeError, RecursionError):
+                return None
+            else:
+                return answer if eras.of_result(answer, ours) is Verdict.MODERN else None
+        raise HandshakeFailed(f"the server says that it speaks {Revision.V2026_07_28}, and refuses it")
+
+    async def _initialize(self) -> None:
+        """Introduces us, and agrees on a revision and on capabilities. Raises `_Refused`, and `HandshakeFailed` if that
+        comes to nothing; the phase is FAILED then, and `session.failure` says why."""
+        if self.gone.done():  # while the server was asked for its era
+            raise loss(self.gone.result())
         session = self.session
-        wanted = max(session.revisions)
+        wanted = max(revision for revision in session.revisions if revision.era is Era.HANDSHAKE)
         params = InitializeParams(
             protocol_version=wanted.value,
             capabilities=without_newer(session.offered, wanted),
             client_info=session.info,
         )
-        self._sent = sent
+        self._introducing = True
         self.loop.call_soon(self._introduced)  # the next turn of the loop comes when the request is out
         try:
             result = _read_result(await self.request("initialize", params))
         except RequestTimeout as error:
             raise self._failed(f"the server did not answer initialize within {error.elapsed:g} s") from None
         except PeerError as error:
-            raise self._failed(f"the server refused initialize: {error}") from None
+            raise _Refused(error) from None
         except codec.DecodeError as error:
             raise self._failed(f"the server's answer to initialize is malformed: {error}") from None
         before = session.phase
@@ -70,9 +139,14 @@ class Connection(connection.Connection):
         self.channel.send(notice)
 
     def _introduced(self) -> None:
-        sent, self._sent = self._sent, None
-        if sent is not None and self.session.phase is Phase.INITIALIZING:
+        introducing, self._introducing = self._introducing, False
+        if introducing and self.session.phase is Phase.INITIALIZING:
             self.phase_changed(Phase.CONNECTING)
+            self._first_is_out()
+
+    def _first_is_out(self) -> None:
+        sent, self._sent = self._sent, None
+        if sent is not None:
             sent()
 
     def _failed(self, why: str) -> HandshakeFailed:
@@ -92,9 +166,28 @@ class Connection(connection.Connection):
             self._probing.add_done_callback(self._probed)
         return await asyncio.shield(self._probing)
 
+    @property
+    def modern(self) -> bool:
+        """Whether every request stands for itself."""
+        return self.session.stamp is not None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether arguments of tools are said a second time, outside of the message."""
+        return self.modern and isinstance(self.channel, Repeating)
+
+    @property
+    def sign_of_life(self) -> str:
+        """What a server is asked that shall only show that it is there."""
+        return "server/discover" if self.modern else "ping"
+
+    def dispatch(self, call: Running, params: Any) -> Any:
+        """Puts a question of the server's to whoever answers it."""
+        return self._dispatcher.dispatch(self, call, params)
+
     async def _probe(self) -> bool:
         try:
-            await self.request("ping", Empty())
+            await self.request(self.sign_of_life, Empty())
         except (ProtocolError, ConnectionClosed):  # no answer in time, or no line to ask on
             return False
         except PeerError:

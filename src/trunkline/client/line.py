@@ -28,6 +28,7 @@ from trunkline.errors import (
 from trunkline.facts import Fact, Observers, OpeningStep, ReconnectStep
 from trunkline.protocol import lifecycle
 from trunkline.protocol.lifecycle import Phase, Signal
+from trunkline.protocol.revisions import Era
 from trunkline.supervision import policy
 from trunkline.supervision.policy import Again, Decision, GiveUp, History, Policy
 from trunkline.transports.channel import Channel, Closed, Connector, Receiver
@@ -84,6 +85,7 @@ class Line:
         self._beside: set[asyncio.Task[Any]] = set()  # what goes on beside calls
         self._openers = 0
         self._opening = ""  # the step that is being made
+        self._era: Era | None = None  # that the server was found to speak
         self._task = self._loop.create_task(self._live(), name=f"trunkline: line to {connector.name}")
 
     @property
@@ -261,9 +263,11 @@ class Line:
             raise loss(connection.gone.result())
         try:
             self._enter("SendInitialize")
-            await connection.initialize(lambda: self._enter("WaitForInitialized"))
+            self._era = await connection.open(lambda: self._enter("WaitForInitialized"), self._era)
             await self._greet(connection, again)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, HandshakeFailed):
+                self._era = None  # what was found out about it holds no more
             await _closed(channel)
             raise
         return connection

@@ -84,11 +84,16 @@ class Notices:
     def __init__(self, most: int) -> None:
         self._most = most  # that wait for one reader
         self.handlers: dict[str, list[Handler]] = {}
+        self._own: dict[str, list[Handler]] = {}  # of the client itself, told first
         self._readers: dict[Reader, None] = {}
 
     def on(self, name: str, handler: Handler) -> None:
         """Calls a function, async or plain and quick, with the params of each notification of that name."""
         self.handlers.setdefault(_known(name), []).append(handler)
+
+    def on_own(self, name: str, handler: Handler) -> None:
+        """The same, for the client itself."""
+        self._own.setdefault(_known(name), []).append(handler)
 
     def off(self, name: str, handler: Handler) -> None:
         """Calls it no more."""
@@ -116,7 +121,8 @@ class Notices:
         for reader in list(self._readers):
             if name in reader.names:
                 reader.put(Notice(name, params))
-        waiting = [self._told(handler, connection, call, params) for handler in self.handlers.get(name, ())]
+        concerned = (*self._own.get(name, ()), *self.handlers.get(name, ()))
+        waiting = [self._told(handler, connection, call, params) for handler in concerned]
         waiting = [told for told in waiting if told is not None]
         return _all(waiting, connection, call) if waiting else None
 

@@ -1,7 +1,7 @@
 """What a tool gave back, as a program wants it."""
 
 from collections.abc import Callable, Hashable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 from msgspec import UNSET, Struct
@@ -9,11 +9,26 @@ from msgspec import UNSET, Struct
 from trunkline.client.catalogue import KnownTool
 from trunkline.client.rebuild import WRAPPED
 from trunkline.errors import BadAnswer, ToolFailed
+from trunkline.protocol.methods import find
 from trunkline.protocol.types import CallToolResult, ContentBlock, TextContent
 from trunkline.registry import types
 from trunkline.wire import codec
 
-__all__ = ["ToolResult", "tool_result"]
+__all__ = ["ToolResult", "read", "tool_result"]
+
+
+@cache
+def _type_of(name: str) -> Callable[[Any], Any]:
+    row = find(name)
+    return codec.json_decoder(object if row is None or row.result is None else row.result)
+
+
+def read(name: str, raw: Any) -> Any:
+    """The answer to a request, in its type. Raises `BadAnswer`."""
+    try:
+        return _type_of(name)(raw)
+    except (codec.DecodeError, RecursionError) as error:
+        raise BadAnswer(name, str(error)) from None
 
 
 class ToolResult(Struct, frozen=True):

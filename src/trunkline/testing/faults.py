@@ -7,6 +7,10 @@
 
 Messages are counted from 1, those that were sent and those that were received apart, seen from the end that the faults
 are put on. Nothing here waits for real time, and the same faults give the same line, also those by chance.
+
+The question with which a client finds out whether a server speaks the modern era, and the answer to it, are not
+counted, and nothing happens to them by chance: what follows has the same numbers with it and without. It has a name,
+as any other message has: `drop(sent="server/discover")`.
 """
 
 import asyncio
@@ -19,6 +23,7 @@ from msgspec import Struct
 from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
 from trunkline.errors import MisuseError, TransportError
+from trunkline.protocol.stamping import PROBE
 from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed, Connector, Origin, Receiver
 from trunkline.wire import codec
 from trunkline.wire.messages import Batch, Encoded, Incoming, Malformed, Message, RequestId
@@ -164,12 +169,15 @@ class Faults:
 
     def judge(self, direction: Direction, item: Any) -> _Rule | None:
         """What happens to a message."""
-        self.counts[direction] += 1
-        names = (self.counts[direction], getattr(item, "method", None))
+        probe = getattr(item, "id", None) == PROBE
+        self.counts[direction] += not probe
+        names = (None if probe else self.counts[direction], getattr(item, "method", None))
         for rule in self._rules:
             if rule.direction == direction and rule.which in names:
                 self._rules.remove(rule)
                 return rule
+        if probe:
+            return None
         for fault, chance in self._chances.items():
             if self._random.random() < chance:
                 return _Rule(direction, 0, fault)

@@ -8,13 +8,20 @@
 
 Handshakes, pings and lists of tools are answered for you; everything else waits until you look at it. A line can die at
 any time, and the next one can be refused.
+
+It speaks the handshake era: a client's question whether it speaks the modern one is answered with no before anything is
+written down. With `modern=True` it speaks the modern era, and that question is a message like any other; discovery and
+what a client wants to hear of are answered for you then.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, cast
 
-from trunkline.errors import TransportError
+from trunkline.errors import MethodNotFound, TransportError
+from trunkline.protocol.meta import SERVER_INFO, SUBSCRIPTION_ID
+from trunkline.protocol.revisions import SPOKEN
+from trunkline.protocol.stamping import PROBE
 from trunkline.testing.peer import Transcript
 from trunkline.transports.channel import Accept, Channel, Closed
 from trunkline.transports.memory import MemoryChannel
@@ -30,6 +37,9 @@ _EVERYTHING: Mapping[str, Any] = {
     "logging": {},
     "completions": {},
 }
+_INFO: Mapping[str, Any] = {"name": "scripted", "version": "1"}
+_ANSWERED = ("initialize", "ping", "tools/list")
+_ANSWERED_MODERN = ("server/discover", "tools/list", "subscriptions/listen")
 
 
 class ScriptedServer:
@@ -45,14 +55,17 @@ class ScriptedServer:
         capabilities: Mapping[str, Any] = _EVERYTHING,
         tools: Iterable[Mapping[str, Any]] = (),
         revision: str | None = None,
-        answered: Iterable[str] = ("initialize", "ping", "tools/list"),
+        modern: bool = False,
+        answered: Iterable[str] | None = None,
         patience: float = 10.0,
     ) -> None:
-        """`answered` are the methods that are answered for you; `revision` replaces the one that a client asks for."""
+        """`answered` are the methods that are answered for you; `revision` replaces the one that a client asks for.
+        `modern`: it speaks the modern era."""
         self.capabilities = dict(capabilities)
         self.tools = list(tools)
         self.revision = revision
-        self.answered = set(answered)
+        self.modern = modern
+        self.answered = set((_ANSWERED_MODERN if modern else _ANSWERED) if answered is None else answered)
         self.lines: list[ScriptedLine] = []
         self.refusals: list[TransportError] = []  # for the next attempts to connect
         self.patience = patience
@@ -97,23 +110,53 @@ class ScriptedLine:
 
     def put(self, frame: bytes) -> None:
         """Takes a frame from the client; answers it, or keeps it until somebody looks."""
-        self.transcript.frames.append(("client", frame))
         said: Any = _read(frame)
         message = cast("dict[str, Any]", said if isinstance(said, dict) else {})
         method = message.get("method")
-        if method in self._server.answered and "id" in message:
-            self.reply(message, self._usual(method, message.get("params") or {}))
-        else:
+        if message.get("id") == PROBE and not self._server.modern:
+            self._deny(message)
+            return
+        self.transcript.frames.append(("client", frame))
+        if method not in self._server.answered or "id" not in message:
             self._inbox.put_nowait(said)
+        elif method == "subscriptions/listen":
+            self.acknowledge(message)
+        else:
+            self.reply(message, self._usual(method, message.get("params") or {}))
+
+    def _deny(self, probe: Mapping[str, Any]) -> None:
+        told = {"code": MethodNotFound.code, "message": "method not found: server/discover"}
+        self.channel.put(codec.to_json({"jsonrpc": "2.0", "id": probe["id"], "error": told}))
 
     def _usual(self, method: str, params: Mapping[str, Any]) -> Any:
-        if method == "initialize":
-            return {
-                "protocolVersion": self._server.revision or params["protocolVersion"],
-                "capabilities": self._server.capabilities,
-                "serverInfo": {"name": "scripted", "version": "1"},
-            }
-        return {"tools": self._server.tools} if method == "tools/list" else {}
+        server = self._server
+        match method:
+            case "initialize":
+                return {
+                    "protocolVersion": server.revision or params["protocolVersion"],
+                    "capabilities": server.capabilities,
+                    "serverInfo": _INFO,
+                }
+            case "server/discover":
+                return self.complete(
+                    supportedVersions=list(SPOKEN), capabilities=server.capabilities, ttlMs=0, cacheScope="private"
+                )
+            case "tools/list" if server.modern:
+                return self.complete(tools=server.tools, ttlMs=0, cacheScope="private")
+            case "tools/list":
+                return {"tools": server.tools}
+            case _:
+                return {}
+
+    @staticmethod
+    def complete(**members: Any) -> dict[str, Any]:
+        """A result of the modern era: it says that it is whole, and who gives it."""
+        return {"resultType": "complete", "_meta": {SERVER_INFO: _INFO}, **members}
+
+    def acknowledge(self, listen: Mapping[str, Any]) -> None:
+        """Tells a client that it will hear of all that it wants to hear of; its request stays open."""
+        told = {"notifications": listen["params"]["notifications"], "_meta": {SUBSCRIPTION_ID: listen["id"]}}
+        self.notify("notifications/subscriptions/acknowledged", told)
 
     def end(self, closed: Closed) -> None:
         """Learns that the client has closed the line."""

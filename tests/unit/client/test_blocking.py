@@ -37,9 +37,13 @@ def make_server() -> Server:
     return server
 
 
-def test_every_call_waits_for_its_answer() -> None:
+@pytest.mark.parametrize(
+    ("revision", "sign_of_life", "runs"),
+    [("2025-11-25", "ping", 1), ("2026-07-28", "server/discover", 2)],  # one more with the answer, in the modern era
+)
+def test_every_call_waits_for_its_answer(revision: str, sign_of_life: str, runs: int) -> None:
     heard: list[Any] = []
-    with BlockingClient(make_server(), sampling=lambda _: "sampled") as client:
+    with BlockingClient(make_server(), revision=revision, sampling=lambda _: "sampled") as client:
         assert client.phase is Phase.READY
         assert client.server_info is not None
         assert "tools" in client.capabilities
@@ -54,14 +58,14 @@ def test_every_call_waits_for_its_answer() -> None:
         assert [prompt.name for prompt in client.prompts()] == ["greet"]
         assert client.get_prompt("greet", {"name": "Ada"}).messages
         assert client.complete("prompt", "greet", "name").values == ["Ada"]
-        assert client.request("ping") is not None
+        assert client.request(sign_of_life) is not None
         assert client.pending() == []
         client.subscribe("a:1")
         client.unsubscribe("a:1")
         client.set_log_level("error")
         with pytest.raises(ToolFailed):
             client.call_tool("fail")
-    assert len(heard) == 1
+    assert len(heard) == runs
     assert client.phase is Phase.CLOSED
     assert "trunkline-client" not in [thread.name for thread in threading.enumerate()]
 

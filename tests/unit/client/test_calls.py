@@ -77,8 +77,10 @@ def make_server() -> Server:
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    async with Client(make_server()) as one:
+async def client(revision: str) -> AsyncIterator[Client]:
+    """A client in either era."""
+    async with Client(make_server(), revision=revision) as one:
+        assert one.revision == revision
         yield one
 
 
@@ -88,7 +90,7 @@ async def client() -> AsyncIterator[Client]:
 async def test_a17_a_tool_gives_its_value(client: Client) -> None:
     result = await client.call_tool("add", {"a": 1, "b": 2})
     assert result.data == 3
-    assert result.structured == {"result": 3}
+    assert result.structured == (3 if client.revision == "2026-07-28" else {"result": 3})
     assert result.text == "3"
     assert not result.is_error
 
@@ -202,7 +204,6 @@ async def test_a25_what_a_client_knows_can_be_read_and_not_set(client: Client) -
     assert client.server_info is not None
     assert client.server_info.name == "library"
     assert client.instructions == "Ask nicely."
-    assert client.revision == "2025-11-25"
     assert "tools" in client.capabilities
     assert client.initialized
     assert client.request_id == 1
@@ -211,13 +212,30 @@ async def test_a25_what_a_client_knows_can_be_read_and_not_set(client: Client) -
     assert client.roots == ()
     assert client.settings.auto_reconnect
     assert client.settings.work_timeout == 60
-    assert set(client.notification_handlers) == {"notifications/tools/list_changed"}
+    assert client.notification_handlers == {}
+    client.on("notifications/tools/list_changed", print)
+    assert client.notification_handlers == {"notifications/tools/list_changed": (print,)}
     for name in ("phase", "revision", "server_info", "capabilities", "instructions", "initialized", "request_id"):
         with pytest.raises(AttributeError):
             setattr(client, name, None)
     for name in ("subscriptions", "roots", "notification_handlers", "losses"):
         with pytest.raises(AttributeError):
             setattr(client, name, None)
+
+
+async def test_whoever_is_told_of_log_messages_need_not_name_a_level(revision: str) -> None:
+    server = Server("s")
+
+    @server.tool
+    async def talk(ctx: Context) -> None:
+        ctx.debug("quietly")
+        ctx.info("aloud")
+
+    heard: list[Any] = []
+    async with Client(server, revision=revision, on_log=lambda message: heard.append(message.data)) as client:
+        await client.call_tool("talk")
+        await client.ping()
+    assert heard == ["aloud"]
 
 
 # --- against a server played by hand -------------------------------------------------------------------

@@ -28,15 +28,16 @@ from trunkline.testing import Faults, ManualClock, RecordingObserver, ScriptedSe
 READ_ONLY = {"name": "look", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
 IDEMPOTENT = {"name": "put", "inputSchema": {"type": "object"}, "annotations": {"idempotentHint": True}}
 OTHER = {"name": "pay", "inputSchema": {"type": "object"}}
+HANDSHAKE = pytest.mark.parametrize("revision", ["2025-11-25"])  # for what only this era has
 DONE = {"content": [{"type": "text", "text": "done"}]}
 
 
 class Scene:
     """A client, a server played by hand, and a clock moved by hand."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, modern: bool = False, **settings: Any) -> None:
         self.clock = ManualClock()
-        self.server = ScriptedServer(tools=[READ_ONLY, IDEMPOTENT, OTHER])
+        self.server = ScriptedServer(tools=[READ_ONLY, IDEMPOTENT, OTHER], modern=modern)
         self.observer = RecordingObserver()
         self.failures: list[TrunklineError] = []
         self.client = Client(
@@ -71,9 +72,11 @@ async def settle() -> None:
 
 
 @pytest.fixture
-async def scene() -> AsyncIterator[Scene]:
-    one = Scene()
+async def scene(revision: str) -> AsyncIterator[Scene]:
+    """One of either era."""
+    one = Scene(modern=revision == "2026-07-28")
     async with one.client:
+        assert one.client.revision == revision
         yield one
 
 
@@ -305,6 +308,7 @@ async def test_reads_lists_prompts_and_completions_are_asked_again(scene: Scene)
     await asyncio.gather(*asked)
 
 
+@HANDSHAKE
 async def test_a_call_that_is_asked_again_keeps_its_deadline(scene: Scene) -> None:
     await scene.known()
     scene.server.answered.discard("ping")
@@ -452,6 +456,7 @@ async def test_f10_w23_without_auto_reconnect_a_loss_fails_what_is_pending_and_t
     assert len(scene.server.lines) == 1
 
 
+@HANDSHAKE
 async def test_subscriptions_log_level_and_catalogue_are_renewed_with_the_line(scene: Scene) -> None:
     scene.server.answered |= {"resources/subscribe", "resources/unsubscribe", "logging/setLevel"}
     await scene.known()
@@ -470,6 +475,7 @@ async def test_subscriptions_log_level_and_catalogue_are_renewed_with_the_line(s
     assert scene.client.subscriptions == ("a:1",)
 
 
+@HANDSHAKE
 async def test_a_subscription_that_cannot_be_renewed_keeps_nobody(scene: Scene) -> None:
     scene.server.answered.add("resources/subscribe")
     await scene.client.subscribe("a:1")
@@ -480,6 +486,7 @@ async def test_a_subscription_that_cannot_be_renewed_keeps_nobody(scene: Scene) 
     await scene.client.ping()
 
 
+@HANDSHAKE
 async def test_a_handshake_that_fails_on_the_way_back_is_one_more_attempt_and_no_failure(scene: Scene) -> None:
     scene.server.revision = "2099-01-01"
     scene.server.line.die()
@@ -509,6 +516,7 @@ async def test_a_line_that_breaks_with_a_message_of_the_handshake_has_told_every
 # --- silence -----------------------------------------------------------------------------------------
 
 
+@HANDSHAKE
 async def test_k10_after_a_timeout_a_ping_that_is_answered_leaves_the_line_alone(scene: Scene) -> None:
     scene.server.answered.discard("ping")
     call = scene.call("pay", timeout=2)
@@ -523,6 +531,7 @@ async def test_k10_after_a_timeout_a_ping_that_is_answered_leaves_the_line_alone
     assert scene.client.phase is Phase.READY
 
 
+@HANDSHAKE
 async def test_k10_those_who_time_out_together_share_one_ping(scene: Scene) -> None:
     scene.server.answered.discard("ping")
     calls = [scene.call("pay", timeout=2) for _ in range(3)]
@@ -536,6 +545,7 @@ async def test_k10_those_who_time_out_together_share_one_ping(scene: Scene) -> N
         assert type(outcome) is RequestTimeout
 
 
+@HANDSHAKE
 async def test_k11_a_server_that_answers_no_ping_either_is_given_up_and_reached_again(scene: Scene) -> None:
     scene.server.answered.discard("ping")
     call, other = scene.call("pay", timeout=2), scene.call("pay")
@@ -568,6 +578,7 @@ async def test_k11_without_auto_reconnect_it_is_a_connection_timeout() -> None:
         assert scene.client.phase is Phase.FAILED
 
 
+@HANDSHAKE
 async def test_k04_a_ping_that_is_not_answered_is_a_timeout_and_no_more(scene: Scene) -> None:
     scene.server.answered.discard("ping")
     ping = asyncio.create_task(scene.client.ping())

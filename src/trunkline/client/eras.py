@@ -1,0 +1,73 @@
+"""Which era a server speaks, from what it answers to the question (versioning, "Detecting the server's era").
+
+No single code decides, since servers of the handshake era refuse what they do not know in every possible way. What
+decides are the errors that only the modern era has, and what they name.
+"""
+
+from collections.abc import Collection, Iterable
+from enum import Enum, auto
+from typing import Any, Final, cast
+
+from trunkline.errors import HandshakeFailed, HeaderMismatch, MissingCapability, PeerError, UnsupportedVersion
+from trunkline.protocol.revisions import Era, Revision
+from trunkline.protocol.types import DiscoverResult
+
+__all__ = ["Verdict", "named_by", "of_error", "of_result"]
+
+_ONLY_MODERN: Final = frozenset({HeaderMismatch.code, MissingCapability.code})
+_NOT_THE_SERVER: Final = frozenset({401, 403, 407, 429})  # the status of HTTP is about who asks, or how often
+_SERVER_FAILED: Final = 500  # and every status from there on
+
+
+class Verdict(Enum):
+    """What an answer means."""
+
+    MODERN = auto()
+    HANDSHAKE = auto()
+    AGAIN = auto()  # modern, but refused: it names a revision of that era that we have
+
+
+def of_result(answer: DiscoverResult, ours: Iterable[Revision]) -> Verdict:
+    """What a server means that tells what it speaks. Raises `HandshakeFailed` if that is nothing of ours."""
+    mutual = _mutual(answer.supported_versions, ours)
+    return Verdict.MODERN if any(one.era is Era.MODERN for one in mutual) else Verdict.HANDSHAKE
+
+
+def of_error(error: PeerError, ours: Iterable[Revision]) -> Verdict:
+    """What a server means that refuses. Raises `HandshakeFailed` if it speaks nothing of ours, if it is a modern one
+    that refuses for good, or if nothing can be told from what came."""
+    status = _status(error)
+    if status in _NOT_THE_SERVER or status >= _SERVER_FAILED:
+        raise HandshakeFailed(f"the server does not tell what it speaks: {error}")
+    if error.code in _ONLY_MODERN:
+        raise HandshakeFailed(f"the server speaks {Revision.V2026_07_28}, and refuses server/discover: {error}")
+    if error.code != UnsupportedVersion.code:
+        return Verdict.HANDSHAKE
+    mutual = _mutual(named_by(error), ours)
+    return Verdict.AGAIN if any(one.era is Era.MODERN for one in mutual) else Verdict.HANDSHAKE
+
+
+def named_by(error: PeerError) -> set[str]:
+    """The revisions that an error names as spoken by the server."""
+    named = _members(error.data).get("supported")
+    return {one for one in cast("list[Any]", named) if isinstance(one, str)} if isinstance(named, list) else set()
+
+
+def _mutual(theirs: Collection[str], ours: Iterable[Revision]) -> list[Revision]:
+    """What both speak. A server that names nothing at all has not said that it is nothing."""
+    ours = list(ours)
+    mutual = [revision for revision in ours if revision.value in theirs]
+    if theirs and not mutual:
+        raise HandshakeFailed(f"the server speaks {', '.join(sorted(theirs))}, and we speak {', '.join(ours)}")
+    return mutual
+
+
+def _status(error: PeerError) -> int:
+    """The status of HTTP, if that is all that came."""
+    told = _members(error.data)
+    status = told.get("status") if told.get("kind") == "http_error" else None
+    return status if isinstance(status, int) else 0
+
+
+def _members(data: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", data) if isinstance(data, dict) else {}

@@ -1,0 +1,157 @@
+"""What a client of the modern era hears of: one request that stays open, made anew when it ends or when something else
+is to be heard of."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from trunkline.client.connection import Connection
+from trunkline.config import Settings
+from trunkline.errors import CapabilityNotSupported, ConnectionClosed, PeerError, ProtocolError, RequestTimeout
+from trunkline.protocol.capabilities import declared
+from trunkline.protocol.inflight import Awaited
+from trunkline.protocol.meta import SUBSCRIPTION_ID
+from trunkline.protocol.methods import Side
+from trunkline.protocol.types import ListenParams, SubscriptionFilter, SubscriptionsAcknowledgedParams
+
+__all__ = ["Listening", "wanted_of"]
+
+_KINDS: Final = ("tools", "prompts", "resources")
+
+
+def wanted_of(capabilities: Mapping[str, Any], uris: Iterable[str]) -> SubscriptionFilter | None:
+    """What can be heard of, of a server with these capabilities; None if there is nothing."""
+    changes = {f"{kind}_list_changed": True for kind in _KINDS if declared(capabilities, f"{kind}.listChanged")}
+    watched = list(uris)
+    return SubscriptionFilter(**changes, resource_subscriptions=watched or None) if changes or watched else None
+
+
+class Listening:
+    """Keeps the request open on one connection."""
+
+    def __init__(
+        self, connection: Connection, watched: Callable[[], Iterable[str]], missed: Callable[[], None]
+    ) -> None:
+        """`watched` gives the resources that are subscribed to; `missed` is told when something may not have been
+        heard."""
+        self._turn = asyncio.Lock()  # whoever changes what is listened to must not overlook what another just has
+        self._connection = connection
+        self._watched = watched
+        self._missed = missed
+        self._current: Awaited | None = None
+        self._acknowledged: dict[Any, asyncio.Future[SubscriptionFilter]] = {}
+        self._broken = asyncio.Event()  # it has ended, and is to be made again
+
+    def acknowledged(self, params: SubscriptionsAcknowledgedParams) -> None:
+        """The server tells what it will tell of."""
+        waiting = self._acknowledged.pop((params.meta or {}).get(SUBSCRIPTION_ID), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(params.notifications)
+
+    async def begin(self) -> None:
+        """Asks to hear of all that can be heard of."""
+        async with self._turn:
+            await self._listen(self._watched(), self._connection.settings.quick_timeout)
+
+    async def watch(self, uri: str, timeout: float | None, *, more: bool) -> None:
+        """Asks to hear of one resource more, or less. Raises `CapabilityNotSupported` if the server does not tell of
+        it."""
+        refused = CapabilityNotSupported("resources/subscribe", "resources.subscribe")
+        if not self._connection.session.has(Side.SERVER, "resources.subscribe"):
+            raise refused
+        async with self._turn:
+            uris = {one: None for one in (*self._watched(), uri) if more or one != uri}
+            granted = await self._listen(uris, timeout or self._connection.settings.quick_timeout)
+        if more and uri not in (granted.resource_subscriptions or ()):
+            raise refused
+
+    async def _listen(self, uris: Iterable[str], timeout: float | None) -> SubscriptionFilter:
+        """Asks to hear of something, in place of what was asked before; gives what the server will tell of."""
+        agreed = self._connection.session.negotiated
+        wanted = None if agreed is None else wanted_of(agreed.server, uris)
+        former = self._current
+        if wanted is None:
+            self._current = None
+            granted = SubscriptionFilter()
+        else:
+            granted = await self._ask(wanted, timeout)
+        if former is not None:
+            self._connection.forget(former)
+        return granted
+
+    async def _ask(self, wanted: SubscriptionFilter, timeout: float | None) -> SubscriptionFilter:
+        asked = self._connection.ask("subscriptions/listen", ListenParams(wanted))
+        asked.waiter.add_done_callback(partial(self._ended, asked))
+        try:
+            granted = await self._granted(asked, timeout)
+        except (ConnectionClosed, RequestTimeout):
+            if self._current is None:
+                self._broken.set()
+            raise
+        finally:
+            self._acknowledged.pop(asked.id, None)
+            if self._current is not asked:
+                self._connection.forget(asked)
+        return granted
+
+    async def _granted(self, asked: Awaited, timeout: float | None) -> SubscriptionFilter:
+        granted = self._acknowledged[asked.id] = self._connection.loop.create_future()
+        await asyncio.wait([granted, asked.waiter], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if not granted.done():
+            if not asked.waiter.done():
+                raise RequestTimeout("subscriptions/listen", timeout or 0.0)
+            asked.waiter.result()  # raises why
+            raise ConnectionClosed("the server ended subscriptions/listen before it had begun")
+        self._current = asked
+        self._broken.clear()
+        if asked.waiter.done():
+            self._ended(asked, asked.waiter)
+        return granted.result()
+
+    def _ended(self, asked: Awaited, waiter: "asyncio.Future[Any]") -> None:
+        """The server has ended it, or the answer is lost. Why, does not matter: it is made again."""
+        if not waiter.cancelled():
+            waiter.exception()
+        if asked is self._current:
+            self._current = None
+            self._broken.set()
+            self._missed()
+
+    async def keep(self) -> None:
+        """Has it made again whenever it ends, until the connection does."""
+        failures = 0
+        while await self._unless_gone(self._broken.wait()):
+            if not await self._unless_gone(asyncio.sleep(_pause(self._connection.settings, failures), True)):
+                return
+            failures = 0 if await self._try_again() else failures + 1
+
+    async def _unless_gone(self, awaited: Coroutine[Any, Any, Any]) -> bool:
+        """Waits for something; False if the connection went first."""
+        gone, task = self._connection.gone, asyncio.ensure_future(awaited)
+        try:
+            await asyncio.wait([gone, task], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            task.cancel()
+        return not gone.done()
+
+    async def _try_again(self) -> bool:
+        async with self._turn:
+            self._broken.clear()
+            if self._current is not None:
+                return True  # somebody else was faster
+            try:
+                await self._listen(self._watched(), self._connection.settings.quick_timeout)
+            except (ConnectionClosed, PeerError, ProtocolError) as error:
+                self._connection.dropped(f"nothing is heard of: {error}", "not_renewed")
+                self._broken.set()
+                return False
+        self._missed()
+        return True
+
+
+def _pause(settings: Settings, failures: int) -> float:
+    """Seconds until the next attempt: longer each time, and not the same for all."""
+    longer = min(settings.backoff_first * 2**failures, settings.backoff_longest)
+    return longer * (1 + settings.backoff_jitter * random.random())  # noqa: S311 - no secret depends on it

@@ -1,0 +1,106 @@
+"""Was everything valid that one side said on a line? Each message is judged by the revision that it belongs to.
+
+A request of the modern era names its revision itself, and whatever is about it belongs to the same one: its answer, a
+notification under its progress token or its subscription, its cancellation. Everything else belongs to the revision that
+was negotiated on the line; on a line without a handshake, to the modern one as soon as that has been spoken there.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from tests import official
+
+from trunkline.protocol.meta import PROGRESS_TOKEN, PROTOCOL_VERSION, SUBSCRIPTION_ID
+
+Side = Literal["server", "client"]
+MODERN = "2026-07-28"
+BEFORE_THE_HANDSHAKE = "2025-11-25"
+
+
+def judge(frames: Iterable[tuple[str, bytes]], side: Side) -> None:
+    """Raises AssertionError unless all that this side said is valid."""
+    line = Line(side)
+    for speaker, frame in frames:
+        if speaker == side:
+            line.check(frame)
+        line.note(speaker, frame)
+
+
+class Line:
+    """What has been said so far, as far as it decides what may be said next."""
+
+    def __init__(self, side: Side) -> None:
+        self._side: Side = side
+        self._asked: dict[tuple[str, Any], str] = {}  # methods, by who asked and the id
+        self._modern: set[Any] = set()  # ids of the client's requests that carry an envelope
+        self._tokens: set[Any] = set()  # their progress tokens
+        self._negotiated: str | None = None  # or is about to be, as soon as initialize is sent
+
+    def check(self, frame: bytes) -> None:
+        """Judges a message of the side that is judged."""
+        other = "client" if self._side == "server" else "server"
+        answers = {ident: method for (asker, ident), method in self._asked.items() if asker == other}
+        messages = list(_messages(frame))
+        revision = self._revision(messages[0]) if len(messages) == 1 else self._usual
+        official.check(frame, revision=revision, sender=self._side, answers=answers)
+
+    def note(self, speaker: str, frame: bytes) -> None:
+        """Remembers what a message says about those to come."""
+        for message in _messages(frame):
+            ident = message.get("id")
+            if not isinstance(ident, int | str):
+                continue
+            if isinstance(message.get("method"), str):
+                self._note_request(speaker, message)
+            elif speaker == "server" and self._asked.get(("client", ident)) == "initialize" and "result" in message:
+                self._negotiated = message["result"].get("protocolVersion")
+
+    def _note_request(self, speaker: str, request: dict[str, Any]) -> None:
+        ident, meta = request["id"], _meta(request)
+        self._asked[speaker, ident] = request["method"]
+        if request["method"] == "initialize":
+            self._negotiated = self._negotiated or BEFORE_THE_HANDSHAKE
+        if speaker == "client":
+            self._modern.discard(ident)
+            if PROTOCOL_VERSION in meta:
+                self._modern.add(ident)
+                self._tokens.add(meta.get(PROGRESS_TOKEN))
+
+    @property
+    def _usual(self) -> str:
+        return self._negotiated or (MODERN if self._modern else BEFORE_THE_HANDSHAKE)
+
+    def _revision(self, message: dict[str, Any]) -> str:
+        if message.get("method") == "initialize":
+            return self._negotiated or BEFORE_THE_HANDSHAKE
+        return MODERN if self._belongs_to_modern(message) else self._usual
+
+    def _belongs_to_modern(self, message: dict[str, Any]) -> bool:
+        meta, params = _meta(message), message.get("params") or {}
+        match message.get("method"):
+            case None:
+                return self._side == "server" and message.get("id") in self._modern
+            case "notifications/cancelled":
+                return params.get("requestId") in self._modern
+            case "notifications/progress":
+                return params.get("progressToken") in self._tokens
+            case _:
+                return PROTOCOL_VERSION in meta or SUBSCRIPTION_ID in meta
+
+
+def _messages(frame: bytes) -> Iterator[dict[str, Any]]:
+    """The messages in a frame, as far as it can be read."""
+    try:
+        value = json.loads(frame)
+    except (ValueError, RecursionError):
+        return
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, dict):
+            yield item
+
+
+def _meta(message: dict[str, Any]) -> dict[str, Any]:
+    params = message.get("params")
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    return meta if isinstance(meta, dict) else {}

@@ -1,0 +1,192 @@
+"""Answers that are used again: as long as the server said, and not a moment after it says that something changed."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from trunkline import Client
+from trunkline.client.cache import Cache
+from trunkline.errors import PeerError
+from trunkline.protocol.stamping import head_of
+from trunkline.protocol.types import PaginatedParams, ReadResourceParams
+from trunkline.testing import ManualClock, ScriptedServer
+from trunkline.wire import codec
+
+PAGE = PaginatedParams()
+NEXT = PaginatedParams(cursor="2")
+READ = ReadResourceParams(uri="x://y")
+
+
+def kept(*entries: tuple[str, Any]) -> Cache:
+    cache = Cache()
+    for method, params in entries:
+        cache.keep(method, params, method, 10.0, drops=0)
+    return cache
+
+
+def test_cch_04_an_answer_is_good_until_its_time_and_not_at_it() -> None:
+    cache = kept(("tools/list", PAGE))
+    assert cache.get("tools/list", PAGE, 9.999) == "tools/list"
+    assert cache.get("tools/list", PAGE, 10.0) is None
+    assert cache.get("tools/list", PAGE, 0.0) is None  # it is gone for good
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/list", NEXT),
+        ("prompts/list", PAGE),
+        ("tools/list", PaginatedParams(limit=5)),
+        ("tools/list", PaginatedParams(meta={"a": 1})),
+    ],
+)
+def test_cch_03_only_the_very_same_question_has_the_same_answer(method: str, params: Any) -> None:
+    assert kept(("tools/list", PAGE)).get(method, params, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/call", PAGE),
+        ("tools/list", PaginatedParams(limit=5)),
+        ("resources/read", ReadResourceParams(uri="x://y", request_state="s")),
+        ("resources/read", ReadResourceParams(uri="x://y", meta={"a": 1})),
+    ],
+)
+def test_what_is_asked_anew_every_time_is_not_kept(method: str, params: Any) -> None:
+    assert kept((method, params)).get(method, params, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "gone"),
+    [
+        ("notifications/tools/list_changed", {"tools/list"}),
+        ("notifications/prompts/list_changed", {"prompts/list"}),
+        ("notifications/resources/list_changed", {"resources/list", "resources/templates/list"}),
+        ("notifications/resources/updated", {"resources/read"}),
+    ],
+)
+def test_cch_04_a_notification_ends_what_it_is_about_and_nothing_else(told: str, gone: set[str]) -> None:
+    lists = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
+    cache = kept(*((name, PAGE) for name in lists), ("resources/read", READ))
+    cache.handlers()[told](READ)
+    left = {name for name in lists if cache.get(name, PAGE, 0.0)}
+    left |= {"resources/read"} if cache.get("resources/read", READ, 0.0) else set()
+    assert left == {*lists, "resources/read"} - gone
+
+
+def test_an_update_of_another_resource_ends_nothing() -> None:
+    cache = kept(("resources/read", READ))
+    cache.handlers()["notifications/resources/updated"](ReadResourceParams(uri="x://z"))
+    assert cache.get("resources/read", READ, 0.0) is not None
+
+
+def test_an_answer_that_was_asked_for_before_a_change_is_not_kept_after_it() -> None:
+    cache, before = Cache(), Cache().drops
+    cache.handlers()["notifications/tools/list_changed"](None)
+    cache.keep("tools/list", PAGE, "old", 10.0, drops=before)
+    assert cache.get("tools/list", PAGE, 0.0) is None
+
+
+def test_all_pages_of_a_list_go_together_and_all_answers_can() -> None:
+    cache = kept(("tools/list", PAGE), ("tools/list", NEXT), ("resources/read", READ))
+    cache.drop("tools/list")
+    assert cache.get("tools/list", PAGE, 0.0) is cache.get("tools/list", NEXT, 0.0) is None
+    assert cache.get("resources/read", READ, 0.0) is not None
+    cache.clear()
+    assert cache.get("resources/read", READ, 0.0) is None
+
+
+def test_only_so_many_answers_are_kept_and_the_oldest_go_first() -> None:
+    cache = kept(*(("resources/read", ReadResourceParams(uri=str(number))) for number in range(1001)))
+    assert cache.get("resources/read", ReadResourceParams(uri="0"), 0.0) is None
+    assert cache.get("resources/read", ReadResourceParams(uri="1"), 0.0) is not None
+    cache.keep("resources/read", ReadResourceParams(uri="1"), "again", 10.0, drops=0)
+    assert cache.get("resources/read", ReadResourceParams(uri="2"), 0.0) is not None  # nobody had to go for that
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"), [(1500, 1.5), (0, 0), (-5, 0), ("x", 0), (True, 0), (1.5, 0), (None, 0), (2**80, 2**53 / 1000)]
+)
+def test_cch_04_only_a_whole_number_above_zero_is_a_time(said: Any, seconds: float) -> None:
+    head = head_of(codec.to_raw({"ttlMs": said, "resultType": "input_required"}))
+    assert (head.fresh_for, head.result_type) == (seconds, "input_required")
+
+
+def test_a_result_that_is_no_object_says_nothing_about_itself() -> None:
+    assert (head_of(codec.to_raw([1])).result_type, head_of(codec.to_raw({})).fresh_for) == ("complete", 0)
+
+
+# --- through a client ------------------------------------------------------------------------------------
+
+
+def page(ttl: int = 1000, **members: Any) -> dict[str, Any]:
+    return {"resultType": "complete", "prompts": [], "ttlMs": ttl, "cacheScope": "private"} | members
+
+
+async def test_a_client_asks_again_when_the_time_is_over_and_when_something_changed() -> None:
+    server, clock = ScriptedServer(modern=True), ManualClock()
+    async with Client(server, clock=clock) as client:
+
+        async def asked() -> bool:
+            """Whether the server was asked."""
+            listing = asyncio.create_task(client.list_prompts())
+            await asyncio.sleep(0)
+            requests = server.line.waiting()
+            for request in requests:
+                server.line.reply(request, page(prompts=[{"name": "p"}]))
+            (await listing).prompts.clear()  # which changes it for nobody else
+            return bool(requests)
+
+        assert [await asked(), await asked()] == [True, False]
+        assert [prompt.name for prompt in (await client.list_prompts()).prompts] == ["p"]
+        clock.advance(1.0)
+        assert await asked()
+        server.line.notify("notifications/prompts/list_changed")
+        assert [await asked(), await asked()] == [True, False]
+
+
+async def test_a_client_does_not_keep_what_was_overtaken_by_a_change() -> None:
+    server = ScriptedServer(modern=True)
+    async with Client(server) as client:
+        for _ in range(2):
+            listing = asyncio.create_task(client.list_prompts())
+            request = await server.line.request("prompts/list")
+            server.line.notify("notifications/prompts/list_changed")
+            server.line.reply(request, page())
+            await listing
+
+
+async def test_a_refused_page_takes_all_others_along() -> None:
+    server = ScriptedServer(modern=True)
+    async with Client(server) as client:
+        listing = asyncio.create_task(client.list_prompts())
+        server.line.reply(await server.line.request("prompts/list"), page(nextCursor="2"))
+        await listing
+        listing = asyncio.create_task(client.list_prompts("2"))
+        server.line.error(await server.line.request("prompts/list"), -32602, "no such cursor")
+        with pytest.raises(PeerError):
+            await listing
+        listing = asyncio.create_task(client.list_prompts())
+        server.line.reply(await server.line.request("prompts/list"), page())
+        await listing
+
+
+async def test_a_client_that_is_closed_answers_nothing_from_memory() -> None:
+    server = ScriptedServer(modern=True, capabilities={"prompts": {}})
+    async with Client(server) as client:
+        listing = asyncio.create_task(client.list_prompts())
+        server.line.reply(await server.line.request("prompts/list"), page(60_000))
+        await listing
+    with pytest.raises(Exception, match="closed"):
+        await client.list_prompts()
+
+
+async def test_answers_of_the_handshake_era_are_not_kept() -> None:
+    server = ScriptedServer()
+    async with Client(server) as client:
+        for _ in range(2):
+            listing = asyncio.create_task(client.list_prompts())
+            server.line.reply(await server.line.request("prompts/list"), {"prompts": [], "ttlMs": 60_000})
+            await listing

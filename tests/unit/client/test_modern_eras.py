@@ -1,0 +1,180 @@
+"""Which era a server speaks: judged by what it answers, on a line of any kind."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from trunkline import Client, Server, Settings
+from trunkline.client.eras import Verdict, named_by, of_error, of_result
+from trunkline.errors import HandshakeFailed, PeerError
+from trunkline.facts import CallStarted
+from trunkline.protocol.revisions import HANDSHAKE, Revision
+from trunkline.protocol.stamping import PROBE
+from trunkline.protocol.types import DiscoverResult
+from trunkline.testing import ScriptedServer
+
+ALL = tuple(Revision)
+MODERN = "2026-07-28"
+
+
+@pytest.mark.parametrize(
+    ("told", "verdict"),
+    [
+        ([MODERN], Verdict.MODERN),
+        (["2031-01-01", MODERN, "2025-11-25"], Verdict.MODERN),
+        (["2025-11-25"], Verdict.HANDSHAKE),
+        ([], Verdict.HANDSHAKE),
+    ],
+)
+def test_a_server_that_tells_what_it_speaks_is_taken_at_its_word(told: list[str], verdict: Verdict) -> None:
+    assert of_result(DiscoverResult(supported_versions=told, capabilities={}), ALL) is verdict
+
+
+def test_a_server_whose_revisions_are_none_of_ours_is_told_of() -> None:
+    with pytest.raises(HandshakeFailed, match="the server speaks 2031-01-01, and we speak"):
+        of_result(DiscoverResult(supported_versions=["2031-01-01"], capabilities={}), ALL)
+    with pytest.raises(HandshakeFailed):
+        of_result(DiscoverResult(supported_versions=[MODERN], capabilities={}), HANDSHAKE)
+
+
+@pytest.mark.parametrize(
+    ("code", "data", "verdict"),
+    [
+        (-32601, None, Verdict.HANDSHAKE),
+        (-32600, {"supported": [MODERN]}, Verdict.HANDSHAKE),
+        (-32022, {"supported": [MODERN]}, Verdict.AGAIN),
+        (-32022, {"supported": ["2025-06-18"]}, Verdict.HANDSHAKE),
+        (-32022, {"supported": "all"}, Verdict.HANDSHAKE),
+        (-32022, {"supported": [5]}, Verdict.HANDSHAKE),
+        (-32022, None, Verdict.HANDSHAKE),
+        (-32000, {"kind": "http_error", "status": 404}, Verdict.HANDSHAKE),
+        (-32000, {"kind": "http_error", "status": "x"}, Verdict.HANDSHAKE),
+        (-32000, {"kind": "other", "status": 500}, Verdict.HANDSHAKE),
+    ],
+)
+def test_an_error_is_judged_by_its_code_and_what_it_names(code: int, data: Any, verdict: Verdict) -> None:
+    assert of_error(PeerError(code, "no", data), ALL) is verdict
+
+
+@pytest.mark.parametrize(
+    ("code", "data"),
+    [
+        (-32020, None),
+        (-32021, None),
+        (-32022, {"supported": ["2031-01-01"]}),
+        (-32000, {"kind": "http_error", "status": 401}),
+        (-32000, {"kind": "http_error", "status": 503}),
+    ],
+)
+def test_some_errors_end_the_matter(code: int, data: Any) -> None:
+    with pytest.raises(HandshakeFailed):
+        of_error(PeerError(code, "no", data), ALL)
+
+
+def test_what_an_error_names_is_read_from_its_data() -> None:
+    assert named_by(PeerError(1, "no", {"supported": ["a", 5]})) == {"a"}
+    assert named_by(PeerError(1, "no", ["supported"])) == set()
+
+
+# --- on a line -------------------------------------------------------------------------------------------
+
+
+def by_hand() -> ScriptedServer:
+    return ScriptedServer(
+        modern=True, answered=["subscriptions/listen", "initialize", "ping"], capabilities={"tools": {}}
+    )
+
+
+def methods(server: ScriptedServer) -> list[str]:
+    return [message["method"] for message in server.line.transcript.said_by("client")]
+
+
+async def opened(server: ScriptedServer, *answers: Any, **options: Any) -> Client:
+    """A client whose questions are answered in turn, by a result or by an error; None: not at all."""
+    client = Client(server, **options)
+    opening = asyncio.create_task(client.open())
+    line = await server.connected(1)
+    for answer in answers:
+        request = await line.request("server/discover")
+        if isinstance(answer, PeerError):
+            line.error(request, answer.code, answer.message, answer.data)
+        elif answer is not None:
+            line.reply(request, answer)
+    return await opening
+
+
+DISCOVERED = {"resultType": "complete", "supportedVersions": [MODERN], "capabilities": {"tools": {}}}
+
+
+async def test_a_modern_server_is_not_greeted() -> None:
+    server = by_hand()
+    client = await opened(server, DISCOVERED | {"instructions": "be kind"})
+    assert (client.revision, client.instructions) == (MODERN, "be kind")
+    await client.close()
+    assert methods(server) == ["server/discover"]
+
+
+async def test_ver_06_a_server_that_names_our_revision_is_asked_again_and_not_greeted() -> None:
+    server = by_hand()
+    client = await opened(server, PeerError(-32022, "no", {"supported": [MODERN]}), DISCOVERED)
+    assert client.revision == MODERN
+    await client.close()
+    assert methods(server) == ["server/discover"] * 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PeerError(-32601, "what?"),
+        PeerError(-32022, "no", {"supported": ["2025-11-25"]}),
+        {"supportedVersions": ["2025-11-25"], "capabilities": {}},
+        {"hello": 1},
+        [],
+    ],
+)
+async def test_any_other_answer_leads_to_the_handshake(answer: Any) -> None:
+    server = by_hand()
+    client = await opened(server, answer)
+    assert client.revision == "2025-11-25"
+    await client.close()
+    assert methods(server) == ["server/discover", "initialize", "notifications/initialized"]
+
+
+async def test_no_answer_leads_to_the_handshake_and_a_late_one_changes_nothing() -> None:
+    server = by_hand()
+    client = await opened(server, None, settings=Settings(probe_timeout=0.02))
+    server.line.send({"jsonrpc": "2.0", "id": "probe", "result": DISCOVERED})
+    await client.ping()
+    assert client.revision == "2025-11-25"
+    await client.close()
+
+
+async def test_a_client_that_speaks_no_modern_revision_does_not_ask() -> None:
+    server = by_hand()
+    async with Client(server, revision="2025-11-25") as client:
+        assert client.revision == "2025-11-25"
+    assert methods(server) == ["initialize", "notifications/initialized"]
+
+
+async def test_a_server_of_the_modern_era_that_refuses_is_not_greeted() -> None:
+    server = by_hand()
+    with pytest.raises(HandshakeFailed, match="refuses server/discover"):
+        await opened(server, PeerError(-32021, "needs sampling", {"requiredCapabilities": {"sampling": {}}}))
+    assert methods(server) == ["server/discover"]
+
+
+async def test_a_silent_server_of_the_modern_era_is_asked_for_a_sign_of_life_that_it_knows() -> None:
+    asked = asyncio.Event()
+
+    class Watching:
+        def on(self, fact: Any) -> None:
+            if isinstance(fact, CallStarted) and fact.method == "server/discover" and fact.request != PROBE:
+                asked.set()
+
+    server = Server("quiet", observers=[Watching()])
+    listener = await server.listen("tcp://127.0.0.1:0")
+    async with Client(listener.address, settings=Settings(keepalive_interval=0.02)) as client, asyncio.timeout(5):
+        await asked.wait()
+        assert (client.revision, client.losses) == (MODERN, 0)
+    await server.aclose()

@@ -1,0 +1,190 @@
+"""Requests that are answered with questions: the same functions answer them, and the request goes out again."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from trunkline import Client
+from trunkline.client import rounds
+from trunkline.errors import BadAnswer, InputFailed, RequestTimeout
+from trunkline.testing import ScriptedServer
+
+DONE = {"content": [{"type": "text", "text": "done"}]}
+FORM = {
+    "mode": "form",
+    "message": "sure?",
+    "requestedSchema": {"type": "object", "properties": {"sure": {"type": "boolean"}}},
+}
+STATE = 'ä "\\\u0001 \U0001f600 {}'
+
+
+def needs(*keys: str, state: str | None = None, method: str = "elicitation/create") -> dict[str, Any]:
+    asked = {key: {"method": method, "params": FORM} for key in keys}
+    told: dict[str, Any] = {"resultType": "input_required"}
+    return told | ({"inputRequests": asked} if keys else {}) | ({} if state is None else {"requestState": state})
+
+
+async def sure(_form: Any) -> dict[str, Any]:
+    return {"sure": True}
+
+
+def modern() -> ScriptedServer:
+    return ScriptedServer(modern=True)
+
+
+async def test_mrt_10_mrt_11_a_retry_has_a_new_id_the_same_params_the_answers_and_the_very_state() -> None:
+    server = modern()
+    async with Client(server, elicitation=sure) as client:
+        calling = asyncio.create_task(client.call_tool("act", {"a": [1, None]}, meta={"mine": 1}))
+        first = await server.line.request("tools/call")
+        server.line.reply(first, needs("one", "two", state=STATE))
+        second = await server.line.request("tools/call")
+        server.line.reply(second, {"resultType": "complete", **DONE})
+        assert (await calling).text == "done"
+    assert second["id"] != first["id"]
+    answer = {"action": "accept", "content": {"sure": True}}
+    added = {"inputResponses": {"one": answer, "two": answer}, "requestState": STATE}
+    assert second["params"] == first["params"] | added
+
+
+async def test_mrt_10_who_was_given_no_state_sends_none_and_nothing_leaks_into_other_calls() -> None:
+    server = modern()
+    async with Client(server, elicitation=sure) as client:
+        calling = asyncio.create_task(client.call_tool("act"))
+        server.line.reply(await server.line.request("tools/call"), needs("one", state="s"))
+        beside = asyncio.create_task(client.call_tool("other"))
+        messages = [await server.line.request("tools/call") for _ in range(2)]
+        again, other = sorted(messages, key=lambda message: message["params"]["name"])
+        assert "requestState" in again["params"]
+        assert not {"requestState", "inputResponses"} & other["params"].keys()
+        server.line.reply(other, {"resultType": "complete", **DONE})
+        await beside
+        server.line.reply(again, needs("two"))  # and now there is no state any more
+        last = await server.line.request("tools/call")
+        assert "requestState" not in last["params"]
+        assert list(last["params"]["inputResponses"]) == ["two"]
+        server.line.reply(last, {"resultType": "complete", **DONE})
+        await calling
+
+
+async def test_a_result_that_does_not_say_what_it_is_is_complete() -> None:
+    server = modern()
+    async with Client(server) as client:
+        calling = asyncio.create_task(client.call_tool("act"))
+        server.line.reply(await server.line.request("tools/call"), DONE)
+        assert (await calling).text == "done"
+
+
+BAD = [
+    {"resultType": "task", **DONE},
+    {"resultType": 5, **DONE},
+    {"resultType": "input_required"},
+    {"resultType": "input_required", "requestState": 5},
+    {"resultType": "input_required", "inputRequests": {"a": {}}},
+    {"resultType": "input_required", "inputRequests": {}, "ttlMs": "x"},
+]
+
+
+@pytest.mark.parametrize("result", BAD)
+async def test_a_result_of_another_kind_is_a_bad_answer(result: dict[str, Any]) -> None:
+    server = modern()
+    async with Client(server, elicitation=sure) as client:
+        calling = asyncio.create_task(client.call_tool("act"))
+        server.line.reply(await server.line.request("tools/call"), result)
+        with pytest.raises(BadAnswer):
+            await calling
+
+
+async def test_mrt_02_lists_are_not_answered_with_questions() -> None:
+    server = modern()
+    async with Client(server, elicitation=sure) as client:
+        calling = asyncio.create_task(client.list_prompts())
+        server.line.reply(await server.line.request("prompts/list"), needs("one"))
+        with pytest.raises(BadAnswer, match="input_required"):
+            await calling
+
+
+async def fails(_form: Any) -> Any:
+    raise ValueError("not today")
+
+
+@pytest.mark.parametrize(
+    ("asked", "options", "why"),
+    [
+        (needs("a"), {"elicitation": fails}, "not today"),
+        (needs("a"), {}, "elicitation"),
+        (needs("a", method="tools/list"), {"elicitation": sure}, "which no client can be asked"),
+    ],
+)
+async def test_mrt_13_a_question_without_an_answer_ends_the_call_and_nothing_is_sent(
+    asked: dict[str, Any], options: dict[str, Any], why: str
+) -> None:
+    server = modern()
+    async with Client(server, **options) as client:
+        calling = asyncio.create_task(client.call_tool("act"))
+        server.line.reply(await server.line.request("tools/call"), asked)
+        with pytest.raises(InputFailed, match=why):
+            await calling
+        assert server.line.waiting() == []
+
+
+async def test_when_one_question_fails_nobody_goes_on_with_the_others() -> None:
+    server, stopped = modern(), asyncio.Event()
+
+    async def answer(form: Any) -> Any:
+        if form.message == "fail":
+            raise ValueError("not today")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async with Client(server, elicitation=answer) as client:
+        calling = asyncio.create_task(client.call_tool("act"))
+        asked = needs("waits")
+        failing = {"method": "elicitation/create", "params": {**FORM, "message": "fail"}}
+        asked["inputRequests"]["fails"] = failing
+        server.line.reply(await server.line.request("tools/call"), asked)
+        with pytest.raises(InputFailed):
+            await calling
+        assert stopped.is_set()
+
+
+async def test_mrt_09_a_request_that_is_put_off_is_sent_again_until_its_time_is_up() -> None:
+    server = modern()
+    async with Client(server) as client:
+        calling = asyncio.create_task(client.call_tool("act", timeout=0.3))
+        first = await server.line.request("tools/call")
+        server.line.reply(first, needs(state="later"))
+        again = await server.line.request("tools/call")
+        assert again["params"] == first["params"] | {"requestState": "later"}
+        server.line.reply(again, needs(state="later"))
+        with pytest.raises(RequestTimeout):
+            await calling
+        assert server.line.waiting() == []
+
+
+async def test_a_server_that_asks_without_end_is_given_up() -> None:
+    server = modern()
+    async with Client(server, elicitation=sure) as client:
+        calling = asyncio.create_task(client.call_tool("act"))
+        for _ in range(rounds.MOST_ROUNDS + 1):
+            server.line.reply(await server.line.request("tools/call"), needs("one"))
+        with pytest.raises(BadAnswer, match="still asks"):
+            await calling
+
+
+async def test_mrt_12_the_answer_to_a_retry_is_not_kept() -> None:
+    server = modern()
+    read = {"resultType": "complete", "contents": [], "ttlMs": 60_000, "cacheScope": "private"}
+    async with Client(server, elicitation=sure) as client:
+        reading = asyncio.create_task(client.read_resource("x://y"))
+        server.line.reply(await server.line.request("resources/read"), needs("one"))
+        server.line.reply(await server.line.request("resources/read"), read)
+        await reading
+        reading = asyncio.create_task(client.read_resource("x://y"))
+        server.line.reply(await server.line.request("resources/read"), read)
+        await reading
+        await client.read_resource("x://y")  # which was kept
+        assert server.line.waiting() == []
