@@ -1,4 +1,5 @@
-"""Tools that tell the client something while they are at work, and one that lets it go meanwhile."""
+"""Tools that tell the client something while they are at work, one that lets it go meanwhile, and two that change what
+is listed."""
 
 import asyncio
 
@@ -32,3 +33,31 @@ async def test_reconnection(ctx: Context) -> str:
     ctx.close_stream()
     await asyncio.sleep(A_MOMENT)
     return "Reconnection test completed successfully"
+
+
+@server.tool(structured=False)
+async def test_logging_tool(ctx: Context) -> str:
+    """Logs, which only those hear who want to."""
+    await ctx.info("Tool execution started")
+    await ctx.error("Nothing is wrong")
+    return "Logged"
+
+
+@server.tool(structured=False)
+async def test_trigger_tool_change() -> str:
+    """Adds a tool and takes it away again."""
+    server.add_tool(_passing, name="test_passing_tool", description="Is there for a moment")
+    server.remove_tool("test_passing_tool")
+    return "The list of tools has changed"
+
+
+@server.tool(structured=False)
+async def test_trigger_prompt_change() -> str:
+    """Adds a prompt and takes it away again."""
+    server.add_prompt(_passing, name="test_passing_prompt", description="Is there for a moment")
+    server.remove_prompt("test_passing_prompt")
+    return "The list of prompts has changed"
+
+
+async def _passing() -> str:
+    return "gone"

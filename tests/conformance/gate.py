@@ -18,6 +18,12 @@ FAILS_ON_PURPOSE: Final = "tools-call-error"  # the check whose tool has to fail
 # Suite 0.1.16 posts it with the header of 2025-03-26 into a session of 2025-11-25, and misses what only the latter has.
 OUT_OF_STEP: Final = "server-sse-polling"
 
+# The suite looks for the headers of the handshake, too, in a revision that has none.
+OF_ANOTHER_ERA: Final = frozenset(
+    f"Client did not send a {method} request; Mcp-Method header was not exercised for this method."
+    for method in ("initialize", "notifications/initialized")
+)
+
 LEAST: Final[Mapping[str, Mapping[Leg, Mapping[str, int]]]] = {
     "2025-11-25": {
         "server": {
@@ -63,6 +69,60 @@ LEAST: Final[Mapping[str, Mapping[Leg, Mapping[str, int]]]] = {
             "json-schema-2020-12-preservation": 9,
         },
     },
+    "2026-07-28": {
+        "server": {
+            "server-stateless": 30,
+            "completion-complete": 2,
+            "tools-list": 4,
+            "tools-call-simple-text": 2,
+            "tools-call-image": 2,
+            "tools-call-audio": 2,
+            "tools-call-embedded-resource": 2,
+            "tools-call-mixed-content": 2,
+            "tools-call-error": 2,
+            "tools-call-with-progress": 2,
+            "server-sse-multiple-streams": 1,
+            "resources-list": 2,
+            "resources-read-text": 2,
+            "resources-read-binary": 2,
+            "resources-templates-read": 2,
+            "sep-2164-resource-not-found": 4,
+            "prompts-list": 2,
+            "prompts-get-simple": 2,
+            "prompts-get-with-args": 2,
+            "prompts-get-embedded-resource": 2,
+            "prompts-get-with-image": 2,
+            "dns-rebinding-protection": 2,
+            "caching": 8,
+            "input-required-result-basic-elicitation": 3,
+            "input-required-result-basic-sampling": 3,
+            "input-required-result-basic-list-roots": 3,
+            "input-required-result-request-state": 3,
+            "input-required-result-multiple-input-requests": 3,
+            "input-required-result-multi-round": 4,
+            "input-required-result-missing-input-response": 2,
+            "input-required-result-non-tool-request": 3,
+            "input-required-result-result-type": 2,
+            "input-required-result-unsupported-methods": 2,
+            "input-required-result-tampered-state": 2,
+            "input-required-result-capability-check": 2,
+            "input-required-result-ignore-extra-params": 2,
+            "input-required-result-validate-input": 3,
+            "json-schema-2020-12": 8,
+            "http-header-validation": 14,
+            "http-custom-header-server-validation": 10,
+        },
+        "client": {
+            "tools_call": 2,
+            "request-metadata": 8,
+            "sep-2322-client-request-state": 5,
+            "http-standard-headers": 9,
+            "http-custom-headers": 18,
+            "http-invalid-tool-headers": 12,
+            "json-schema-ref-no-deref": 1,
+            "json-schema-2020-12-preservation": 9,
+        },
+    },
 }
 """How many checks succeed at least, by revision and scenario."""
 
@@ -74,7 +134,7 @@ def complaints(checks: Sequence[Check] | None, least: int, *, unwanted: Collecti
     told = [
         f"{check['status']} {check['id']}: {check.get('errorMessage') or check.get('details')}"
         for check in checks
-        if check["status"] in unwanted
+        if check["status"] in unwanted and check.get("errorMessage") not in OF_ANOTHER_ERA
     ]
     told += [f"{check['id']}: the tool failed: {check['details']['result']}" for check in checks if _tool_failed(check)]
     succeeded = Counter(check["status"] for check in checks)["SUCCESS"]

@@ -17,9 +17,9 @@ from tests.conformance.suite import (
     Check,
     playable,
     playable_before,
-    required,
     run,
     run_client,
+    servable,
     serving,
 )
 
@@ -45,7 +45,7 @@ def rows(revision: str, folder: Path) -> Iterator[Row]:
     least = LEAST[revision]
     with serving() as url:
         outcome = run("server", "--url", url, "--requirements", revision, output=folder / "server")
-    for name in required(revision, "server"):
+    for name in servable(revision):
         checks = outcome.checks.get(name)
         yield Row("server", name, checks, complaints(checks, least["server"][name]))
     for name in playable(revision):

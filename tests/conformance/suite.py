@@ -22,9 +22,10 @@ SUITE = NPM_FOLDER / "node_modules/@modelcontextprotocol/conformance"
 OLD_SUITE = NPM_FOLDER / "node_modules/conformance-0.1.16"
 FIXTURES = ROOT / "conformance"
 OUR_CLIENT = "conformance/client"  # from the root, since the suite cuts a command at blanks
-REVISIONS = ("2025-11-25",)
+REVISIONS = ("2025-11-25", "2026-07-28")
 OLD_SERVER_SCENARIOS = 32
 NEEDS_AUTHORIZATION = "auth/"  # what the names of such scenarios begin with
+NEEDS_TASKS = "tasks-"  # the same, of scenarios for an extension
 
 CLIENT_PATIENCE = 30_000  # milliseconds that the suite gives a client; ours gives up before
 RUN_PATIENCE = 60.0  # seconds for a whole run
@@ -54,6 +55,11 @@ def required(revision: str, leg: Leg) -> list[str]:
     assert scored is not None, f"{file.name} has no list of {leg} scenarios"
     unscored = re.findall(r"^  - scenario: (\S+)\n    leg: (\w+)$", text, re.MULTILINE)
     return [*re.findall(r"- (\S+)", scored[1]), *(name for name, side in unscored if side == leg)]
+
+
+def servable(revision: str) -> list[str]:
+    """The scenarios for servers that need no extension."""
+    return [name for name in required(revision, "server") if not name.startswith(NEEDS_TASKS)]
 
 
 def playable(revision: str) -> list[str]:
