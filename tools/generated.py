@@ -22,7 +22,7 @@ from trunkline.protocol.codes import CODES
 from trunkline.protocol.kinds import KINDS, Kind, Told
 from trunkline.protocol.lifecycle import FOUNDING, LIFECYCLE, Phase
 from trunkline.protocol.methods import METHODS, Method, Side, Wait
-from trunkline.protocol.revisions import HANDSHAKE, Revision
+from trunkline.protocol.revisions import Revision
 from trunkline.registry import options as registry_options
 from trunkline.server import options as server_options
 from trunkline.server.announcer import CHANGES as CHANGED
@@ -193,7 +193,7 @@ def changes() -> str:
         (
             f"a {kind.replace('_', ' ')} is added, replaced, removed, enabled or disabled",
             f"`{name}`",
-            "every session that is ready",
+            "every session that is ready, and every request that listens for it",
         )
         for kind, name in CHANGED.items()
     ]
@@ -206,8 +206,9 @@ def _capability(row: Method) -> str:
 
 
 def _window(row: Method) -> str:
-    last = row.until or HANDSHAKE[-1]
-    if (row.since, last) == (HANDSHAKE[0], HANDSHAKE[-1]):
+    first, *_, newest = Revision
+    last = row.until or newest
+    if (row.since, last) == (first, newest):
         return "all"
     return row.since.value if row.since is last else f"{row.since} to {last}"
 
@@ -291,7 +292,7 @@ def founding() -> str:
 
 def revisions() -> str:
     """The revisions that are spoken."""
-    return "".join(f"- {revision.value}\n" for revision in HANDSHAKE)
+    return "".join(f"- {revision.value}\n" for revision in Revision)
 
 
 PARTS: dict[str, Callable[[], str]] = {

@@ -14,7 +14,7 @@ def test_the_tour_shows_its_main_points_without_a_terminal() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     for point in (
-        "greenhouse 1.0, speaking 2025-11-25",
+        "greenhouse 1.0, speaking 2026-07-28",
         "greenhouse://beds/{bed}",
         "3/3",
         "warning, sensors: the bed of bell peppers is dry",

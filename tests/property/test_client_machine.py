@@ -56,6 +56,8 @@ class Call:
 class ClientMachine(RuleBasedStateMachine):
     """Whatever can happen to a client."""
 
+    revision = "2025-11-25"
+
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
@@ -79,6 +81,7 @@ class ClientMachine(RuleBasedStateMachine):
             settings=Settings(backoff_jitter=0),
             clock=self.clock,
             observers=[self.observer],
+            revision=self.revision,
         )
 
     def _server(self) -> Server:
@@ -251,10 +254,18 @@ class ClientMachine(RuleBasedStateMachine):
         assert self.clock.waiting == 0
 
 
-ClientMachine.TestCase.settings = settings(
+class ModernMachine(ClientMachine):
+    """The same in the modern era."""
+
+    revision = "2026-07-28"
+
+
+TestClientMachine = ClientMachine.TestCase
+TestModernMachine = ModernMachine.TestCase
+TestClientMachine.settings = settings(
     max_examples=120,
     stateful_step_count=30,
     deadline=None,
     phases=[Phases.reuse, Phases.generate],  # to make an example smaller takes longer than a test may
 )
-TestClientMachine = ClientMachine.TestCase
+TestModernMachine.settings = settings(TestClientMachine.settings, max_examples=60)

@@ -15,14 +15,14 @@ from trunkline.testing import Faults, ManualClock, ScriptedServer
 class Scene:
     """A server whose tools note how they end, and a client, by a clock that is moved by hand."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, revision: str, **settings: Any) -> None:
         self.clock = ManualClock()
         self.ended: list[str] = []
         self.started = asyncio.Event()
         server = Server("s", clock=self.clock)
         server.add_tool(self.wait)
         server.add_tool(self.count)
-        self.client = Client(server, clock=self.clock, settings=Settings(**settings))
+        self.client = Client(server, clock=self.clock, settings=Settings(**settings), revision=revision)
 
     async def wait(self) -> None:
         self.started.set()
@@ -53,8 +53,8 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_call_has_the_time_that_its_caller_gives_it_and_the_tool_ends_with_it() -> None:
-    scene = Scene()
+async def test_a_call_has_the_time_that_its_caller_gives_it_and_the_tool_ends_with_it(revision: str) -> None:
+    scene = Scene(revision)
     async with scene.client:
         call = asyncio.create_task(scene.client.call_tool("wait", timeout=2))
         await scene.started.wait()
@@ -67,8 +67,8 @@ async def test_a_call_has_the_time_that_its_caller_gives_it_and_the_tool_ends_wi
         await scene.client.ping()
 
 
-async def test_progress_renews_the_time_and_the_longest_time_holds() -> None:
-    scene = Scene(longest_call=30)
+async def test_progress_renews_the_time_and_the_longest_time_holds(revision: str) -> None:
+    scene = Scene(revision, longest_call=30)
     heard: list[float] = []
     async with scene.client:
         asked = scene.client.call_tool(
@@ -113,8 +113,8 @@ async def test_a_server_that_does_not_tell_what_tools_it_has_takes_no_more_of_a_
         assert (await call).structured == {"result": 1}
 
 
-async def test_a_caller_who_goes_stops_an_async_tool() -> None:
-    scene = Scene()
+async def test_a_caller_who_goes_stops_an_async_tool(revision: str) -> None:
+    scene = Scene(revision)
     async with scene.client:
         call = asyncio.create_task(scene.client.call_tool("wait"))
         await scene.started.wait()
@@ -127,7 +127,7 @@ async def test_a_caller_who_goes_stops_an_async_tool() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancel", "timeout"])
-async def test_a_caller_who_goes_stops_a_plain_tool_that_looks_within_a_second(how: str) -> None:
+async def test_a_caller_who_goes_stops_a_plain_tool_that_looks_within_a_second(how: str, revision: str) -> None:
     server = Server("s")
     started, stopped = threading.Event(), threading.Event()
 
@@ -138,7 +138,7 @@ async def test_a_caller_who_goes_stops_a_plain_tool_that_looks_within_a_second(h
             sum(range(1000))
         stopped.set()
 
-    async with Client(server) as client:
+    async with Client(server, revision=revision) as client:
         call = asyncio.create_task(client.call_tool("burn", timeout=None if how == "cancel" else 0.05))
         assert await asyncio.to_thread(started.wait, 10)
         if how == "cancel":
@@ -152,12 +152,14 @@ async def test_a_caller_who_goes_stops_a_plain_tool_that_looks_within_a_second(h
     await server.aclose()
 
 
-async def test_the_answer_to_a_call_that_was_given_up_harms_nobody() -> None:
-    scene = Scene()
-    faults = Faults(clock=scene.clock).delay(5, received=2)  # after the answer to initialize
+async def test_the_answer_to_a_call_that_was_given_up_harms_nobody(revision: str) -> None:
+    scene = Scene(revision)
+    faults = Faults(clock=scene.clock).delay(
+        5, received=2
+    )  # after the answer to initialize, or to what is listened for
     server = Server("s", clock=scene.clock)
     server.add_tool(lambda text: text, name="echo", thread=False)
-    async with Client(faults.on(server), clock=scene.clock) as client:
+    async with Client(faults.on(server), clock=scene.clock, revision=revision) as client:
         late = asyncio.create_task(client.call_tool("echo", {"text": "late"}, timeout=1))
         await settle()
         scene.clock.advance(1)

@@ -35,7 +35,8 @@ async def server() -> AsyncIterator[Web]:
 
 
 def client(target: Any, **options: Any) -> Client:
-    return Client(target, **{"settings": QUICK} | options)
+    """A client of the handshake era, whose sessions and streams this file is about."""
+    return Client(target, **{"settings": QUICK, "revision": "2025-11-25"} | options)
 
 
 # --- what is said with every request ---------------------------------------------------------------------
@@ -144,7 +145,7 @@ async def test_htt_09_an_answer_may_be_json_or_events(server: Web) -> None:
 async def test_a_server_that_never_ends_its_stream_costs_no_connection_for_ever(
     server: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trunkline.transports.http.client.streamable._LINGER", 0.01)
+    monkeypatch.setattr("trunkline.transports.http.client.reading._LINGER", 0.01)
 
     async def endless(visit: Visit) -> None:
         visit.stream(event(visit.answer({"content": []})))

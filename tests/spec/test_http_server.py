@@ -62,7 +62,9 @@ def in_fastapi(app: App) -> App:
 
 
 def in_litestar(app: App) -> App:
-    return Litestar(route_handlers=[asgi("/tools", is_mount=True, copy_scope=True)(app)], openapi_config=None, logging_config=None)
+    return Litestar(
+        route_handlers=[asgi("/tools", is_mount=True, copy_scope=True)(app)], openapi_config=None, logging_config=None
+    )
 
 
 def in_django(app: App) -> App:
@@ -105,11 +107,11 @@ async def test_w04_an_application_is_mounted_anywhere_and_needs_no_lifespan(
     assert server.connections == []
 
 
-async def test_a_mounted_server_is_found_without_the_last_slash_and_by_the_old_transport() -> None:
+async def test_a_mounted_server_is_found_without_the_last_slash_and_by_the_old_transport(revision: str) -> None:
     app = offering().asgi()
     async with under_uvicorn(in_starlette(app)) as place:
         for address in (f"http://{place}/tools", f"http://{place}/tools/sse"):
-            async with Client(address) as client:
+            async with Client(address, revision=revision) as client:
                 assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
         await app.aclose()
 
@@ -124,20 +126,25 @@ async def test_a_path_of_its_own_and_nothing_elsewhere() -> None:
                 pass
 
 
-async def test_an_application_can_be_used_again_after_its_end() -> None:
+async def test_an_application_can_be_used_again_after_its_end(revision: str) -> None:
     app = offering().asgi()
     for _ in range(2):
-        async with under_uvicorn(app, lifespan="on") as place, Client(f"http://{place}/") as client:
+        async with (
+            under_uvicorn(app, lifespan="on") as place,
+            Client(f"http://{place}/", revision=revision) as client,
+        ):
+            assert client.revision == revision
             assert (await client.call_tool("add", {"a": 1, "b": 1})).data == 2
 
 
-async def test_w24_a_server_may_listen_at_several_places_at_once() -> None:
+async def test_w24_a_server_may_listen_at_several_places_at_once(revision: str) -> None:
     server = offering()
     listeners = [
         await server.listen(where) for where in ("http://127.0.0.1:0/mcp", "http://[::1]:0/", "tcp://127.0.0.1:0")
     ]
     for listener in listeners:
-        async with Client(listener.address) as client:
+        async with Client(listener.address, revision=revision) as client:
+            assert client.revision == revision
             assert (await client.call_tool("add", {"a": 1, "b": 1})).data == 2
     await server.aclose()
 

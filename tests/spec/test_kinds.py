@@ -126,6 +126,8 @@ OURS = {  # kinds that the founding documents have no row for
     "header_mismatch",
     "illegal_transition",
     "invalid_content",
+    "invalid_envelope",
+    "maximum_subscriptions_exceeded",
     "invalid_request_state",
     "missing_client_capability",
     "progress_value_invalid",

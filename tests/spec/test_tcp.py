@@ -421,6 +421,8 @@ async def test_an_address_that_is_taken_or_makes_no_sense_is_refused() -> None:
     async with listening(server) as address:
         with pytest.raises(TransportError, match=rf"cannot listen at 127\.0\.0\.1:{parse(address).port}: "):
             await server.listen(address)
+    with pytest.raises(ConfigError, match="is no address"):
+        await server.listen("ftp://x:1")
     with pytest.raises(ConfigError, match="a WebSocket is served by http://"):
         await server.listen("ws://x:1")
     with pytest.raises(ConfigError, match="do not fit"):

@@ -193,10 +193,11 @@ async def test_w05_a_whole_conversation_under_hypercorn() -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["ws", "wss"])
-async def test_w05_our_client_and_our_server(tls: bool) -> None:
+async def test_w05_our_client_and_our_server(tls: bool, revision: str) -> None:
     async with served(tls=tls) as house:
         target = WebSocketConnector(house.url, tls=client_tls()) if tls else house.url
-        async with Client(target) as client:
+        async with Client(target, revision=revision) as client:
+            assert client.revision == revision
             assert (await client.call_tool("echo", {"text": "hi"})).data == "hi"
             assert (await client.call_tool("echo", {"text": "x" * (2 << 20)})).data == "x" * (2 << 20)
             await client.ping()

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from tests.contract.lines import Recorder, tcp, turns, until
 
-from trunkline import Server, Settings
-from trunkline.errors import MisuseError, TransportError
-from trunkline.testing import Faults, ManualClock
+from trunkline import Client, Server, Settings
+from trunkline.errors import MisuseError, RequestTimeout, TransportError
+from trunkline.protocol.stamping import PROBE
+from trunkline.testing import Faults, ManualClock, ScriptedServer
 from trunkline.transports.channel import Channel, Closed
 from trunkline.transports.memory import memory_pair
-from trunkline.wire.messages import Batch, Encoded, Malformed, Notification, Response
+from trunkline.wire.messages import Batch, Encoded, Malformed, Notification, Request, Response
 
 
 class Faulty:
@@ -188,6 +189,32 @@ async def test_lines_to_whatever_a_client_connects_to_can_be_made_faulty_and_ref
     await channel.close()
     await server.aclose()
     assert faults.lines == []
+
+
+@pytest.mark.parametrize("newest", ["2025-11-25", "2026-07-28"])
+async def test_the_question_for_the_era_is_not_counted(newest: str) -> None:
+    server, faults = ScriptedServer(), Faults().drop(sent=3)  # after initialize and initialized
+    async with Client(faults.on(server), revision=newest) as client:
+        assert faults.counts == {"sent": 2, "received": 1}
+        with pytest.raises(RequestTimeout):
+            await client.request("prompts/list", timeout=0.01)
+        assert "prompts/list" not in [said.get("method") for said in server.line.transcript.said_by("client")]
+
+
+async def test_nothing_happens_to_the_question_for_the_era_by_chance_but_it_can_be_named() -> None:
+    for faults, spoken in (
+        (Faults(), "2026-07-28"),
+        (Faults().truncate(sent="server/discover"), "2025-11-25"),
+    ):
+        async with Client(faults.on(Server("s")), settings=Settings(probe_timeout=0.01)) as client:
+            assert client.revision == spoken
+    by_chance = Faults(drop=1.0)
+    line = Faulty(by_chance)
+    line.ours.send(Request(PROBE, "server/discover"))
+    line.theirs.send(Response(PROBE, {}))
+    await line.say("lost")
+    assert (line.at_theirs.ids, line.at_ours.ids) == ([PROBE], [PROBE])
+    assert by_chance.counts == {"sent": 1, "received": 0}
 
 
 async def test_a_server_can_be_given_faulty_lines_too() -> None:

@@ -3,10 +3,13 @@
 import asyncio
 
 import pytest
+from tests.judge import judge
 
-from trunkline import Context, Server
+from trunkline import Client, Context, Server
+from trunkline.errors import ConnectionClosed
 from trunkline.facts import CallStarted, Connected
-from trunkline.testing import RawPeer, RecordingObserver, Transcript
+from trunkline.protocol.types import Implementation
+from trunkline.testing import RawPeer, RecordingObserver, ScriptedServer, Transcript
 
 
 def make_server(observer: RecordingObserver | None = None) -> Server:
@@ -90,6 +93,36 @@ async def test_a_batch_is_passed_on_as_it_was_said() -> None:
         await peer.initialize("2025-03-26")
         peer.send([{"jsonrpc": "2.0", "id": 5, "method": "ping"}])
         assert await peer.quiet() == [[{"jsonrpc": "2.0", "id": 5, "result": {}}]]
+
+
+@pytest.mark.parametrize(("modern", "spoken"), [(False, "2025-11-25"), (True, "2026-07-28")])
+async def test_a_scripted_server_speaks_the_era_that_it_is_told_to(modern: bool, spoken: str) -> None:
+    server = ScriptedServer(tools=[{"name": "act", "inputSchema": {"type": "object"}}], modern=modern)
+    async with Client(server) as client:
+        assert client.revision == spoken
+        assert client.server_info == Implementation("scripted", "1")
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["act"]
+    said = [message["method"] for message in server.line.transcript.said_by("client") if "id" in message]
+    first = ["server/discover", "subscriptions/listen"] if modern else ["initialize"]
+    assert said == [*first, "tools/list"]
+
+
+async def test_what_a_scripted_server_answers_in_the_modern_era_is_valid_there() -> None:
+    server = ScriptedServer(tools=[{"name": "act", "inputSchema": {"type": "object"}}], modern=True)
+    async with Client(server) as client:
+        await client.list_tools()
+    judge(server.line.transcript.frames, "server")
+
+
+async def test_a_scripted_server_can_be_left_to_answer_for_its_era_by_hand() -> None:
+    server = ScriptedServer(modern=True, answered=[])
+    opening = asyncio.create_task(Client(server, revision="2026-07-28").open())
+    line = await server.connected(1)
+    line.error(await line.request("server/discover"), -32601, "no")
+    await line.request("initialize")
+    line.die()
+    with pytest.raises(ConnectionClosed):
+        await opening
 
 
 async def test_a_recording_observer_keeps_facts_by_kind() -> None:

@@ -1,0 +1,148 @@
+"""One server as its author wrote it, asked for everything that it offers by clients of all five revisions."""
+
+import json
+import runpy
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trunkline
+from trunkline import Client
+from trunkline.errors import PeerError, ToolFailed
+from trunkline.protocol.revisions import Revision
+from trunkline.transports.process import Command
+
+EXAMPLE = Path(__file__).parents[2] / "examples/demo_server.py"
+LOG = "greenhouse://log"
+ASKS_BY_FORMS = "2025-06-18"  # the first revision that has them
+STRUCTURED = "2025-06-18"
+
+
+@asynccontextmanager
+async def over_stdio() -> AsyncIterator[Any]:
+    yield Command([sys.executable, str(EXAMPLE)], env={"PYTHONPATH": str(Path(trunkline.__file__).parents[1])})
+
+
+@asynccontextmanager
+async def over_http() -> AsyncIterator[Any]:
+    server: trunkline.Server = runpy.run_path(str(EXAMPLE))["server"]
+    listener = await server.listen("http://127.0.0.1:0/mcp")
+    yield listener.address
+    await server.aclose()
+
+
+class Visitor:
+    """Whoever asks, and what came to them unasked."""
+
+    def __init__(self, target: Any, revision: str) -> None:
+        self.revision = revision
+        self.forms: list[str] = []
+        self.logs: list[Any] = []
+        self.client = Client(
+            target,
+            revision=revision,
+            elicitation=self.fill_in,
+            on_log=lambda message: self.logs.append((message.level, message.data)),
+            log_level="info",
+        )
+
+    def fill_in(self, form: Any) -> dict[str, Any]:
+        """Plays the user."""
+        self.forms.append(form.message)
+        assert [(field.name, field.kind) for field in form.fields] == [("seed", "choice"), ("packets", "integer")]
+        return {"seed": "basil", "packets": 3}
+
+    def value(self, result: Any) -> Any:
+        """What a tool gave: apart from its text, or in older revisions as its text."""
+        if self.revision < STRUCTURED:
+            assert result.structured is None
+            return json.loads(result.text)
+        return result.structured if self.revision >= "2026-07-28" else result.structured["result"]
+
+
+@pytest.fixture(params=[over_stdio, over_http], ids=["stdio", "http"])
+def serving(request: pytest.FixtureRequest) -> Callable[[], AbstractAsyncContextManager[Any]]:
+    return request.param
+
+
+@pytest.fixture(params=[revision.value for revision in Revision])
+async def visitor(
+    request: pytest.FixtureRequest, serving: Callable[[], AbstractAsyncContextManager[Any]]
+) -> AsyncIterator[Visitor]:
+    async with serving() as target:
+        made = Visitor(target, request.param)
+        async with made.client:
+            yield made
+
+
+async def test_a_server_offers_all_that_it_has_in_every_revision(visitor: Visitor) -> None:
+    client = visitor.client
+    assert client.revision == visitor.revision
+    assert client.server_info is not None
+    assert (client.server_info.name, client.server_info.version) == ("greenhouse", "1.0")
+    assert client.instructions is not None
+    await client.ping()
+
+    await look_around(client)
+    await measure(visitor)
+    await water_and_watch(client)
+    await read(client)
+    await ask_for_a_prompt(client)
+    await be_asked(visitor)
+
+
+async def look_around(client: Client) -> None:
+    assert [tool.name async for tool in client.tools()] == ["survey", "water", "order_seeds"]
+    assert [resource.uri async for resource in client.resources()] == [LOG, "greenhouse://process"]
+    assert [one.uri_template async for one in client.resource_templates()] == ["greenhouse://beds/{bed}"]
+    assert [prompt.name async for prompt in client.prompts()] == ["planting_plan"]
+
+
+async def measure(visitor: Visitor) -> None:
+    told: list[Any] = []
+    result = await visitor.client.call_tool("survey", on_progress=lambda heard: told.append(heard.progress))
+    assert told == [1, 2, 3]
+    assert [reading["moisture"] for reading in visitor.value(result)] == [35, 60, 20]
+    assert visitor.logs == [("warning", f"the bed of {bed} is dry") for bed in ("tomatoes", "bell peppers")]
+
+
+async def water_and_watch(client: Client) -> None:
+    await client.subscribe(LOG)
+    updates = client.notifications("notifications/resources/updated")
+    await client.call_tool("water", {"bed": "tomatoes", "litres": 3})
+    assert (await anext(updates)).params.uri == LOG
+    with pytest.raises(ToolFailed, match="there is no bed of roses"):
+        await client.call_tool("water", {"bed": "roses", "litres": 3})
+    await client.unsubscribe(LOG)
+
+
+async def read(client: Client) -> None:
+    [log] = await client.read_resource(LOG)
+    assert (log.text or "").splitlines()[-1] == "watered tomatoes with 3 l"
+    [bed] = await client.read_resource("greenhouse://beds/tomatoes")
+    assert json.loads(bed.text or "") == {"bed": "tomatoes", "moisture": 65, "dry": False}
+    with pytest.raises(PeerError):
+        await client.read_resource("greenhouse://beds/roses")
+
+
+async def ask_for_a_prompt(client: Client) -> None:
+    assert (await client.complete("prompt", "planting_plan", "season", "s")).values == ["spring", "summer"]
+    plan = await client.get_prompt("planting_plan", {"bed": "basil", "season": "summer"})
+    assert [message.content.text for message in plan.messages] == [
+        "Make a planting plan for the bed of basil in summer. It holds 60 % water now."
+    ]
+
+
+async def be_asked(visitor: Visitor) -> None:
+    if visitor.revision < ASKS_BY_FORMS:
+        with pytest.raises(ToolFailed, match="elicitation"):
+            await visitor.client.call_tool("order_seeds")
+        assert visitor.forms == []
+        return
+    ordered = await visitor.client.call_tool("order_seeds")
+    assert ordered.text == "ordered 3 packets of basil"
+    assert visitor.forms == ["Which seeds shall be ordered?"]
