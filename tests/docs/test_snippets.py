@@ -4,10 +4,12 @@ import ast
 import asyncio
 import inspect
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,16 @@ def save(page: Path, folder: Path) -> None:
         (folder / name).write_text(code, "utf-8")
 
 
+@pytest.fixture
+def as_loud_as_before() -> Iterator[None]:
+    """A page may keep its example quiet; what comes after it shall be heard again."""
+    logger = logging.getLogger("trunkline")
+    level = logger.level
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("as_loud_as_before")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(page, tmp_path)
