@@ -4,6 +4,7 @@ A peer that connects has to send the headers of a request within a time, and no 
 that does not read what it is sent is cut off after a while. Everything else is uvicorn's.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ class Connections:
         self.state = ServerState()
         settings = guard.settings
         self.most_header_bytes = settings.max_header_bytes
+        self._unanswered: list[Coroutine[Any, Any, None]] = []  # requests that are all there
         self._reading = Waiting(guard, settings.header_timeout, HttpConnection.too_slow)
         self._writing = Waiting(guard, settings.write_timeout, HttpConnection.stuck)
         self._idle = Waiting(guard, settings.idle_timeout, HttpConnection.timeout_keep_alive_handler)
@@ -41,6 +43,25 @@ class Connections:
         self.reads_again = self._writing.discard
         self.idles = self._idle.add  # between two requests
         self.works = self._idle.discard
+
+    def answer_soon(self, work: "Coroutine[Any, Any, None]") -> None:
+        """Has a request answered in the next turn of the loop, together with all that are read in this one: so they
+        are written together, too."""
+        if not self._unanswered:
+            asyncio.get_running_loop().call_soon(self._answer)
+        self._unanswered.append(work)
+
+    def _answer(self) -> None:
+        """Answers at once, as most requests can be. What has to wait for something goes on as a task."""
+        unanswered, self._unanswered = self._unanswered, []
+        for work in unanswered:
+            try:
+                waiting = work.send(None)
+            except StopIteration:
+                continue
+            task = asyncio.get_running_loop().create_task(_resumed(work, waiting))
+            task.add_done_callback(self.state.tasks.discard)
+            self.state.tasks.add(task)
 
     def make(self) -> "HttpConnection":
         """A protocol for one more connection."""
@@ -156,17 +177,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_complete()
         unstarted, self._unstarted = self._unstarted, None
         if unstarted is not None:
-            self._run(unstarted[0].run_asgi(unstarted[1]))
-
-    def _run(self, work: "Coroutine[Any, Any, None]") -> None:
-        """Answers at once, as most requests can be. What has to wait for something goes on as a task."""
-        try:
-            waiting = work.send(None)
-        except StopIteration:
-            return
-        task = self.loop.create_task(_resumed(work, waiting))
-        task.add_done_callback(self.tasks.discard)
-        self.tasks.add(task)
+            self._all.answer_soon(unstarted[0].run_asgi(unstarted[1]))
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         """Answers the request at hand in one write, which wakes the peer once; False if that is not the way now."""
