@@ -20,6 +20,7 @@ REQUIREMENTS = {
     "fastmcp": ["--requirement", "bench/peers/fastmcp.txt"],
     "fastmcp-older": ["--requirement", "bench/peers/fastmcp-older.txt"],
     "chuk": ["--requirement", "bench/peers/chuk.txt"],
+    "http-mcp": ["--requirement", "bench/peers/http-mcp.txt"],
     "zeromcp": ["--requirement", "bench/peers/zeromcp.txt"],
 }
 INSTEAD = {"fastmcp": "fastmcp-older"}  # where the one cannot be installed, as when a dependency is too new to be had

@@ -19,12 +19,18 @@ URI = "bench://static"
 START_S = 60.0  # until a server that was spawned listens
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _END = b"\r\n\r\n"
+_OFFICIAL = "io.modelcontextprotocol/"
+_TOLD = re.compile(rb"^data: *([^ \r\n][^\r\n]*)\r?\n\r?\n", re.MULTILINE)
 
 
 class HttpServerProcess(Process):
     """A server under test, spoken to over sockets. Leaving it, as a context manager, kills the server."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, stateless: str | None = None
+    ) -> None:
+        """`stateless` is the revision that each request names by itself; without it every connection has a session."""
+        self._stateless = stateless
         self._port = _free_port()
         super().__init__([*command, "http", str(self._port)], env)
         self._lines: list[Line] = []
@@ -55,9 +61,9 @@ class HttpServerProcess(Process):
     def ask(self, question: Question, count: int, window: int) -> Sample:
         """Asks `count` times over `window` connections, each with a session of its own, and checks every answer."""
         while len(self._lines) < window:
-            self._lines.append(self._opened(self._line()))
+            self._lines.append(self._opened(self._line()) if self._stateless is None else self._bare(question))
         ids = self._ids(count)
-        bodies = [_body(question, id_) for id_ in ids]
+        bodies = [_body(question, id_, self._stateless) for id_ in ids]
         for line in self._lines:
             line.revive()
         before = self.cpu_ns()
@@ -133,7 +139,7 @@ class HttpServerProcess(Process):
             waiting = set(by_number)
             while waiting:
                 for number, _ in self._events(poll):
-                    if by_number[number].has_heard(b"\n\n"):
+                    if told_in(by_number[number].read()):
                         waiting.discard(number)
             spent += self.cpu_ns() - before
             check_answers(message_of(answer), [id_], telling.answered_by)
@@ -173,6 +179,13 @@ class HttpServerProcess(Process):
         if b" 202 " not in self._whole(line)[:20]:
             raise WrongAnswer("the server does not take notifications")
         return line
+
+    def _bare(self, question: Question) -> "Line":
+        """A line without a session, whose requests say themselves what they are."""
+        name = question.params(0).get("name", "")
+        return self._line(
+            f"MCP-Protocol-Version: {self._stateless}\r\nMcp-Method: {question.method}\r\nMcp-Name: {name}\r\n"
+        )
 
     def _answer_to(self, line: "Line", question: Question) -> bytes:
         (id_,) = self._ids(1)
@@ -235,33 +248,30 @@ class Line:
 
     def hear(self) -> bytes | None:
         """Reads once. The whole answer, if that was the end of it."""
-        self._read()
+        self.read()
         if not _is_whole(self.heard):
             return None
         answer = bytes(self.heard)
         self.heard.clear()
         return answer
 
-    def _read(self) -> None:
+    def read(self) -> bytearray:
+        """Reads once. All that was heard so far."""
         size = self._socket.recv_into(self._buffer)
         if not size:
             raise ConnectionError("the server hung up")
         self.heard += memoryview(self._buffer)[:size]
-
-    def has_heard(self, end: bytes) -> bool:
-        """Reads once. Whether what was heard so far holds the end of something."""
-        self._read()
-        return end in self.heard
+        return self.heard
 
     def wait_for(self, end: bytes) -> None:
         """Reads until that was heard."""
-        while not self.has_heard(end):
+        while end not in self.read():
             pass
 
     def forget(self) -> None:
         """Starts anew with what is heard from now on, once the line is silent."""
         while select.select([self._socket], [], [], 0)[0]:
-            self._read()
+            self.read()
         self.heard.clear()
 
 
@@ -291,17 +301,24 @@ def _is_whole(heard: bytearray) -> bool:
     return heard.endswith(b"0" + _END) if length is None else len(heard) >= head + 4 + int(length[1])
 
 
+def told_in(heard: bytes | bytearray) -> list[bytes]:
+    """The messages in a piece of a stream. The event that a stream may begin with has none, and may come late."""
+    return [bytes(data) for data in _TOLD.findall(heard)]
+
+
 def _check_told(heard: bytearray) -> None:
-    data = [line[5:] for line in heard.splitlines() if line.startswith(b"data:")]
+    data = told_in(heard)
     if len(data) != 1:
         raise WrongAnswer(f"told {len(data)} times: {bytes(heard[:300])!r}")
     told: Any = json.loads(data[0])
     if told["method"] != "notifications/resources/updated" or told["params"]["uri"] != URI:
-        raise WrongAnswer(f"told of something else: {bytes(data[0][:300])!r}")
+        raise WrongAnswer(f"told of something else: {data[0][:300]!r}")
 
 
-def _body(question: Question, id_: int) -> bytes:
-    message = {"jsonrpc": "2.0", "id": id_, "method": question.method, "params": question.params(id_)}
+def _body(question: Question, id_: int, stateless: str | None = None) -> bytes:
+    said = {f"{_OFFICIAL}protocolVersion": stateless, f"{_OFFICIAL}clientCapabilities": {}}
+    params = dict(question.params(id_)) | ({} if stateless is None else {"_meta": said})
+    message = {"jsonrpc": "2.0", "id": id_, "method": question.method, "params": params}
     return json.dumps(message, separators=(",", ":")).encode()
 
 

@@ -34,7 +34,8 @@ def _over_stdio(row: Row, name: str, command: Command, batches: int) -> Iterator
 
 
 def _over_http(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
-    with HttpServerProcess(command, _environment(row, name)) as server:
+    stateless = TARGETS[name].stateless if name in TARGETS else None
+    with HttpServerProcess(command, _environment(row, name), stateless) as server:
         yield from _asked(row, server, batches)
 
 

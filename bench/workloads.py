@@ -14,6 +14,7 @@ class Target:
     environment: str
     tools: int | None = None  # instead of the row's number
     line: str | None = None  # of a client: how it reaches its server
+    stateless: str | None = None  # over HTTP, without sessions: the revision that each request names
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,9 @@ TARGETS = {
     "chuk": Target("peers/chuk_server.py", "chuk"),
     "zeromcp": Target("peers/zeromcp_server.py", "zeromcp"),
     "bare uvicorn": Target("peers/bare_http.py", "bare-http"),
+    "trunkline, modern": Target("server.py", "trunkline", stateless="2026-07-28"),
+    "mcp, modern": Target("peers/mcp_server.py", "mcp", stateless="2026-07-28"),
+    "http-mcp": Target("peers/http_mcp_server.py", "http-mcp", stateless="2025-11-25"),  # it knows no newer one
     "typescript": Target("peers/typescript_server.mjs", "node"),
     "trunkline client": Target("clients/trunkline_client.py", "trunkline", line="stdio"),
     "trunkline client, TCP": Target("clients/trunkline_client.py", "trunkline", line="tcp"),
@@ -105,7 +109,10 @@ def _call(tool: str, filler: str = "") -> Question:
     def answered_by(n: int, result: Any) -> bool:
         text = f"hello {n}{filler}"
         structured = result.get("structuredContent", {"result": text})  # turbomcp, chuk and the low-level API give none
-        return result["content"][0]["text"] == text and structured == {"result": text} and not result.get("isError")
+        if "resultType" in result:  # since 2026-07-28 any value may stand there
+            structured = {"result": structured} if isinstance(structured, str) else structured
+        said = (text, f'{{"result":"{text}"}}')  # http-mcp tells a reader what it tells a program
+        return result["content"][0]["text"] in said and structured == {"result": text} and not result.get("isError")
 
     return Question("tools/call", lambda n: {"name": tool, "arguments": {"text": f"hello {n}{filler}"}}, answered_by)
 
@@ -230,6 +237,17 @@ ROWS = (
     Row("http echo, one at a time", ECHO, HTTP_TARGETS, (Bar("cheaper", 2, "zeromcp"),), how="http"),
     Row("http echo, 32 connections", ECHO, HTTP_TARGETS, HTTP_BARS, window=32, how="http"),
     Row("http echo, 128 connections", ECHO, HTTP_TARGETS, HTTP_BARS, window=128, how="http"),
+    Row(
+        "http modern echo, 32 connections",
+        ECHO,
+        ("trunkline, modern", "trunkline", "http-mcp", "mcp, modern"),
+        (
+            Bar("at most", 1.25, "trunkline", ours="trunkline, modern"),
+            Bar("cheaper", 5, "http-mcp", ours="trunkline, modern"),
+        ),
+        window=32,
+        how="http",
+    ),
     Row(
         "http 1 MB echo",
         ECHO_1MB,

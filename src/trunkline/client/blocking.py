@@ -5,10 +5,12 @@ already, as in a notebook, and from any thread. Handlers that it is given are ca
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import CancelledError
-from typing import Any, Final, Literal, Self, TypeVar
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from typing import Any, Final, Generic, Literal, Self, TypeVar
 
 from msgspec import UNSET
 
@@ -57,7 +59,7 @@ class BlockingClient:
                 self._thread = threading.Thread(target=_run, args=(self._loop,), name="trunkline-client", daemon=True)
                 self._thread.start()
         try:
-            self._wait(self._client.open())
+            self._wait(self._client.open)
         except BaseException:
             self.close()
             raise
@@ -71,7 +73,7 @@ class BlockingClient:
                 return
             if thread is threading.current_thread():
                 raise MisuseError(_FOR_EVER)
-            closing = None if loop is None else asyncio.run_coroutine_threadsafe(self._client.close(), loop)
+            closing = None if loop is None else _Asked(loop, self._client.close)
             self._loop = None
         try:
             if closing is not None:
@@ -87,24 +89,23 @@ class BlockingClient:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def _wait(self, asked: Coroutine[Any, Any, T]) -> T:
+    def _wait(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with self._turn:
             if self._loop is None or threading.current_thread() is self._thread:
-                asked.close()
                 raise MisuseError(_NOT_OPEN if self._loop is None else _FOR_EVER)
-            answer = asyncio.run_coroutine_threadsafe(asked, self._loop)
+            asked = _Asked(self._loop, ask)
         try:
-            return answer.result()
+            return asked.result()
         except CancelledError:
             raise OutcomeUnknown("the client was closed") from None
         except BaseException:  # Ctrl+C, for one: nobody waits any more
-            answer.cancel()
+            asked.call_off()
             raise
 
     def _walk(self, walked: AsyncIterator[T]) -> Iterator[T]:
         while True:
             try:
-                yield self._wait(_next(walked))
+                yield self._wait(partial(_next, walked))
             except _Ended:
                 return
 
@@ -138,15 +139,15 @@ class BlockingClient:
 
     def ping(self, *, timeout: float | None = None) -> None:
         """Asks whether the server is there."""
-        self._wait(self._client.ping(timeout=timeout))
+        self._wait(partial(self._client.ping, timeout=timeout))
 
     def request(self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
         """Asks anything, by the name of the method and plain params."""
-        return self._wait(self._client.request(method, params, timeout=timeout))
+        return self._wait(partial(self._client.request, method, params, timeout=timeout))
 
     def set_log_level(self, level: LoggingLevel) -> None:
         """Asks for log messages of a level and above."""
-        self._wait(self._client.set_log_level(level))
+        self._wait(partial(self._client.set_log_level, level))
 
     def tools(self) -> Iterator[Tool]:
         """All tools, page by page."""
@@ -163,10 +164,17 @@ class BlockingClient:
         raise_on_error: bool = True,
     ) -> ToolResult:
         """Calls a tool, as `Client.call_tool` does."""
-        asked = self._client.call_tool(
-            name, arguments, returns=returns, timeout=timeout, on_progress=on_progress, raise_on_error=raise_on_error
+        return self._wait(
+            partial(
+                self._client.call_tool,
+                name,
+                arguments,
+                returns=returns,
+                timeout=timeout,
+                on_progress=on_progress,
+                raise_on_error=raise_on_error,
+            )
         )
-        return self._wait(asked)
 
     def resources(self) -> Iterator[Resource]:
         """All resources, page by page."""
@@ -178,15 +186,15 @@ class BlockingClient:
 
     def read_resource(self, uri: str, *, timeout: float | None = None) -> list[ResourceContents]:
         """What a resource holds."""
-        return self._wait(self._client.read_resource(uri, timeout=timeout))
+        return self._wait(partial(self._client.read_resource, uri, timeout=timeout))
 
     def subscribe(self, uri: str) -> None:
         """Asks to be told when a resource changes."""
-        self._wait(self._client.subscribe(uri))
+        self._wait(partial(self._client.subscribe, uri))
 
     def unsubscribe(self, uri: str) -> None:
         """Asks not to be told any more."""
-        self._wait(self._client.unsubscribe(uri))
+        self._wait(partial(self._client.unsubscribe, uri))
 
     def prompts(self) -> Iterator[Prompt]:
         """All prompts, page by page."""
@@ -194,15 +202,53 @@ class BlockingClient:
 
     def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
         """A prompt, filled in."""
-        return self._wait(self._client.get_prompt(name, arguments))
+        return self._wait(partial(self._client.get_prompt, name, arguments))
 
     def complete(self, kind: Literal["prompt", "resource"], name: str, argument: str, value: str = "") -> Completion:
         """How the value of an argument could go on."""
-        return self._wait(self._client.complete(kind, name, argument, value))
+        return self._wait(partial(self._client.complete, kind, name, argument, value))
 
     def on(self, name: str, handler: Callable[[Any], Any]) -> Callable[[], None]:
         """Calls a function with the params of each notification of that name; gives what ends that."""
         return self._client.on(name, handler)
+
+
+class _Asked(Generic[T]):
+    """Something that is done on the loop of a client. Its coroutine is made there, where no Ctrl+C comes between making
+    and running it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ask: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._loop = loop
+        self._ask = ask
+        self._answer: Future[T] = Future()
+        self._task: asyncio.Task[T] | None = None
+        loop.call_soon_threadsafe(self._begin)
+
+    def result(self) -> T:
+        """What has come of it, which is waited for."""
+        return self._answer.result()
+
+    def call_off(self) -> None:
+        """Nobody waits for it any more."""
+        if not self._answer.done():
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and all that was done on it
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._ask())
+        self._task.add_done_callback(self._settle)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _settle(self, task: "asyncio.Task[T]") -> None:
+        if task.cancelled():
+            self._answer.cancel()
+        elif (error := task.exception()) is not None:
+            self._answer.set_exception(error)
+        else:
+            self._answer.set_result(task.result())
 
 
 class _Ended(Exception):

@@ -5,7 +5,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 from msgspec import UNSET, Struct
 
@@ -171,10 +171,12 @@ class Client(Calls):
 
     async def _at_home(self, asked: Coroutine[Any, Any, T]) -> T:
         """Does something on the client's own loop, for whoever runs on another."""
-        if self._loop is None or self._loop.is_closed():
+        home = cast("asyncio.AbstractEventLoop", self._loop)  # there is one where there is a line
+        try:
+            outcome = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, home))
+        except RuntimeError:  # it is closed, which its own thread may do at any time
             asked.close()
-            raise MisuseError(_LOOP_ENDED)
-        outcome = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
+            raise MisuseError(_LOOP_ENDED) from None
         try:
             await asyncio.wait([outcome])
         except asyncio.CancelledError:

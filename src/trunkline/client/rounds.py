@@ -12,7 +12,7 @@ from trunkline.client.connection import Connection
 from trunkline.conversation.perform import perform
 from trunkline.errors import BadAnswer, InputFailed
 from trunkline.protocol.inflight import Running
-from trunkline.protocol.methods import find
+from trunkline.protocol.methods import Side, find
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.stamping import head_of
@@ -75,6 +75,8 @@ async def _answer(connection: Connection, key: str, question: _Question) -> Raw:
     row = find(question.method)
     if row is None or question.method not in _ASKABLE:
         raise InputFailed(f"the server asks for {question.method!r}, which no client can be asked")
+    if row.needs is not None and not connection.session.has(Side.CLIENT, row.needs):
+        raise InputFailed(f"the server asks for {question.method}, which this client does not offer")
     call = Running(id=key, method=row, started=connection.now(), origin=Origin())
     call.held += 1  # a person may take as long as a person takes
     dispatch: Callable[..., Any] = connection.dispatch

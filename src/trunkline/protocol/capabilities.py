@@ -19,6 +19,7 @@ from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import (
     ClientCapabilities,
     ElicitationCapability,
+    RootsCapability,
     SamplingCapability,
     ServerCapabilities,
 )
@@ -29,7 +30,11 @@ Capabilities = Mapping[str, Any]
 
 _NONE: Final[Capabilities] = {}
 _WINDOWS: Final = {**WINDOWS[ServerCapabilities], **WINDOWS[ClientCapabilities]}
-_MEMBERS: Final = {"sampling": WINDOWS[SamplingCapability], "elicitation": WINDOWS[ElicitationCapability]}
+_MEMBERS: Final = {
+    "roots": {"listChanged": WINDOWS[RootsCapability]["list_changed"]},  # as it is on the wire
+    "sampling": WINDOWS[SamplingCapability],
+    "elicitation": WINDOWS[ElicitationCapability],
+}
 
 
 class Negotiated(Struct, frozen=True):

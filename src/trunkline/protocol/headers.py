@@ -33,6 +33,7 @@ __all__ = [
     "mirrored",
     "mismatch",
     "param_mismatch",
+    "plainly_repeated",
     "routing",
 ]
 
@@ -154,6 +155,17 @@ def routing(method: str, params: Mapping[str, Any] | None) -> dict[str, str]:
     """The headers that a client sends with every request, besides that of the revision."""
     name = encode(mirrored(method, params))
     return {_METHOD: method} if name is None else {_METHOD: method, _NAME: name}
+
+
+def plainly_repeated(method: str, name: str | None, headers: Mapping[str, str]) -> bool:
+    """Whether the headers repeat a request to the letter, and nothing in it would have to be encoded; most do."""
+    if headers.get("mcp-method") != method:
+        return False
+    if method not in NAMED_BY:
+        return True
+    if name is None or headers.get("mcp-name") != name or name.startswith("=?"):
+        return False
+    return name.isascii() and name.isprintable() and name.strip() == name
 
 
 def mismatch(method: str, name: str | None, headers: Mapping[str, str]) -> str | None:

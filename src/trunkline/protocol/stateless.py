@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, cast
 
 from msgspec import Raw, Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from trunkline.errors import CapabilityNotSupported, HeaderMismatch, MethodNotFound, UnsupportedVersion
 from trunkline.protocol import headers as mirror
-from trunkline.protocol.capabilities import Capabilities, declared, without_newer
+from trunkline.protocol.allowed import needed
+from trunkline.protocol.capabilities import Capabilities, without_newer
 from trunkline.protocol.envelope import Envelope, carried_by, read_envelope
 from trunkline.protocol.meta import SERVER_INFO
-from trunkline.protocol.methods import Method, Side, find
+from trunkline.protocol.methods import Method, Side, known
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import MODERN, SPOKEN, Revision
 from trunkline.protocol.types import CallToolResult, Implementation, InputRequiredResult, Params, Result
@@ -39,7 +40,8 @@ CACHED: Final = frozenset(
 """The methods whose results say how long they may be kept."""
 
 _VERSION: Final = "mcp-protocol-version"
-_KNOWN: Final = {revision.value: revision for revision in MODERN}
+_KNOWN: Final = frozenset(revision.value for revision in MODERN)
+_ROWS: Final = {row.name: row for row in known(Revision.V2026_07_28, Side.SERVER) if row.request}
 
 
 class _Subject(Struct):
@@ -71,6 +73,8 @@ class Stateless:
     def __init__(self, info: Implementation, capabilities: Callable[[], Capabilities]) -> None:
         """`capabilities` are those that are offered now."""
         self.capabilities = capabilities
+        self._looked_at: Capabilities | None = None
+        self._found: frozenset[str] = frozenset()
         self._info = codec.to_raw(info)
         self._plain_meta = codec.to_json({SERVER_INFO: self._info})
 
@@ -91,20 +95,31 @@ class Stateless:
             self._compare(message, envelope, headers)
         if envelope.version not in _KNOWN:
             raise UnsupportedVersion(envelope.version, SPOKEN)
-        row = find(message.method)
-        if row is None or not (row.request and row.exists(_KNOWN[envelope.version]) and row.reaches(Side.SERVER)):
+        row = _ROWS.get(message.method)
+        if row is None:
             raise MethodNotFound(message.method)
-        if row.needs is not None and not declared(self.capabilities(), row.needs):
+        if row.needs is not None and row.needs not in self._offered():
             raise CapabilityNotSupported(message.method, row.needs)
         return row, envelope
+
+    def _offered(self) -> frozenset[str]:
+        """The capabilities that some method needs and that are offered now; looked for anew when these change."""
+        capabilities = self.capabilities()
+        if self._looked_at is not capabilities:
+            self._looked_at, self._found = capabilities, needed(capabilities)
+        return self._found
 
     @staticmethod
     def _compare(message: Request, envelope: Envelope, headers: Mapping[str, str]) -> None:
         if headers.get(_VERSION, "").strip() != envelope.version:
             named = headers.get(_VERSION)
             raise HeaderMismatch(f"MCP-Protocol-Version is {named!r}, and the body says {envelope.version!r}")
-        said = asdict(_read_subject(cast("Any", message.params)))
-        if (why := mirror.mismatch(message.method, mirror.mirrored(message.method, said), headers)) is not None:
+        member = mirror.NAMED_BY.get(message.method)
+        said = None if member is None else getattr(_read_subject(cast("Any", message.params)), member)
+        name = said if isinstance(said, str) else None
+        if mirror.plainly_repeated(message.method, name, headers):
+            return
+        if (why := mirror.mismatch(message.method, name, headers)) is not None:
             raise HeaderMismatch(why)
 
     # --- results -------------------------------------------------------------------------------

@@ -155,3 +155,9 @@ def test_x04_a_member_is_not_named_to_a_revision_that_does_not_know_it(
 ) -> None:
     assert without_newer(given, Revision.V2025_06_18) == in_2025_06_18
     assert without_newer(given, Revision.V2025_11_25) == given
+
+
+def test_x04_a_member_is_no_longer_named_to_a_revision_that_has_dropped_it() -> None:
+    given = {"roots": {"listChanged": True, "own": {}}}
+    assert without_newer(given, Revision.V2025_11_25) == given
+    assert without_newer(given, Revision.V2026_07_28) == {"roots": {"own": {}}}

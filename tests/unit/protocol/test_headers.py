@@ -18,6 +18,7 @@ from trunkline.protocol.headers import (
     mirrored,
     mismatch,
     param_mismatch,
+    plainly_repeated,
     routing,
 )
 
@@ -380,3 +381,27 @@ def test_a_call_that_contradicts_its_headers_is_told_how(
 def test_booleans_are_written_in_one_way_only(header: str) -> None:
     assert param_mismatch((DRY,), {"options": {"dry": True}}, {"mcp-param-dry": header}) is not None
     assert param_mismatch((DRY,), {"options": {"dry": True}}, {"mcp-param-dry": "true"}) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "repeated", "plainly"),
+    [
+        ("tools/list", None, {"mcp-method": "tools/list"}, True),
+        ("tools/list", None, {"mcp-method": "tools/call"}, False),
+        ("tools/list", None, {}, False),
+        ("tools/call", "add", {"mcp-method": "tools/call", "mcp-name": "add"}, True),
+        ("tools/call", "add", {"mcp-method": "tools/call", "mcp-name": "sub"}, False),
+        ("tools/call", "add", {"mcp-method": "tools/call"}, False),
+        ("tools/call", None, {"mcp-method": "tools/call"}, False),
+        ("tools/call", "=?base64?YQ==?=", {"mcp-method": "tools/call", "mcp-name": "=?base64?YQ==?="}, False),
+        ("tools/call", "\u00e9", {"mcp-method": "tools/call", "mcp-name": "\u00e9"}, False),
+        ("tools/call", " add", {"mcp-method": "tools/call", "mcp-name": " add"}, False),
+        ("tools/call", "a\tb", {"mcp-method": "tools/call", "mcp-name": "a\tb"}, False),
+    ],
+)
+def test_htt_47_what_is_repeated_to_the_letter_is_told_at_a_glance(
+    method: str, name: str | None, repeated: dict[str, str], plainly: bool
+) -> None:
+    assert plainly_repeated(method, name, repeated) is plainly
+    if plainly:
+        assert mismatch(method, name, repeated) is None

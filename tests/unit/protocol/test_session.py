@@ -124,6 +124,14 @@ def test_f17_a_server_walks_through_the_phases_of_the_handshake() -> None:
     assert phases == [Phase.NEW, Phase.CONNECTING, Phase.INITIALIZING, Phase.READY, Phase.CLOSED]
 
 
+@pytest.mark.parametrize("side", [server, client])
+def test_no_side_has_a_capability_before_the_handshake_says_so(side: Any) -> None:
+    asked = [(Side.SERVER, "tools"), (Side.CLIENT, "sampling"), (Side.SERVER, "prompts")]
+    for phase, found in ((Phase.CONNECTING, [False] * 3), (Phase.READY, [True, True, False])):
+        session = side(until=phase)
+        assert [session.has(who, capability) for who, capability in asked] == found
+
+
 def test_l03_l07_a_server_answers_initialize_with_what_was_agreed_upon() -> None:
     session = Session(Side.SERVER, info=ME, capabilities=OFFERED, instructions="be kind")
     session.step(Signal.CONNECT)

@@ -212,28 +212,27 @@ class StatelessEndpoint:
             channel = self._channel = StatelessChannel(self._guard.settings)
             channel.open(self._guard.admit_session(channel))
         exchange = channel.exchange(message, Origin(visit.principal, HeaderView(visit.headers)))
-        if not exchange.decided and not await self._decided(visit, exchange):
-            if channel.closed:
-                await self._turn_away(visit, message, "the server has stopped")
-            channel.call_off(exchange)
-            return
         try:
-            await self._answering.answer(visit, exchange)
+            if not exchange.decided:
+                await self._decide(visit, exchange)
+            if exchange.answer is not None or exchange.stream is not None:
+                await self._answering.answer(visit, exchange)
+            elif channel.closed:
+                await self._turn_away(visit, message, "the server has stopped")
         finally:
             channel.call_off(exchange)
 
     async def _turn_away(self, visit: Visit, message: Request, why: str) -> None:
         await visit.refuse(503, why, (b"retry-after", b"1"), kind="temporarily_unavailable", about=message.id)
 
-    async def _decided(self, visit: Visit, exchange: Exchange) -> bool:
-        """Waits until it is known how a request is answered; False if the peer, or the server, goes before."""
+    async def _decide(self, visit: Visit, exchange: Exchange) -> None:
+        """Waits until it is known how a request is answered, or the peer has gone."""
         gone = asyncio.ensure_future(visit.hung_up())
         try:
             deciding = asyncio.ensure_future(self._answering.decide(exchange))
             await asyncio.wait([gone, deciding], return_when=asyncio.FIRST_COMPLETED)
             if not deciding.done():
                 deciding.cancel()
-            return exchange.decided
         finally:
             gone.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):

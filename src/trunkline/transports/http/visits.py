@@ -1,6 +1,7 @@
 """One HTTP request, as ASGI has it, and what can be answered to it."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from trunkline.errors import ProtocolError
@@ -152,10 +153,21 @@ class HeaderView(Mapping[str, str]):
         self._raw = raw
 
     def __getitem__(self, name: str) -> str:
-        return self._raw[name.lower().encode("latin-1")].decode("latin-1")
+        return self._raw[_written(name)].decode("latin-1")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A header; `default` if it is not there."""
+        found = self._raw.get(_written(name))
+        return default if found is None else found.decode("latin-1")
 
     def __iter__(self) -> Iterator[str]:
         return (name.decode("latin-1") for name in self._raw)
 
     def __len__(self) -> int:
         return len(self._raw)
+
+
+@lru_cache(256)
+def _written(name: str) -> bytes:
+    """The name of a header, as it is kept."""
+    return name.lower().encode("latin-1")
