@@ -19,17 +19,20 @@ from tests.attacks import places
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from trunkline import Settings
-from trunkline.conversation import connection
+from trunkline.conversation import answering
 from trunkline.protocol.session import Session
-from trunkline.server import run
+from trunkline.registry.cursors import Cursors
+from trunkline.server import run, seals
+from trunkline.server.offer import Offer
 from trunkline.transports import stream, tcp
+from trunkline.transports.channel import Origin
 from trunkline.transports.door import Door
 from trunkline.transports.guard import Guard
-from trunkline.transports.http import asgi, channel, legacy, reading, sessions
+from trunkline.transports.http import asgi, channel, legacy, reading, sessions, stateless
 from trunkline.transports.http.connections import HttpConnection
 from trunkline.transports.websocket import connections as websocket
 from trunkline.wire import codec
-from trunkline.wire.messages import Malformed
+from trunkline.wire.messages import Malformed, Notification
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -147,6 +150,60 @@ def _one_line_for_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Guard, "admit", admit)
 
 
+def _bound_to(what: Callable[..., tuple[Any, ...]]) -> Patch:
+    """States that are bound to less than who asked for what."""
+    original = seals.binding
+    return lambda patch: patch.setattr(seals, "binding", lambda *asked: original(*what(*asked)))
+
+
+def _one_key(patch: pytest.MonkeyPatch) -> None:
+    original = seals._cipher
+    patch.setattr(seals, "_cipher", lambda _: original(b"the same for all"))
+
+
+def _cursors_of(what: Callable[..., tuple[Any, ...]]) -> Patch:
+    """Cursors that are good for more than one list of one principal."""
+    original = Cursors._sealed
+    return lambda patch: patch.setattr(Cursors, "_sealed", lambda self, *given: original(self, *what(*given)))
+
+
+def _public_to_one(patch: pytest.MonkeyPatch) -> None:
+    original, numbers = Offer._page, count(1)
+
+    def page(self: Offer, *args: Any, whose: str = "", **given: Any) -> Any:
+        return original(self, *args, whose=whose or str(next(numbers)), **given)
+
+    patch.setattr(Offer, "_page", page)
+
+
+def _as_whoever_has_the_session(patch: pytest.MonkeyPatch) -> None:
+    add, post = sessions.Sessions.add, stateless.StatelessEndpoint._post
+    owners: dict[bytes, Any] = {}
+
+    def added(self: Any, made: Any, principal: Any) -> Any:
+        session = add(self, made, principal)
+        owners[session.id.encode()] = principal
+        return session
+
+    async def posted(self: Any, visit: Any, message: Any) -> None:
+        visit.principal = owners[visit.headers[b"mcp-session-id"]]
+        await post(self, visit, message)
+
+    patch.setattr(sessions.Sessions, "add", added)
+    patch.setattr(stateless.StatelessEndpoint, "_post", posted)
+
+
+def _notified_by_anybody(patch: pytest.MonkeyPatch) -> None:
+    original = stateless.StatelessEndpoint.takes
+
+    async def takes(self: Any, visit: Any, message: Any) -> bool:
+        if isinstance(message, Notification) and self._channel is not None:
+            self._channel._receiver.received([message], Origin(visit.principal))
+        return await original(self, visit, message)
+
+    patch.setattr(stateless.StatelessEndpoint, "takes", takes)
+
+
 def _lenient_http(patch: pytest.MonkeyPatch) -> None:
     original = HttpToolsProtocol.__init__
     kinds = ("headers", "chunked_length", "keep_alive", "transfer_encoding", "version", "data_after_close")
@@ -225,11 +282,26 @@ WITHOUT: dict[str, dict[str, Patch]] = {
         "test_answering_the_question_of_another_session_does_nothing": shared(Session, "_awaited"),
         "test_cancelling_an_id_of_another_session_does_nothing": shared(Session, "_running"),
     },
+    "test_handles": {
+        "test_a_state_is_good_for_whoever_asked_alone": _bound_to(lambda _, *asked: (None, *asked)),
+        "test_a_state_is_good_for_one_method_name_and_set_of_arguments": _bound_to(lambda who, *_: (who, "", b"")),
+        "test_a_state_that_was_altered_anywhere_is_refused": replaced(seals.Sealed, "open", lambda *_: b"{}"),
+        "test_a_state_opens_in_a_process_that_has_the_key_and_nowhere_else": _one_key,
+        "test_a_cursor_of_a_private_list_is_good_for_whoever_got_it_alone": _cursors_of(
+            lambda *given: (*given[:2], "")
+        ),
+        "test_a_cursor_is_good_for_one_list_alone": _cursors_of(lambda _, *given: ("", *given)),
+        "test_what_is_public_has_one_cursor_for_everybody": _public_to_one,
+        "test_a_session_and_its_events_do_not_exist_for_others": ANY_PRINCIPAL,
+        "test_a_session_adds_nothing_to_a_request_that_stands_for_itself": _as_whoever_has_the_session,
+        "test_nobody_ends_or_hears_the_subscription_of_another_by_its_id": _notified_by_anybody,
+        "test_nobody_calls_off_the_request_of_another_by_its_id": _notified_by_anybody,
+    },
     "test_crash": {
         "test_no_body_ends_a_session_or_the_server": replaced(
             reading, "codec", SimpleNamespace(decode=_raising(codec.decode))
         ),
-        "test_no_message_ends_a_session_or_the_server": replaced(connection, "failure_of", _raise),
+        "test_no_message_ends_a_session_or_the_server": replaced(answering, "failure_of", _raise),
         "test_what_is_no_message_does_not_end_a_call_that_has_its_id": replaced(
             channel.Exchange, "is_about", lambda self, ident: ident in self.ids
         ),

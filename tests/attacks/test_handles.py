@@ -74,8 +74,13 @@ async def asked(host: Host, method: str, who: str | None, **params: Any) -> Any:
     return answer.json
 
 
+def error(answer: Any) -> Any:
+    assert "error" in answer, answer
+    return answer["error"]
+
+
 def kind(answer: Any) -> str:
-    return answer["error"]["data"]["kind"]
+    return error(answer)["data"]["kind"]
 
 
 # --- requestState ------------------------------------------------------------------------------------
@@ -111,7 +116,7 @@ async def test_a_state_is_good_for_one_method_name_and_set_of_arguments(host: Ho
     ]
     for method, params in elsewhere:
         answer = await asked(host, method, ALICE, **params, requestState=state, **YES)
-        assert answer["error"]["code"] == -32602, (method, params)
+        assert error(answer)["code"] == -32602, (method, params)
     again = {"arguments": {"amount": 1}, "name": "pay"}  # the order of members says nothing
     assert "result" in await asked(host, "tools/call", ALICE, **again, requestState=state, **YES)
 
@@ -178,7 +183,7 @@ async def test_a_session_and_its_events_do_not_exist_for_others(host: Host) -> N
     opened = await host.ask("POST", opening(), x_user=ALICE)
     session = opened.headers["mcp-session-id"]
     for other in (MALLORY, NOBODY):
-        for method in ("GET", "POST", "DELETE"):
+        for method in ("POST", "GET", "DELETE"):
             for event in (None, "0-0", "1-0"):
                 body = request("tools/list") if method == "POST" else None
                 answer = await host.ask(method, body, mcp_session_id=session, x_user=other, last_event_id=event)
@@ -210,6 +215,7 @@ async def test_nobody_ends_or_hears_the_subscription_of_another_by_its_id(host: 
         assert taken.status == 202
     streams[1].gone.set()
     await streams[1].finished()
+    assert not streams[0].ended
     host.server.add_prompt("more", name="more")
     assert (await streams[0].message())["method"] == "notifications/prompts/list_changed"
     assert streams[1].body.count(b"data:") == 1
@@ -233,5 +239,6 @@ async def test_nobody_calls_off_the_request_of_another_by_its_id() -> None:
     session = (await host.ask("POST", opening(), x_user=MALLORY)).headers["mcp-session-id"]
     await host.ask("POST", cancel, x_user=MALLORY, mcp_session_id=session)
     go.set()
-    assert (await waiting.finished()).json["result"]["structuredContent"] == "done"
+    assert (await waiting.finished()).status == 200
+    assert waiting.json["result"]["structuredContent"] == "done"
     await host.app.aclose()

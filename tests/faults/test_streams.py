@@ -1,4 +1,8 @@
-"""A stream that breaks off, wherever it does: the client reads on, and nothing is lost or comes twice."""
+"""A stream that breaks off, wherever it does: nothing is lost or done twice without a word.
+
+Where streams can be read on, the client does. In the modern era they cannot: there a call that may be made again is, and
+whoever made another one is told that its outcome is not known.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +12,7 @@ from typing import Any
 import pytest
 from tests.faults.proxy import Proxy, proxied
 
-from trunkline import Client, Context, Server, Settings
+from trunkline import Client, Context, Server, Settings, ToolAnnotations
 from trunkline.errors import OutcomeUnknown
 from trunkline.transports.addresses import parse
 
@@ -27,7 +31,6 @@ class Counted:
         self.proxy: Proxy
         self.client: Client
 
-        @self.server.tool
         async def count(number: int, ctx: Context) -> int:
             """Reports every step."""
             self.ran.append(number)
@@ -37,17 +40,20 @@ class Counted:
             await ctx.info(f"{number} is done")  # progress that comes twice would be passed over, this would not
             return number
 
-    async def call(self, number: int) -> tuple[Any, list[Any]]:
+        self.server.add_tool(count)
+        self.server.add_tool(count, name="look", annotations=ToolAnnotations(read_only_hint=True))
+
+    async def call(self, number: int, tool: str = "count") -> tuple[Any, list[Any]]:
         """What a call gives, and what was heard before."""
         self.heard.clear()
         result = await self.client.call_tool(
-            "count", {"number": number}, timeout=10, on_progress=lambda told: self.heard.append(told.progress)
+            tool, {"number": number}, timeout=10, on_progress=lambda told: self.heard.append(told.progress)
         )
         return result.data, self.heard
 
 
 @asynccontextmanager
-async def counted() -> AsyncIterator[Counted]:
+async def counted(revision: str) -> AsyncIterator[Counted]:
     made = Counted()
     listener = await made.server.listen("http://127.0.0.1:0/mcp")
     try:
@@ -55,7 +61,7 @@ async def counted() -> AsyncIterator[Counted]:
             made.proxy = await stack.enter_async_context(proxied(parse(listener.address).port))
             url = f"http://127.0.0.1:{made.proxy.port}/mcp"
             made.client = await stack.enter_async_context(
-                Client(url, settings=QUICK, on_log=lambda told: made.heard.append(told.data))
+                Client(url, revision=revision, settings=QUICK, on_log=lambda told: made.heard.append(told.data))
             )
             yield made
     finally:
@@ -75,7 +81,7 @@ async def length_of_an_answer(it: Counted) -> int:
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 async def test_an_answer_that_breaks_off_at_any_byte_is_read_on_without_loss(reset: bool) -> None:
-    async with counted() as it:
+    async with counted("2025-11-25") as it:
         size = await length_of_an_answer(it)
         assert size > 300
         offsets = range(1, size, 7 if reset else 1)
@@ -89,3 +95,27 @@ async def test_an_answer_that_breaks_off_at_any_byte_is_read_on_without_loss(res
             assert it.ran.count(after) == 1, f"cut after {after} of {size} bytes"
         assert unknown == list(offsets[: len(unknown)])
         assert max(unknown, default=0) < size // 2
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+async def test_where_nothing_is_read_on_only_what_changes_nothing_is_called_again(reset: bool) -> None:
+    async with counted("2026-07-28") as it:
+        await it.client.set_log_level("info")
+        size = await length_of_an_answer(it)
+        assert size > 300
+        for after in range(1, size, 7 if reset else 1):
+            done, looked = 1000 + after, 2000 + after  # whose answers are longer than the one that was measured
+            it.proxy.cut(CALL, after=after, reset=reset)
+            with pytest.raises(OutcomeUnknown, match="count"):
+                await it.call(done)
+            told = list(it.heard)
+            assert told == expected(done)[1][: len(told)], f"cut after {after} of {size} bytes"
+
+            it.proxy.cut(CALL, after=after, reset=reset)
+            number, heard = await it.call(looked, "look")
+            lost, whole = heard[: -len(STEPS) - 1], heard[-len(STEPS) - 1 :]
+            assert (number, whole) == expected(looked), f"cut after {after} of {size} bytes"
+            assert lost == whole[: len(lost)], "of the first run, as far as it was heard"
+            assert (it.ran.count(done), it.ran.count(looked)) == (1, 2), f"cut after {after} of {size} bytes"
+        assert reset or told == expected(done)[1]
+        assert await it.call(0) == expected(0)

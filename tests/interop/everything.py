@@ -66,8 +66,15 @@ async def count_in_step(steps: int, ctx: Context) -> str:
     """Reports progress at every step, and goes on when the client has read it."""
     for step in range(1, steps + 1):
         await ctx.progress(step, total=steps, message=f"step {step}")
-        await ctx.ping()
+        await happened("step read")
     return "done"
+
+
+@server.tool
+def go_on() -> str:
+    """Says that a step has been read."""
+    events["step read"].set()
+    return "going on"
 
 
 @server.tool

@@ -93,6 +93,17 @@ class Host:
         self.questions.append(question)
         return question.message != "decline"
 
+    # --- what is asked -------------------------------------------------------------------------
+
+    async def give_up(self) -> None:
+        """Calls a tool that never ends, and no longer wants it once it has begun."""
+        started = Reports()
+        call = asyncio.create_task(self.client.call_tool("hang", on_progress=started))
+        await started.begun.wait()
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
+
     # --- what happened -------------------------------------------------------------------------
 
     async def call(self, name: str, **arguments: Any) -> str:
@@ -102,6 +113,10 @@ class Host:
     def asked(self, method: str) -> list[dict[str, Any]]:
         """The requests of one kind that the server has made."""
         return [message for message in self._passed("server") if message.get("method") == method and "id" in message]
+
+    def heard(self, method: str) -> list[dict[str, Any]]:
+        """The notifications of one kind that the server has sent."""
+        return [message for message in self._passed("server") if message.get("method") == method]
 
     def sent(self, method: str) -> list[dict[str, Any]]:
         """The messages of one kind that the client has sent."""

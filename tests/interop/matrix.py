@@ -9,9 +9,9 @@ import json
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from trunkline.protocol.methods import METHODS, Side
+from trunkline.protocol.methods import METHODS, Method, Side
 from trunkline.protocol.revisions import Revision
 
 Cells = dict[str, dict[str, Any]]
@@ -21,13 +21,22 @@ Wire = list[dict[str, Any]]
 """Everything that passed on a line: `{"sender": "client", "message": ...}`."""
 
 
+MODERN: Final = Revision.V2026_07_28
+EMPTY: Final = {
+    "notifications/progress to server": "a server asks nothing, so a client has no progress to tell of",
+    "notifications/cancelled to client": "a server may only end a listen with it, and may as well answer that; all do",
+}
+"""What the modern era has in its table and no peer ever sends, and why."""
+
+
 def cells(revision: Revision) -> Iterator[str]:
     """What has to work in a revision: its methods, as far as they are offered, and the capabilities."""
     for row in METHODS:
-        if row.exists(revision) and not (row.needs or "").startswith("tasks"):
+        if _offered(row, revision):
             for side in (Side.SERVER, Side.CLIENT):
-                if row.reaches(side):
-                    yield f"{row.name} to {side.name.lower()}"
+                cell = f"{row.name} to {side.name.lower()}"
+                if row.reaches(side) and not (revision is MODERN and cell in EMPTY):
+                    yield cell
     yield "server tools.listChanged"
     yield "server resources.subscribe"
     yield "server resources.listChanged"
@@ -36,12 +45,18 @@ def cells(revision: Revision) -> Iterator[str]:
     if revision >= Revision.V2025_03_26:
         yield "server completions"
     yield "client sampling"
-    yield "client roots.listChanged"
+    yield "client roots" if revision is MODERN else "client roots.listChanged"
     if revision is Revision.V2025_06_18:
         yield "client elicitation"
     if revision >= Revision.V2025_11_25:  # which splits it in two
         yield "client elicitation.form"
         yield "client elicitation.url"
+
+
+def _offered(row: Method, revision: Revision) -> bool:
+    """Whether there is such a thing: what older servers ask of a client, later ones ask within a result."""
+    asked = row.exists(revision) or (revision is MODERN and row.request and row.to is Side.CLIENT)
+    return asked and not (row.needs or "").startswith("tasks")
 
 
 class Outcome(NamedTuple):
@@ -64,6 +79,12 @@ def kept(folder: Path, name: str, run: Callable[[], Any]) -> Any:
 @cache
 def _read(file: Path) -> Any:
     return json.loads(file.read_text())
+
+
+def sent(wire: Wire) -> set[str]:
+    """The methods that passed on a line, each with the side that received it: named as cells are."""
+    other = {"client": "server", "server": "client"}
+    return {f"{one['message'].get('method')} to {other[one['sender']]}" for one in wire}
 
 
 def declared(capabilities: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.interop.client_probes import PROBES, Line, asks_nothing_that_is_not_offered
 from tests.interop.host import OTHER_ROOT, PATIENCE, Host, Reports
-from tests.interop.matrix import Outcome, cells, declared, kept, shown
+from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, declared, kept, sent, shown
 from tests.interop.served import served
 from tests.interop.tapped import judge
 from tests.official import ROOT
@@ -32,6 +32,7 @@ class Peer(NamedTuple):
     name: str
     home: Path  # its environment, made by `make`
     script: Path
+    newest: Revision  # that it speaks
 
     def started_by(self, *arguments: str) -> list[Path | str]:
         ready = self.home / ".ready"
@@ -52,14 +53,22 @@ class Peer(NamedTuple):
 
 
 PEERS = (
-    Peer("mcp-2", ROOT / ".peers/mcp", SCRIPTS / "mcp_server.py"),
-    Peer("mcp-1", ROOT / ".peers/mcp-1", SCRIPTS / "mcp_1_server.py"),
+    Peer("mcp-2", ROOT / ".peers/mcp", SCRIPTS / "mcp_server.py", MODERN),
+    Peer("mcp-1", ROOT / ".peers/mcp-1", SCRIPTS / "mcp_1_server.py", max(HANDSHAKE)),
 )
 PATHS = {"http": "mcp", "sse": "sse"}
 ENDS = (min(HANDSHAKE), max(HANDSHAKE))
-REVISIONS = {"stdio": HANDSHAKE, "http": HANDSHAKE, "sse": ENDS}
-RUNS = [(peer, line, revision) for peer in PEERS for line in REVISIONS for revision in REVISIONS[line]]
+REVISIONS = {"stdio": (*HANDSHAKE, MODERN), "http": (*HANDSHAKE, MODERN), "sse": ENDS}
+RUNS = [
+    (peer, line, revision)
+    for peer in PEERS
+    for line in REVISIONS
+    for revision in REVISIONS[line]
+    if revision <= peer.newest
+]
 CELLS = [(*run, cell) for run in RUNS for cell in cells(run[-1])]
+LATEST = [(peer, revision) for peer in PEERS for revision in (max(HANDSHAKE), MODERN) if revision <= peer.newest]
+SHAKEN = ("initialize", "notifications/initialized")
 
 NOT_CELLS = {"experimental", "completions"}  # declared to every revision: as an empty object, and before it had a name
 
@@ -74,7 +83,9 @@ def used(peer: Peer, line: str, revision: Revision, shared_folder: Path) -> Outc
 async def use_all(peer: Peer, line: str) -> dict[str, Outcome]:
     """Tries one revision after the other."""
     async with peer.reached_by(line) as connector:
-        return {revision.value: await use(connector, revision) for revision in REVISIONS[line]}
+        return {
+            revision.value: await use(connector, revision) for revision in REVISIONS[line] if revision <= peer.newest
+        }
 
 
 async def use(connector: Connector, revision: Revision) -> Outcome:
@@ -128,31 +139,52 @@ def test_all_that_the_client_sent_is_valid(used: Outcome) -> None:
         judge(wire)
 
 
+@pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
+def test_what_has_no_cell_in_the_modern_era_never_passes(revision: Revision, used: Outcome) -> None:
+    passed = {method for wire in used.wire for method in sent(wire)}
+    assert passed & EMPTY.keys() == (set() if revision is MODERN else EMPTY.keys())
+
+
 @pytest.mark.parametrize("line", REVISIONS)
 @pytest.mark.parametrize("peer", PEERS, ids=shown)
 async def test_the_client_asks_nothing_that_is_not_offered(peer: Peer, line: str) -> None:
-    async with peer.reached_by(line, "--bare") as connector, Host(connector, without=("roots",)) as host:
-        await asks_nothing_that_is_not_offered(host)
+    bare, newest = peer.reached_by(line, "--bare"), max(HANDSHAKE).value
+    async with bare as connector, Host(connector, newest, without=("roots",)) as host:
+        await asks_nothing_that_is_not_offered(host, *SHAKEN, "ping")
 
 
+@pytest.mark.parametrize("line", REVISIONS)
 @pytest.mark.parametrize("peer", PEERS, ids=shown)
-async def test_a_server_that_is_killed_is_started_again_and_told_what_the_last_one_knew(peer: Peer) -> None:
+async def test_the_client_finds_out_the_era_and_asks_nothing_that_is_not_offered(peer: Peer, line: str) -> None:
+    modern = peer.newest is MODERN and MODERN in REVISIONS[line]
+    async with peer.reached_by(line, "--bare") as connector, Host(connector, without=("roots",)) as host:
+        assert host.client.revision == (MODERN if modern else max(HANDSHAKE))
+        rest = ["server/discover"] if modern else [*SHAKEN, "ping"]
+        await asks_nothing_that_is_not_offered(host, "server/discover", *rest)
+
+
+@pytest.mark.parametrize(("peer", "revision"), LATEST, ids=shown)
+async def test_a_server_that_is_killed_is_started_again_and_told_what_the_last_one_knew(
+    peer: Peer, revision: Revision
+) -> None:
     """What only reads is asked again; of what may have been done, nothing is claimed."""
-    async with asyncio.timeout(PATIENCE), Host(peer.command()) as host:
+    event = "hang cancelled" if revision is MODERN else "roots changed"
+    async with asyncio.timeout(PATIENCE), Host(peer.command(), revision.value) as host:
         client = host.client
+        assert client.revision == revision
         await client.subscribe("test://static")
         await client.set_log_level("error")
         await host.call("weigh", who="Ada")  # after which it is known which tools only read
         pid, started = int(await host.call("pid")), Reports()
-        reading = asyncio.create_task(client.call_tool("happened", {"event": "roots changed"}))
+        reading = asyncio.create_task(client.call_tool("happened", {"event": event}))
         acting = asyncio.create_task(client.call_tool("hang", on_progress=started))
         await started.begun.wait()
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(OutcomeUnknown, match="SIGKILL"):
             await acting
         assert int(await host.call("pid")) != pid
-        await client.set_roots([OTHER_ROOT])
-        assert ((await reading).text, client.losses) == ("roots changed", 1)
+        await (host.give_up() if revision is MODERN else client.set_roots([OTHER_ROOT]))
+        assert ((await reading).text, client.losses) == (event, 1)
         with host.listening("notifications/resources/updated") as updates, host.listening(MESSAGE) as messages:
             await host.call("touch", uri="test://static")
             assert (await anext(updates)).params.uri == "test://static"

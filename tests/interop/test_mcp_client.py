@@ -1,5 +1,5 @@
-"""The official SDKs against our server: every method and capability of every handshake revision, cell by cell, over
-every line that both have."""
+"""The official SDKs against our server: every method and capability of every revision, cell by cell, over every line
+that both have."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.interop.matrix import Outcome, cells, kept, shown
+from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, kept, sent, shown
 from tests.interop.served import served
 from tests.official import NODE, NPM_FOLDER, ROOT, check
 
@@ -28,21 +28,27 @@ class Peer(NamedTuple):
     command: list[Path]
     ready: Path  # made by `make` when the SDK is installed
     lines: tuple[str, ...] = ("stdio", "http", "sse")
+    newest: Revision = max(HANDSHAKE)  # that it speaks
+
+    def revisions(self, line: str) -> list[Revision]:
+        """What is spoken over a line."""
+        return [revision for revision in REVISIONS[line] if revision <= self.newest]
 
 
 SCRIPT = HERE / "peers/mcp_client.py"
 PEERS = (
-    Peer("python", [ROOT / ".peers/mcp/bin/python", SCRIPT], ROOT / ".peers/mcp/.ready"),
+    Peer("python", [ROOT / ".peers/mcp/bin/python", SCRIPT], ROOT / ".peers/mcp/.ready", newest=MODERN),
     Peer("python-1", [ROOT / ".peers/mcp-1/bin/python", SCRIPT], ROOT / ".peers/mcp-1/.ready"),
     Peer(
         "typescript",
         [NODE, HERE / "peers/ts_client.mjs", NPM_FOLDER],
         NPM_FOLDER / ".ready",
         ("stdio", "http", "sse", "websocket"),
+        MODERN,  # by version 2.x
     ),
 )
-REVISIONS = {"stdio": HANDSHAKE, "http": HANDSHAKE, "sse": ENDS, "websocket": ENDS}
-RUNS = [(peer, line, revision) for peer in PEERS for line in peer.lines for revision in REVISIONS[line]]
+REVISIONS = {"stdio": (*HANDSHAKE, MODERN), "http": (*HANDSHAKE, MODERN), "sse": ENDS, "websocket": ENDS}
+RUNS = [(peer, line, revision) for peer in PEERS for line in peer.lines for revision in peer.revisions(line)]
 CELLS = [(*run, cell) for run in RUNS for cell in cells(run[-1])]
 
 
@@ -56,7 +62,7 @@ def used(peer: Peer, line: str, revision: Revision, shared_folder: Path) -> Outc
 def run_peer(peer: Peer, line: str) -> dict[str, Any]:
     """Has an official SDK try every cell in every revision, which has a server of its own for each."""
     assert peer.ready.exists(), f"the official SDK is missing: `make {peer.ready.relative_to(ROOT)}` installs it"
-    revisions = [revision.value for revision in REVISIONS[line]]
+    revisions = [revision.value for revision in peer.revisions(line)]
     with ExitStack() as stack:
         servers = [] if line == "stdio" else [stack.enter_context(served([*SERVER, "http"])) for _ in revisions]
         reached_by = [[PATHS[line].format(server.place())] for server in servers] or [SERVER] * len(revisions)
@@ -80,6 +86,11 @@ def test_w21_the_official_client_can_use(peer: Peer, cell: str, used: Outcome) -
 @pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
 def test_the_server_declares_nothing_without_a_cell(revision: Revision, used: Outcome) -> None:
     assert used.matrix.keys() - set(cells(revision)) == set()
+
+
+@pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
+def test_what_has_no_cell_in_the_modern_era_never_passes(revision: Revision, used: Outcome) -> None:
+    assert sent(used.wire) & EMPTY.keys() == (set() if revision is MODERN else EMPTY.keys())
 
 
 @pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from bench.driver import BenchError, Question, WrongAnswer
-from bench.http_driver import HttpServerProcess, message_of
+from bench.http_driver import HttpServerProcess, message_of, told_in
 
 BARE = [sys.executable, str(Path(__file__).parents[2] / "bench" / "peers" / "bare_http.py")]
 SERVER = [sys.executable, str(Path(__file__).parents[2] / "bench" / "server.py")]
@@ -67,3 +67,15 @@ def test_subscribers_are_told_and_sessions_are_counted() -> None:
 )
 def test_the_message_is_found_in_every_kind_of_answer(answer: bytes) -> None:
     assert message_of(answer) == b'{"id":1}\n'
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
+def test_of_a_stream_only_whole_events_that_have_a_message_count_and_each_of_them_does(end: bytes) -> None:
+    first = end.join([b"id: 0-0", b"retry: 1000", b"data: ", b"", b""])  # it may come with what is told, or before
+    told = end.join([b"event: message", b"id: 0-1", b'data: {"id":1}', b"", b""])
+    pieces = [b"%x\r\n%b\r\n" % (len(event), event) for event in (first, told, told)]
+
+    heard = [told_in(b"".join(pieces[:count])) for count in range(4)]
+
+    assert heard == [[], [], [b'{"id":1}'], [b'{"id":1}', b'{"id":1}']]
+    assert told_in(pieces[1][: pieces[1].index(b"}") + 1]) == []

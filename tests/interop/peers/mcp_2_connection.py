@@ -1,18 +1,20 @@
 """A conversation that is held by version 2.x of the official Python SDK."""
 
 import warnings
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Self
 
 import anyio
-from mcp import types
+from mcp import Client, types
 from mcp.shared.exceptions import MCPDeprecationWarning
 from mcp.shared.exceptions import MCPError as Refusal
-from mcp_connection import PATIENCE, Connection, plain
+from mcp.shared.message import SessionMessage
+from mcp_connection import MODERN, PATIENCE, Connection, Wire, equal, plain
 
 warnings.simplefilter("ignore", MCPDeprecationWarning)
 
-__all__ = ["Official", "Refusal"]
+__all__ = ["Modern", "Official", "Refusal"]
 
 
 class Official(Connection):
@@ -44,3 +46,68 @@ class Official(Connection):
 
     def notice(self, message: Any) -> dict[str, Any] | None:
         return plain(message)
+
+
+class Modern(Official):
+    """Without a handshake: the SDK's own client finds out what the server speaks, and listens to all changes."""
+
+    level: str | None = None  # of the log messages that are wanted
+
+    def client(self, **callbacks: Any) -> Any:
+        return Client(self._line(), **callbacks)
+
+    @asynccontextmanager
+    async def _line(self) -> AsyncIterator[Any]:
+        yield self.incoming, _Declaring(self.outgoing, self.capabilities)
+
+    @asynccontextmanager
+    async def begun(self, revision: str) -> AsyncIterator[Self]:
+        every = {f"{kind}_list_changed": True for kind in ("tools", "resources", "prompts")}
+        async with self.session, self.session.listen(**every):
+            equal(self.session.protocol_version, revision)
+            self.handshake = plain(self.session.session.discover_result)
+            yield self
+
+    @asynccontextmanager
+    async def watching(self, uri: str) -> AsyncIterator[None]:
+        async with self.session.listen(resource_subscriptions=[uri]):
+            yield
+
+    async def alive(self) -> None:
+        await self.session.session.send_discover(MODERN)
+
+    async def log_from(self, level: str) -> None:
+        self.level = level
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
+        meta = None if self.level is None else {types.LOG_LEVEL_META_KEY: self.level}
+        return await self.session.call_tool(name, arguments, meta=meta)
+
+    def asked(self, method: str) -> list[dict[str, Any]]:
+        """The questions that came within a result."""
+        results = [message.get("result", {}) for message in self.sent_by("server")]
+        asked = [question for result in results for question in result.get("inputRequests", {}).values()]
+        return [question for question in asked if question["method"] == method]
+
+
+class _Declaring:
+    """A line on which every request declares capabilities of our choice, where the SDK declares all that it has."""
+
+    def __init__(self, wire: Wire, capabilities: dict[str, Any]) -> None:
+        self._wire = wire
+        self._capabilities = capabilities
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wire, name)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._wire.aclose()
+
+    async def send(self, item: SessionMessage) -> None:
+        params: Any = getattr(item.message, "params", None) or {}
+        if types.CLIENT_CAPABILITIES_META_KEY in params.get("_meta", {}):
+            params["_meta"][types.CLIENT_CAPABILITIES_META_KEY] = self._capabilities
+        await self._wire.send(item)

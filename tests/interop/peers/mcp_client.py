@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 import anyio
-from mcp_connection import CAPABILITIES, PATIENCE
+from mcp_connection import PATIENCE, capabilities_in
 from mcp_lines import connected
 from mcp_probes import PROBES, Peer, Probe, declared
 
@@ -46,7 +46,7 @@ def reason(error: BaseException) -> str:
 async def fill(run: Run, outcome: Outcome) -> None:
     """Tries every cell that has a probe, over one connection."""
     matrix = outcome["matrix"]
-    async with connected(run["server"], run["revision"], CAPABILITIES) as connection:
+    async with connected(run["server"], run["revision"], capabilities_in(run["revision"])) as connection:
         peer = Peer(run["server"], run["revision"], connection)
         for cell in run["cells"]:
             if cell in PROBES:

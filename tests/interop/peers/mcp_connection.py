@@ -5,7 +5,8 @@ was on the wire, whichever version has read it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import anyio
@@ -14,8 +15,14 @@ from mcp.client.session import ClientSession
 from mcp.shared.message import SessionMessage
 
 PATIENCE = 5.0  # seconds that one probe may take; a good one takes milliseconds
-CAPABILITIES = {"sampling": {}, "roots": {"listChanged": True}, "elicitation": {"form": {}, "url": {}}}
+MODERN = "2026-07-28"
 ROOT = {"uri": "file:///workspace", "name": "workspace"}
+
+
+def capabilities_in(revision: str) -> dict[str, Any]:
+    """Everything that a client can declare in a revision."""
+    roots = {} if revision >= MODERN else {"listChanged": True}
+    return {"sampling": {}, "roots": roots, "elicitation": {"form": {}, "url": {}}}
 
 
 def equal(seen: Any, expected: Any) -> None:
@@ -79,7 +86,8 @@ class Wire:
 class Connection(ABC):
     """One conversation with the server, and what the server said in it on its own account."""
 
-    def __init__(self, incoming: Any, outgoing: Any) -> None:
+    def __init__(self, incoming: Any, outgoing: Any, capabilities: dict[str, Any]) -> None:
+        self.capabilities = capabilities
         self.wire: list[dict[str, Any]] = []
         self.notices: list[dict[str, Any]] = []
         self.faults: list[Exception] = []  # what the SDK could not read
@@ -87,14 +95,51 @@ class Connection(ABC):
         self.handshake: dict[str, Any] = {}
         self.incoming = Wire(incoming, "server", self.wire)
         self._news = anyio.Event()
-        self.session = ClientSession(
-            self.incoming,
-            Wire(outgoing, "client", self.wire),
+        self.outgoing = Wire(outgoing, "client", self.wire)
+        self.session: Any = self.client(
             sampling_callback=self.on_sampling,
             elicitation_callback=self.on_elicitation,
             list_roots_callback=self.on_roots,
             message_handler=self.on_message,
         )
+
+    # --- where eras differ -----------------------------------------------------------------------
+
+    def client(self, **callbacks: Any) -> Any:
+        """The SDK's side of the conversation."""
+        return ClientSession(self.incoming, self.outgoing, **callbacks)
+
+    @asynccontextmanager
+    async def begun(self, revision: str) -> AsyncIterator[Self]:
+        """Shakes hands, in a revision and with capabilities of our choice."""
+        client = {"name": "official", "version": "1.0"}
+        params = {"protocolVersion": revision, "capabilities": self.capabilities, "clientInfo": client}
+        async with self.session:
+            await self.shake_hands(types.InitializeRequestParams.model_validate(params))
+            yield self
+
+    @asynccontextmanager
+    async def watching(self, uri: str) -> AsyncIterator[None]:
+        """Wants to hear of a resource, for a while."""
+        await self.session.subscribe_resource(uri)
+        yield
+        await self.session.unsubscribe_resource(uri)
+
+    async def alive(self) -> None:
+        """Sees that the server is there."""
+        await self.session.send_ping()
+
+    async def log_from(self, level: str) -> None:
+        """Wants log messages of that level and above."""
+        await self.session.set_logging_level(level)
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
+        """What a tool returns."""
+        return await self.session.call_tool(name, arguments)
+
+    def asked(self, method: str) -> list[dict[str, Any]]:
+        """The requests of one kind that the server has made."""
+        return [message for message in self.sent_by("server") if message.get("method") == method]
 
     # --- where versions differ -------------------------------------------------------------------
 
@@ -139,21 +184,21 @@ class Connection(ABC):
             await self._news.wait()
 
     async def nothing_heard(self, method: str) -> None:
-        """Fails if such a notification came. A ping first: whatever was sent before its answer has arrived."""
-        await self.session.send_ping()
+        """Fails if such a notification came. A sign of life first: whatever was sent before it has arrived."""
+        await self.alive()
         equal([notice for notice in self.notices if notice["method"] == method], [])
 
     async def call(self, name: str, **arguments: Any) -> str:
         """The text that a tool returns; a failure of the tool is a failure of the probe."""
-        result = plain(await self.session.call_tool(name, arguments))
+        result = plain(await self.call_tool(name, arguments))
         text = "".join(block["text"] for block in result["content"] if block["type"] == "text")
         if result.get("isError"):
             raise AssertionError(f"tool {name} failed: {text}")
         return text
 
-    def asked(self, method: str) -> list[dict[str, Any]]:
-        """The requests of one kind that the server has made."""
-        return [m["message"] for m in self.wire if m["sender"] == "server" and m["message"].get("method") == method]
+    def sent_by(self, sender: str) -> list[dict[str, Any]]:
+        """What one side has sent so far."""
+        return [entry["message"] for entry in self.wire if entry["sender"] == sender]
 
     # --- what the host application would answer ------------------------------------------------
 

@@ -7,14 +7,14 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-from mcp import types
 from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_connection import Connection
+from mcp_connection import MODERN, Connection
 
 _held = import_module(f"mcp_{version('mcp').partition('.')[0]}_connection")
 Official: type[Connection] = _held.Official
+Modern: type[Connection] = getattr(_held, "Modern", Official)  # which version 1.x does not know
 Refusal: type[Exception] = _held.Refusal
 
 
@@ -28,11 +28,8 @@ def line_to(server: list[str]) -> Any:
 
 @asynccontextmanager
 async def connected(server: list[str], revision: str, capabilities: dict[str, Any]) -> AsyncIterator[Connection]:
-    """Reaches a server and shakes hands with it, in a revision and with capabilities of our choice."""
+    """Reaches a server and begins a conversation with it, in a revision and with capabilities of our choice."""
+    held = Modern if revision >= MODERN else Official
     async with line_to(server) as (incoming, outgoing, *_):
-        connection = Official(incoming, outgoing)
-        async with connection.session:
-            client = {"name": "official", "version": "1.0"}
-            params = {"protocolVersion": revision, "capabilities": capabilities, "clientInfo": client}
-            await connection.shake_hands(types.InitializeRequestParams.model_validate(params))
+        async with held(incoming, outgoing, capabilities).begun(revision) as connection:
             yield connection

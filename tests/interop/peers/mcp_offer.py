@@ -169,23 +169,28 @@ class Offer:
 
     async def tool_touch(self, call: Call, uri: str) -> str:
         """Tells the subscriber of a resource that it has changed."""
-        if uri in self.subscribed:
-            await call.session.send_resource_updated(uri)
+        await self.updated(call.session, uri)
         return "touched"
 
     async def tool_hide(self, call: Call, kind: str) -> str:
         """Takes the spare entry of a kind off its list."""
         self.hidden.add(kind)
-        await self._changed(call.session, kind)
+        await self.changed(call.session, kind)
         return "hidden"
 
     async def tool_show(self, call: Call, kind: str) -> str:
         """Puts the spare entry of a kind back on its list."""
         self.hidden.discard(kind)
-        await self._changed(call.session, kind)
+        await self.changed(call.session, kind)
         return "shown"
 
-    async def _changed(self, session: Any, kind: str) -> None:
+    async def updated(self, session: Any, uri: str) -> None:
+        """Tells whoever wants to know that a resource has changed."""
+        if uri in self.subscribed:
+            await session.send_resource_updated(uri)
+
+    async def changed(self, session: Any, kind: str) -> None:
+        """Tells whoever wants to know that a list has changed."""
         await getattr(session, f"send_{kind.removesuffix('s')}_list_changed")()
 
     # --- tools that ask the client -------------------------------------------------------------

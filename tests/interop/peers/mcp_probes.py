@@ -6,18 +6,18 @@ A cell is a method and the side that receives it, or a capability and the side t
 
 import json
 from collections.abc import Awaitable, Callable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import anyio
 from mcp import types
-from mcp.client.session import ClientSession
-from mcp_connection import CAPABILITIES, ROOT, Connection, contains, equal, plain
+from mcp_connection import MODERN, ROOT, Connection, capabilities_in, contains, equal, plain
 from mcp_lines import Refusal, connected
 
 RESOURCE_NOT_FOUND = -32002
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 
 
 @dataclass
@@ -29,12 +29,16 @@ class Peer:
     connection: Connection
 
     @property
-    def session(self) -> ClientSession:
+    def session(self) -> Any:
         return self.connection.session
+
+    @property
+    def modern(self) -> bool:
+        return self.revision >= MODERN
 
     def connected_without(self, capability: str) -> Any:
         """Another conversation, in which the client does not declare one of its capabilities."""
-        capabilities = deepcopy(CAPABILITIES)
+        capabilities = capabilities_in(self.revision)
         *parents, leaf = capability.split(".")
         branch: dict[str, Any] = capabilities
         for name in parents:
@@ -93,10 +97,9 @@ async def cancelled_by_client(peer: Peer) -> None:
 
     await peer.connection.give_up(partial(peer.session.call_tool, "hang", {}, None, on_progress), started)
     contains(await peer.connection.call("happened", event="hang cancelled"), "hang cancelled")
-    sent = [entry["message"] for entry in peer.connection.wire if entry["sender"] == "client"]
+    sent = peer.connection.sent_by("client")
     call = next(m["id"] for m in reversed(sent) if m.get("params", {}).get("name") == "hang")
-    received = [entry["message"] for entry in peer.connection.wire if entry["sender"] == "server"]
-    equal([m for m in received if "method" not in m and m.get("id") == call], [])
+    equal([m for m in peer.connection.sent_by("server") if "method" not in m and m.get("id") == call], [])
 
 
 @probe("notifications/cancelled to client")
@@ -120,10 +123,47 @@ async def progress_of_server(peer: Peer) -> None:
         reports.append((progress, total, message))
 
     await peer.session.call_tool("count", {"steps": 3}, progress_callback=on_progress)
-    await peer.session.send_ping()
+    await peer.connection.alive()
     equal([report[:2] for report in reports], [(1.0, 3.0), (2.0, 3.0), (3.0, 3.0)])
     has_messages = peer.revision >= "2025-03-26"
     equal([report[2] for report in reports], [f"step {step}" if has_messages else None for step in (1, 2, 3)])
+
+
+@probe("server/discover to server")
+async def discover(peer: Peer) -> None:
+    """It takes the place of a handshake."""
+    contains(peer.connection.handshake["supportedVersions"], peer.revision)
+    equal(plain(peer.session.server_info), {"name": "everything", "version": "1.0"})
+    equal(peer.session.instructions, "Try everything.")
+    equal([message for message in peer.connection.sent_by("client") if message["method"] == "initialize"], [])
+
+
+@probe("subscriptions/listen to server")
+async def subscriptions_listen(peer: Peer) -> None:
+    """Of a resource is told who listens to it, and nobody else."""
+    updated = "notifications/resources/updated"
+    await peer.connection.call("touch", uri="test://static")
+    await peer.connection.nothing_heard(updated)
+    async with peer.session.listen(resource_subscriptions=["test://static"]) as news:
+        await peer.connection.call("touch", uri="test://binary")
+        await peer.connection.call("touch", uri="test://static")
+        equal((await anext(news)).uri, "test://static")
+        equal((await peer.connection.heard(updated))["uri"], "test://static")
+    await peer.connection.alive()  # by then the SDK has said that it no longer listens
+    await peer.connection.call("touch", uri="test://static")
+    await peer.connection.nothing_heard(updated)
+
+
+@probe("notifications/subscriptions/acknowledged to client")
+async def subscriptions_acknowledged(peer: Peer) -> None:
+    """Before anything else is told, the client hears what will be, under the id of its listen."""
+    async with peer.session.listen(tools_list_changed=True, resource_subscriptions=["test://item/7"]) as news:
+        honored = {"toolsListChanged": True, "resourceSubscriptions": ["test://item/7"]}
+        equal(plain(news.honored), honored)
+        told = peer.connection.sent_by("server")
+        acknowledged = next(one for one in reversed(told) if one.get("method") == ACKNOWLEDGED)["params"]
+        equal(acknowledged["_meta"][SUBSCRIPTION_ID], news.subscription_id)
+        equal(acknowledged["notifications"], honored)
 
 
 @probe("tools/list to server")
@@ -173,7 +213,8 @@ async def resources_read(peer: Peer) -> None:
     equal(await read("test://static"), {"uri": "test://static", "mimeType": "text/plain", "text": "static text"})
     equal((await read("test://item/7"))["text"], "item 7")
     equal((await read("test://binary"))["blob"], "AAEC")
-    await refused(peer.session.read_resource("test://nowhere"), RESOURCE_NOT_FOUND)
+    code = types.INVALID_PARAMS if peer.modern else RESOURCE_NOT_FOUND
+    await refused(peer.session.read_resource("test://nowhere"), code)
 
 
 @probe("notifications/resources/list_changed to client")
@@ -198,10 +239,9 @@ async def resources_subscribe(peer: Peer) -> None:
 
 @probe("notifications/resources/updated to client")
 async def resource_updated(peer: Peer) -> None:
-    await peer.session.subscribe_resource("test://item/7")
-    await peer.connection.call("touch", uri="test://item/7")
-    equal((await peer.connection.heard("notifications/resources/updated"))["uri"], "test://item/7")
-    await peer.session.unsubscribe_resource("test://item/7")
+    async with peer.connection.watching("test://item/7"):
+        await peer.connection.call("touch", uri="test://item/7")
+        equal((await peer.connection.heard("notifications/resources/updated"))["uri"], "test://item/7")
 
 
 @probe("resources/unsubscribe to server")
@@ -253,10 +293,13 @@ async def logging_set_level(peer: Peer) -> None:
 
 @probe("notifications/message to client")
 async def log_message(peer: Peer) -> None:
-    await peer.session.set_logging_level("debug")
+    await peer.connection.log_from("debug")
     await peer.connection.call("log", level="notice", text="hello")
     message = await peer.connection.heard("notifications/message")
     equal(message, {"level": "notice", "logger": "everything", "data": {"text": "hello"}})
+    await peer.connection.log_from("error")
+    await peer.connection.call("log", level="warning", text="quiet")
+    await peer.connection.nothing_heard("notifications/message")
 
 
 @probe("sampling/createMessage to client")
@@ -288,7 +331,8 @@ async def elicitation(peer: Peer) -> None:
     if peer.revision >= "2025-11-25":
         equal(await peer.connection.call("elicit_url", message="accept"), "accept")
         asked = peer.connection.asked("elicitation/create")[-1]["params"]
-        equal((asked["mode"], asked["url"], asked["elicitationId"]), ("url", "https://example.com/form", "form-1"))
+        equal((asked["mode"], asked["url"]), ("url", "https://example.com/form"))
+        equal(asked.get("elicitationId"), None if peer.modern else "form-1")
 
 
 @probe("notifications/elicitation/complete to client")
@@ -372,6 +416,7 @@ for _path in (
 
 PROBES |= {
     "client sampling": client_capability("sampling", "sample", "sampling/createMessage", prompt="hello"),
+    "client roots": client_capability("roots", "list_roots", "roots/list"),
     "client roots.listChanged": client_capability("roots.listChanged", "list_roots", "roots/list"),
     "client elicitation": client_capability("elicitation", "elicit", "elicitation/create", message="accept"),
     "client elicitation.form": client_capability("elicitation.form", "elicit", "elicitation/create", message="accept"),

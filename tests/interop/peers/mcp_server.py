@@ -13,15 +13,38 @@ from typing import Any
 from mcp import types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ToolsListChanged,
+)
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from mcp_offer import INSTRUCTIONS, NAME, VERSION, Call, NoSuchThing, Offer
+from mcp_rounds import InputNeeded, Rounds
 from mcp_serving import serve
+
+CHANGES = {"tools": ToolsListChanged, "resources": ResourcesListChanged, "prompts": PromptsListChanged}
 
 Context = ServerRequestContext[Any, Any]
 
 
 class Modern(Offer):
-    """The offer, where the SDK has its own way."""
+    """The offer, where the SDK has its own way. What has changed, clients of either era are told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bus = InMemorySubscriptionBus()
+
+    async def updated(self, session: Any, uri: str) -> None:
+        await super().updated(session, uri)
+        await self.bus.publish(ResourceUpdated(uri))
+
+    async def changed(self, session: Any, kind: str) -> None:
+        await super().changed(session, kind)
+        await self.bus.publish(CHANGES[kind]())
 
     async def sample_watching(self, session: Any, prompt: str, hear: Any) -> None:
         """The SDK puts a token into the request when somebody wants to hear."""
@@ -33,14 +56,24 @@ class Modern(Offer):
 offer = Modern()
 
 
+def modern(context: Context) -> bool:
+    """Whether a request is of the modern era."""
+    return context.protocol_version >= "2026-07-28"
+
+
 async def list_tools(_: Context, params: types.PaginatedRequestParams) -> types.ListToolsResult:
     return types.ListToolsResult.model_validate(offer.tools(params.cursor))
 
 
-async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+async def call_tool(
+    context: Context, params: types.CallToolRequestParams
+) -> types.CallToolResult | types.InputRequiredResult:
     token = (context.meta or {}).get("progress_token")
+    session = Rounds(context.session, params.input_responses or {}) if modern(context) else context.session
     try:
-        result = await offer.call(Call(context.session, token, context.request_id), params.name, params.arguments or {})
+        result = await offer.call(Call(session, token, context.request_id), params.name, params.arguments or {})
+    except InputNeeded as needed:
+        return types.InputRequiredResult(input_requests={"question": needed.request}, request_state="asked")
     except NoSuchThing as error:
         raise MCPError(error.code, str(error)) from None
     return types.CallToolResult.model_validate(result)
@@ -54,11 +87,12 @@ async def list_templates(_: Context, _params: types.PaginatedRequestParams) -> t
     return types.ListResourceTemplatesResult.model_validate({"resourceTemplates": offer.templates()})
 
 
-async def read_resource(_: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+async def read_resource(context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
     try:
         held, mime_type = offer.read(str(params.uri))
     except NoSuchThing as error:
-        raise MCPError(error.code, str(error)) from None
+        code = types.INVALID_PARAMS if modern(context) else error.code
+        raise MCPError(code, str(error)) from None
     content = {"text": held} if isinstance(held, str) else {"blob": base64.b64encode(held).decode()}
     return types.ReadResourceResult.model_validate(
         {"contents": [{"uri": params.uri, "mimeType": mime_type, **content}]}
@@ -115,6 +149,7 @@ def everything() -> Server:
         on_read_resource=read_resource,
         on_subscribe_resource=subscribe,
         on_unsubscribe_resource=unsubscribe,
+        on_subscriptions_listen=ListenHandler(offer.bus),
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
         on_completion=complete,

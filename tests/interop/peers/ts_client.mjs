@@ -8,7 +8,8 @@
 // and the wire is every message that its first connection carried.
 import { AssertionError } from "node:assert";
 import { readFileSync } from "node:fs";
-import { CAPABILITIES, Connection, PATIENCE } from "./ts_connection.mjs";
+import { Connection as Modern } from "./ts_2_connection.mjs";
+import { Connection, MODERN, PATIENCE, capabilitiesIn } from "./ts_connection.mjs";
 import { PROBES, declared } from "./ts_probes.mjs";
 
 /** The outcome of one probe. */
@@ -36,9 +37,10 @@ function reason(error) {
 
 /** Tries every cell that has a probe, over one connection. */
 async function fill({ revision, server, cells }, outcome) {
-  const connection = await Connection.open(server, revision, CAPABILITIES);
+  const held = revision >= MODERN ? Modern : Connection;
+  const connection = await held.open(server, revision, capabilitiesIn(revision));
   for (const cell of cells) {
-    if (cell in PROBES) outcome.matrix[cell] = await tried(PROBES[cell], { server, revision, connection });
+    if (cell in PROBES) outcome.matrix[cell] = await tried(PROBES[cell], { revision, connection });
   }
   for (const path of declared(connection.client.getServerCapabilities())) {
     outcome.matrix[`server ${path}`] ??= { ok: false, why: "declared, but not a cell of the matrix" };

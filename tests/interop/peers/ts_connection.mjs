@@ -1,19 +1,19 @@
-// A conversation with a server, held by the official TypeScript SDK, and a record of what passed in it.
+// A conversation with a server, held by the official TypeScript SDK (1.x), and a record of what passed in it.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { resolve } from "node:path";
 import { isDeepStrictEqual } from "node:util";
 
-const require = createRequire(resolve(process.argv[2], "package.json")); // the npm folder that the SDK is installed in
+export const require = createRequire(resolve(process.argv[2], "package.json")); // the npm folder that the SDK is installed in
 const { Client } = require("@modelcontextprotocol/sdk/client/index.js");
 const { SSEClientTransport } = require("@modelcontextprotocol/sdk/client/sse.js");
 const { StdioClientTransport } = require("@modelcontextprotocol/sdk/client/stdio.js");
 const { StreamableHTTPClientTransport } = require("@modelcontextprotocol/sdk/client/streamableHttp.js");
 const { WebSocketClientTransport } = require("@modelcontextprotocol/sdk/client/websocket.js");
-export const types = require("@modelcontextprotocol/sdk/types.js");
+const types = require("@modelcontextprotocol/sdk/types.js");
 
 export const PATIENCE = 5000; // milliseconds that one probe may take; a good one takes a few
-export const CAPABILITIES = { sampling: {}, roots: { listChanged: true }, elicitation: { form: {}, url: {} } };
+export const MODERN = "2026-07-28";
 export const ROOT = { uri: "file:///workspace", name: "workspace" };
 
 const NOTICES = [
@@ -24,6 +24,12 @@ const NOTICES = [
   types.LoggingMessageNotificationSchema,
   types.ElicitationCompleteNotificationSchema,
 ];
+
+/** Everything that a client can declare in a revision. */
+export function capabilitiesIn(revision) {
+  const roots = revision >= MODERN ? {} : { listChanged: true };
+  return { sampling: {}, roots, elicitation: { form: {}, url: {} } };
+}
 
 /** Fails with a sentence unless both are equal. */
 export function equal(seen, expected) {
@@ -36,18 +42,21 @@ export function contains(seen, expected) {
 }
 
 /** A transport of the SDK's, which also keeps a copy of what passes and offers a revision of our choice. */
-const tapped = (Transport) =>
+export const tapped = (Transport) =>
   class extends Transport {
     kept = [];
     revision;
 
-    start() {
-      const deliver = this.onmessage;
-      this.onmessage = (message) => {
-        this.kept.push({ sender: "server", message });
-        deliver(message);
+    constructor(...options) {
+      super(...options);
+      let heard;
+      const hear = (deliver) => {
+        heard = deliver && ((message, extra) => {
+          if (this.kept.at(-1)?.message !== message) this.kept.push({ sender: "server", message });
+          deliver(message, extra);
+        });
       };
-      return super.start();
+      Object.defineProperty(this, "onmessage", { get: () => heard, set: hear }); // the SDK sets it more than once
     }
 
     send(message, options) {
@@ -81,27 +90,90 @@ export class Connection {
   samplingCancelled = Promise.withResolvers();
   #news = Promise.withResolvers();
 
-  /** Reaches a server and shakes hands with it, in a revision and with capabilities of our choice. */
+  /** Reaches a server and begins a conversation with it, in a revision and with capabilities of our choice. */
   static async open(server, revision, capabilities) {
-    const connection = new Connection(Object.assign(lineTo(server), { revision }), capabilities);
-    await connection.client.connect(connection.transport, { timeout: PATIENCE });
+    const connection = new this(server, revision, capabilities);
+    await connection.begin();
     return connection;
   }
 
-  constructor(transport, capabilities) {
-    this.transport = transport;
-    this.client = new Client({ name: "official", version: "1.0" }, { capabilities });
+  constructor(server, revision, capabilities) {
+    this.server = server;
+    this.revision = revision;
+    this.transport = Object.assign(this.lineTo(server), { revision });
+    this.client = this.clientWith(capabilities);
     this.client.onerror = (error) => this.faults.push(error);
-    for (const schema of NOTICES) this.client.setNotificationHandler(schema, (notice) => this.#onNotice(notice));
+    for (const notice of this.notified) this.client.setNotificationHandler(notice, (said) => this.#onNotice(said));
     // The SDK refuses a handler whose capability is not declared.
-    if (capabilities.sampling) this.client.setRequestHandler(types.CreateMessageRequestSchema, this.#onSampling);
-    if (capabilities.elicitation) this.client.setRequestHandler(types.ElicitRequestSchema, this.#onElicitation);
-    if (capabilities.roots) this.client.setRequestHandler(types.ListRootsRequestSchema, () => ({ roots: [ROOT] }));
+    const { sampling, elicitation, roots } = this.questions;
+    if (capabilities.sampling) this.client.setRequestHandler(sampling, this.#onSampling);
+    if (capabilities.elicitation) this.client.setRequestHandler(elicitation, this.#onElicitation);
+    if (capabilities.roots) this.client.setRequestHandler(roots, () => ({ roots: [ROOT] }));
+  }
+
+  /** Another conversation with the same server, with other capabilities. */
+  another(capabilities) {
+    return this.constructor.open(this.server, this.revision, capabilities);
   }
 
   close() {
     return this.client.close();
   }
+
+  // --- where versions differ -----------------------------------------------------------------
+
+  lineTo(server) {
+    return lineTo(server);
+  }
+
+  get notified() {
+    return NOTICES;
+  }
+
+  get questions() {
+    return {
+      sampling: types.CreateMessageRequestSchema,
+      elicitation: types.ElicitRequestSchema,
+      roots: types.ListRootsRequestSchema,
+    };
+  }
+
+  clientWith(capabilities) {
+    return new Client({ name: "official", version: "1.0" }, { capabilities });
+  }
+
+  /** Shakes hands. */
+  begin() {
+    return this.client.connect(this.transport, { timeout: PATIENCE });
+  }
+
+  callTool(params, options) {
+    return this.client.callTool(params, undefined, options);
+  }
+
+  /** Sees that the server is there. */
+  alive() {
+    return this.client.ping();
+  }
+
+  /** Wants log messages of that level and above. */
+  logFrom(level) {
+    return this.client.setLoggingLevel(level);
+  }
+
+  /** Wants to hear of a resource while something is done. */
+  async watching(uri, doing) {
+    await this.client.subscribeResource({ uri });
+    await doing();
+    await this.client.unsubscribeResource({ uri });
+  }
+
+  /** The requests of one kind that the server has made. */
+  asked(method) {
+    return this.sentBy("server").filter((message) => message.method === method);
+  }
+
+  // --- what the server says ------------------------------------------------------------------
 
   /** The params of the oldest such notification, once there is one. Each is given out once. */
   async heard(method) {
@@ -112,16 +184,16 @@ export class Connection {
     }
   }
 
-  /** Fails if such a notification came. A ping first: whatever was sent before its answer has arrived. */
+  /** Fails if such a notification came. A sign of life first: whatever was sent before it has arrived. */
   async nothingHeard(method) {
-    await this.client.ping();
+    await this.alive();
     const heard = this.notices.filter((notice) => notice.method === method);
     equal(heard, []);
   }
 
   /** The text that a tool returns; a failure of the tool is a failure of the probe. */
   async call(name, args = {}) {
-    const result = await this.client.callTool({ name, arguments: args });
+    const result = await this.callTool({ name, arguments: args });
     const text = result.content.map((block) => block.text ?? "").join("");
     assert(!result.isError, `tool ${name} failed: ${text}`);
     return text;
@@ -130,11 +202,6 @@ export class Connection {
   /** What one side has sent so far. */
   sentBy(sender) {
     return this.transport.kept.filter((entry) => entry.sender === sender).map((entry) => entry.message);
-  }
-
-  /** The requests of one kind that the server has made. */
-  asked(method) {
-    return this.sentBy("server").filter((message) => message.method === method);
   }
 
   #onNotice(notice) {

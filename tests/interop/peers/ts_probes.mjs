@@ -3,12 +3,14 @@
 // A probe uses the everything-server through the official SDK and throws if anything is not as the specification wants
 // it. A cell is a method and the side that receives it, or a capability and the side that declares it.
 import assert from "node:assert/strict";
-import { CAPABILITIES, Connection, ROOT, contains, equal, types } from "./ts_connection.mjs";
+import { MODERN, ROOT, capabilitiesIn, contains, equal } from "./ts_connection.mjs";
 
-const { InvalidParams } = types.ErrorCode;
+const INVALID_PARAMS = -32602;
 const RESOURCE_NOT_FOUND = -32002;
+const SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId";
+const UPDATED = "notifications/resources/updated";
 
-/** Each takes {server, revision, connection}; the names are the cells. */
+/** Each takes {revision, connection}; the names are the cells. */
 export const PROBES = {
   async "initialize to server"({ revision, connection }) {
     equal(connection.transport.agreed, revision);
@@ -35,7 +37,7 @@ export const PROBES = {
   async "notifications/cancelled to server"({ connection }) {
     const stop = new AbortController();
     const options = { signal: stop.signal, onprogress: () => stop.abort("enough") };
-    await assert.rejects(connection.client.callTool({ name: "hang", arguments: {} }, undefined, options), /enough/);
+    await assert.rejects(connection.callTool({ name: "hang", arguments: {} }, options), /enough/);
     contains(await connection.call("happened", { event: "hang cancelled" }), "hang cancelled");
     const { id } = connection.sentBy("client").findLast((message) => message.params?.name === "hang");
     const answers = connection.sentBy("server").filter((message) => !message.method && message.id === id);
@@ -56,16 +58,50 @@ export const PROBES = {
   /** In step with the server: what this SDK reads together with the answer, it drops. */
   async "notifications/progress to client"({ revision, connection }) {
     const reports = [];
-    const options = { onprogress: (report) => reports.push(report) };
-    await connection.client.callTool({ name: "count_in_step", arguments: { steps: 3 } }, undefined, options);
-    await connection.client.ping();
+    const options = { onprogress: (report) => reports.push([report, connection.call("go_on")]) };
+    await connection.callTool({ name: "count_in_step", arguments: { steps: 3 } }, options);
+    await Promise.all(reports.map(([, goingOn]) => goingOn));
     const hasMessages = revision >= "2025-03-26";
     const expected = [1, 2, 3].map((progress) => ({
       progress,
       total: 3,
       ...(hasMessages && { message: `step ${progress}` }),
     }));
-    equal(reports, expected);
+    equal(reports.map(([report]) => report), expected);
+  },
+
+  /** It takes the place of a handshake. */
+  async "server/discover to server"({ revision, connection }) {
+    const { supportedVersions, instructions } = await connection.client.discover();
+    contains(supportedVersions, revision);
+    equal(instructions, "Try everything.");
+    equal(connection.client.getNegotiatedProtocolVersion(), revision);
+    equal(connection.client.getServerVersion(), { name: "everything", version: "1.0" });
+    equal(connection.sentBy("client").filter((message) => message.method === "initialize"), []);
+  },
+
+  /** Of a resource is told who listens to it, and nobody else. */
+  async "subscriptions/listen to server"({ connection }) {
+    await connection.call("touch", { uri: "test://static" });
+    await connection.nothingHeard(UPDATED);
+    await connection.watching("test://static", async () => {
+      await connection.call("touch", { uri: "test://binary" });
+      await connection.call("touch", { uri: "test://static" });
+      equal((await connection.heard(UPDATED)).uri, "test://static");
+    });
+    await connection.call("touch", { uri: "test://static" });
+    await connection.nothingHeard(UPDATED);
+  },
+
+  /** Before anything else is told, the client hears what will be, under the id of its listen. */
+  async "notifications/subscriptions/acknowledged to client"({ connection }) {
+    const wanted = { toolsListChanged: true, resourceSubscriptions: ["test://item/7"] };
+    const listen = await connection.client.listen(wanted);
+    equal(listen.honoredFilter, wanted);
+    const { id } = connection.sentBy("client").findLast((message) => message.method === "subscriptions/listen");
+    const { params } = connection.asked("notifications/subscriptions/acknowledged").at(-1);
+    equal([params._meta[SUBSCRIPTION_ID], params.notifications], [id, wanted]);
+    await listen.close();
   },
 
   async "tools/list to server"({ connection }) {
@@ -77,10 +113,10 @@ export const PROBES = {
 
   async "tools/call to server"({ connection }) {
     equal(await connection.call("add", { a: 2, b: 3 }), "5");
-    const failed = await connection.client.callTool({ name: "fail", arguments: {} });
+    const failed = await connection.callTool({ name: "fail", arguments: {} });
     equal(failed.isError, true);
     contains(failed.content[0].text, "on purpose");
-    await refused(connection.client.callTool({ name: "no such tool", arguments: {} }), InvalidParams);
+    await refused(connection.callTool({ name: "no such tool", arguments: {} }), INVALID_PARAMS);
   },
 
   async "notifications/tools/list_changed to client"({ connection }) {
@@ -99,13 +135,13 @@ export const PROBES = {
     contains(templates, "test://item/{id}");
   },
 
-  async "resources/read to server"({ connection }) {
+  async "resources/read to server"({ revision, connection }) {
     const read = async (uri) => (await connection.client.readResource({ uri })).contents[0];
     const { uri, mimeType, text } = await read("test://static");
     equal([uri, mimeType, text], ["test://static", "text/plain", "static text"]);
     equal((await read("test://item/7")).text, "item 7");
     equal((await read("test://binary")).blob, "AAEC");
-    await refused(read("test://nowhere"), RESOURCE_NOT_FOUND);
+    await refused(read("test://nowhere"), revision >= MODERN ? INVALID_PARAMS : RESOURCE_NOT_FOUND);
   },
 
   async "notifications/resources/list_changed to client"({ connection }) {
@@ -125,10 +161,10 @@ export const PROBES = {
   },
 
   async "notifications/resources/updated to client"({ connection }) {
-    await connection.client.subscribeResource({ uri: "test://item/7" });
-    await connection.call("touch", { uri: "test://item/7" });
-    equal((await connection.heard("notifications/resources/updated")).uri, "test://item/7");
-    await connection.client.unsubscribeResource({ uri: "test://item/7" });
+    await connection.watching("test://item/7", async () => {
+      await connection.call("touch", { uri: "test://item/7" });
+      equal((await connection.heard(UPDATED)).uri, "test://item/7");
+    });
   },
 
   async "resources/unsubscribe to server"({ connection }) {
@@ -147,7 +183,7 @@ export const PROBES = {
   async "prompts/get to server"({ connection }) {
     const { messages } = await connection.client.getPrompt({ name: "greet", arguments: { who: "Ada" } });
     equal([messages[0].role, messages[0].content.text], ["user", "Say hello to Ada."]);
-    await refused(connection.client.getPrompt({ name: "no such prompt" }), InvalidParams);
+    await refused(connection.client.getPrompt({ name: "no such prompt" }), INVALID_PARAMS);
   },
 
   async "notifications/prompts/list_changed to client"({ connection }) {
@@ -171,10 +207,13 @@ export const PROBES = {
   },
 
   async "notifications/message to client"({ connection }) {
-    await connection.client.setLoggingLevel("debug");
+    await connection.logFrom("debug");
     await connection.call("log", { level: "notice", text: "hello" });
     const { level, logger, data } = await connection.heard("notifications/message");
     equal([level, logger, data], ["notice", "everything", { text: "hello" }]);
+    await connection.logFrom("error");
+    await connection.call("log", { level: "warning", text: "quiet" });
+    await connection.nothingHeard("notifications/message");
   },
 
   async "sampling/createMessage to client"({ connection }) {
@@ -202,7 +241,8 @@ export const PROBES = {
     if (revision >= "2025-11-25") {
       equal(await connection.call("elicit_url", { message: "accept" }), "accept");
       const { mode, url, elicitationId } = connection.asked("elicitation/create").at(-1).params;
-      equal([mode, url, elicitationId], ["url", "https://example.com/form", "form-1"]);
+      equal([mode, url], ["url", "https://example.com/form"]);
+      equal(elicitationId, revision >= MODERN ? undefined : "form-1");
     }
   },
 
@@ -221,6 +261,7 @@ export const PROBES = {
   "server logging": serverCapability("logging"),
   "server completions": serverCapability("completions"),
   "client sampling": clientCapability("sampling", "sample", "sampling/createMessage", { prompt: "hello" }),
+  "client roots": clientCapability("roots", "list_roots", "roots/list", {}),
   "client roots.listChanged": clientCapability("roots.listChanged", "list_roots", "roots/list", {}),
   "client elicitation": clientCapability("elicitation", "elicit", "elicitation/create", { message: "accept" }),
   "client elicitation.form": clientCapability("elicitation.form", "elicit", "elicitation/create", {
@@ -245,7 +286,7 @@ async function comesAndGoes(connection, kind, key, listed) {
 /** Fails unless a request is answered with that error. */
 async function refused(request, code) {
   const answer = await request.catch((error) => error);
-  assert(answer instanceof types.McpError, `${JSON.stringify(answer)} instead of error ${code}`);
+  assert(answer instanceof Error, `${JSON.stringify(answer)} instead of error ${code}`);
   equal(answer.code, code);
 }
 
@@ -264,15 +305,15 @@ function serverCapability(path) {
 
 /** That the server knows what the client declares, and asks nothing of a client that does not declare it. */
 function clientCapability(path, tool, method, args) {
-  return async ({ server, revision, connection }) => {
+  return async ({ revision, connection }) => {
     const names = path.split(".");
     const known = JSON.parse(await connection.call("client_capabilities"));
     const value = names.reduce((branch, name) => branch?.[name], known);
     assert(value !== undefined, `${path} is not among ${JSON.stringify(known)}`);
-    const other = await Connection.open(server, revision, without(path.replace(/\.listChanged$/, "")));
+    const other = await connection.another(without(revision, path.replace(/\.listChanged$/, "")));
     try {
       // An error is as good a refusal as a failed tool.
-      const result = await other.client.callTool({ name: tool, arguments: args }).catch(() => ({ isError: true }));
+      const result = await other.callTool({ name: tool, arguments: args }).catch(() => ({ isError: true }));
       equal(result.isError, true);
       equal(other.asked(method), []);
     } finally {
@@ -282,8 +323,8 @@ function clientCapability(path, tool, method, args) {
 }
 
 /** The client's capabilities but for one. */
-function without(path) {
-  const capabilities = structuredClone(CAPABILITIES);
+function without(revision, path) {
+  const capabilities = capabilitiesIn(revision);
   const parents = path.split(".");
   const leaf = parents.pop();
   delete parents.reduce((branch, name) => branch[name], capabilities)[leaf];

@@ -1,13 +1,17 @@
 """The client that waits, for scripts and notebooks."""
 
 import asyncio
+import gc
+import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trunkline import BlockingClient, Context, Server
+from trunkline.client import blocking
 from trunkline.errors import MisuseError, ToolFailed
 from trunkline.protocol.lifecycle import Phase
 from trunkline.testing import ScriptedServer
@@ -146,6 +150,43 @@ def test_ctrl_c_ends_the_wait_and_the_question(monkeypatch: pytest.MonkeyPatch) 
         assert given_up.is_set()
         client.ping()
         assert client.pending() == []
+
+
+class CtrlC:
+    """Ctrl+C at one of the moments, in the code of the blocking client, at which Python looks for signals."""
+
+    def __init__(self, moment: int) -> None:
+        self.left = moment
+
+    def __call__(self, frame: Any, event: str, _: Any) -> None:
+        if event in {"call", "c_return"} and frame.f_code.co_filename == blocking.__file__:
+            self.left -= 1
+            if self.left < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+def interrupted_at(moment: int, client: BlockingClient) -> bool:
+    sys.setprofile(CtrlC(moment))
+    try:
+        client.call_tool("add", {"a": 1, "b": 2})
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def test_ctrl_c_at_any_moment_leaves_nothing_that_was_made_and_is_never_awaited() -> None:
+    with warnings.catch_warnings(record=True) as said, BlockingClient(make_server()) as client:
+        warnings.simplefilter("always")
+        moment = 0
+        while interrupted_at(moment, client):
+            gc.collect()
+            assert client.call_tool("add", {"a": 1, "b": 2}).data == 3
+            moment += 1
+        assert moment > 3
+    assert [str(warning.message) for warning in said] == []
 
 
 def test_a_loop_that_is_gone_is_named() -> None:

@@ -114,6 +114,8 @@ async def fails(_form: Any) -> Any:
     [
         (needs("a"), {"elicitation": fails}, "not today"),
         (needs("a"), {}, "elicitation"),
+        (needs("a", method="sampling/createMessage"), {"elicitation": sure}, "sampling.* does not offer"),
+        (needs("a", method="roots/list"), {"elicitation": sure}, "roots.* does not offer"),
         (needs("a", method="tools/list"), {"elicitation": sure}, "which no client can be asked"),
     ],
 )

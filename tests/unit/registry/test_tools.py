@@ -194,6 +194,14 @@ def test_t18_a_schema_that_is_none_is_refused_when_the_tool_is_added() -> None:
     assert caught.value.kind == "tool_schema_invalid"
 
 
+def test_a_schema_with_a_header_that_cannot_be_sent_is_refused_when_the_tool_is_added() -> None:
+    for query in ({"type": "string", "x-mcp-header": "Que ry"}, {"type": "array", "x-mcp-header": "Query"}):
+        with pytest.raises(RegistrationError, match=r"^tool 'search': x-mcp-header of 'query' ") as caught:
+            tool(search, input_schema={"type": "object", "properties": {"query": query}})
+
+        assert caught.value.kind == "tool_schema_invalid"
+
+
 # --- refusals ------------------------------------------------------------------------------------
 
 

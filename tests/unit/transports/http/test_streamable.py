@@ -89,7 +89,7 @@ async def test_a_stream_of_an_older_revision_begins_with_a_message() -> None:
     assert answer.body.startswith(b"event: message\nid: 1-1\n")
 
 
-async def test_w20_a_notification_has_no_body_in_its_answer() -> None:
+async def test_w20_x26_a_notification_has_no_body_in_its_answer() -> None:
     async with hosted(Scene().server) as host:
         await host.session()  # which says so
 
