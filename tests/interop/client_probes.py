@@ -1,7 +1,7 @@
-"""The probes of our client: one for each cell of the matrix, by its name.
+"""The probes of our client: one for each method of the matrix, by the name of its cell.
 
-A probe uses a server of the official Python SDK (tests/interop/peers/mcp_offer.py) through our client and raises if
-anything is not as the specification wants it.
+A probe uses a server of an official SDK (tests/interop/peers/mcp_offer.py and ts_offer.mjs) through our client and
+raises if anything is not as the specification wants it.
 """
 
 import asyncio
@@ -13,17 +13,8 @@ from typing import Any
 
 import pytest
 from tests.interop.host import OTHER_ROOT, ROOT, Host, Reports
-from tests.interop.matrix import declared
 
-from trunkline.errors import (
-    BadAnswer,
-    CapabilityNotSupported,
-    InputFailed,
-    MethodNotFound,
-    MisuseError,
-    PeerError,
-    ToolFailed,
-)
+from trunkline.errors import BadAnswer, PeerError, ToolFailed
 from trunkline.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION, SUBSCRIPTION_ID
 from trunkline.protocol.types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
@@ -422,93 +413,3 @@ async def elicitation_complete(line: Line) -> None:
         await line.host.call("elicit_url", message="accept")
         await line.host.call("finish_elicitation")
         assert (await anext(news)).params.elicitation_id == "form-1"
-
-
-# --- capabilities ------------------------------------------------------------------------------
-
-
-def server_capability(path: str) -> Probe:
-    """That the client knows what the server declares; what it promises is for the probes of its methods."""
-
-    async def knows(line: Line) -> None:
-        assert path in declared(dict(line.client.capabilities))
-
-    return knows
-
-
-def client_capability(path: str, tool: str, method: str, **arguments: Any) -> Probe:
-    """That the server knows what the client declares, and that a client which does not declare it does not do it."""
-
-    async def holds(line: Line) -> None:
-        assert path in paths(json.loads(await line.host.call("client_capabilities")))
-        absent = "elicitation.form" if path == "elicitation" else path.removesuffix(".listChanged")
-        other = line.without[absent]
-        assert path not in paths(capabilities_of(other, line.modern))
-        with pytest.raises(InputFailed if line.modern else PeerError):
-            await other.call(tool, **arguments)
-        for request in other.asked(method):  # it may be asked all the same
-            [answer] = other.answers_to(request["id"], by="client")
-            assert answer["error"]["code"] in {METHOD_NOT_FOUND, INVALID_PARAMS}
-
-    return holds
-
-
-def capabilities_of(host: Host, modern: bool) -> dict[str, Any]:
-    """What a client has declared: in its handshake, or with every request."""
-    if not modern:
-        return host.sent("initialize")[0]["params"]["capabilities"]
-    return host.sent("server/discover")[0]["params"]["_meta"][CLIENT_CAPABILITIES]
-
-
-def paths(capabilities: dict[str, Any]) -> set[str]:
-    """Everything that is declared, with all that is above it."""
-    whole = [path.split(".") for path in declared(capabilities)]
-    return {".".join(parts[:length]) for parts in whole for length in range(1, len(parts) + 1)}
-
-
-for _path in (
-    "tools.listChanged",
-    "resources.subscribe",
-    "resources.listChanged",
-    "prompts.listChanged",
-    "logging",
-    "completions",
-):
-    PROBES[f"server {_path}"] = server_capability(_path)
-
-PROBES |= {
-    "client sampling": client_capability("sampling", "sample", "sampling/createMessage", prompt="hello"),
-    "client roots": client_capability("roots", "list_roots", "roots/list"),
-    "client roots.listChanged": client_capability("roots.listChanged", "list_roots", "roots/list"),
-    "client elicitation": client_capability("elicitation", "elicit", "elicitation/create", message="accept"),
-    "client elicitation.form": client_capability("elicitation.form", "elicit", "elicitation/create", message="accept"),
-    "client elicitation.url": client_capability(
-        "elicitation.url", "elicit_url", "elicitation/create", message="accept"
-    ),
-}
-
-
-async def asks_nothing_that_is_not_offered(host: Host, *said: str) -> None:
-    """What a server does not declare is refused before anything is sent; all that is sent are these methods."""
-    client = host.client
-    modern = client.revision == MODERN
-    for request in (
-        client.list_tools(),
-        client.call_tool("add"),
-        client.list_resources(),
-        client.list_resource_templates(),
-        client.read_resource("test://static"),
-        client.subscribe("test://static"),
-        client.unsubscribe("test://static"),
-        client.list_prompts(),
-        client.get_prompt("greet"),
-        client.complete("prompt", "greet", "who"),
-        *([] if modern else [client.set_log_level("debug")]),  # nothing is asked by it later on
-    ):
-        with pytest.raises((CapabilityNotSupported, MethodNotFound)):
-            await request
-    with pytest.raises(MisuseError):
-        await client.set_roots([])
-    await client.ping()
-    sent = [entry["message"]["method"] for wire in host.tap.wires for entry in wire if entry["sender"] == "client"]
-    assert tuple(sent) == said

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("tests.interop.client_probes", "tests.interop.host")
+pytest.register_assert_rewrite(*(f"tests.interop.{name}" for name in ("client_capabilities", "client_probes", "host")))
 
 
 @pytest.fixture(scope="session")

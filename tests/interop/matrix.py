@@ -24,9 +24,10 @@ Wire = list[dict[str, Any]]
 MODERN: Final = Revision.V2026_07_28
 EMPTY: Final = {
     "notifications/progress to server": "a server asks nothing, so a client has no progress to tell of",
-    "notifications/cancelled to client": "a server may only end a listen with it, and may as well answer that; all do",
+    "notifications/cancelled to client": "a server may only end a listen with it, which ours does when it stops: after "
+    "the last probe, and over stdio alone",
 }
-"""What the modern era has in its table and no peer ever sends, and why."""
+"""What the modern era has in its table and no probe can see, and why."""
 
 
 def cells(revision: Revision) -> Iterator[str]:
@@ -82,9 +83,16 @@ def _read(file: Path) -> Any:
 
 
 def sent(wire: Wire) -> set[str]:
-    """The methods that passed on a line, each with the side that received it: named as cells are."""
+    """The methods that passed on a line, each with the side that received it: named as cells are. The end of a listen,
+    as a server may tell of it, is not among them."""
     other = {"client": "server", "server": "client"}
-    return {f"{one['message'].get('method')} to {other[one['sender']]}" for one in wire}
+    messages = [(one["message"], other[one["sender"]]) for one in wire if isinstance(one["message"], dict)]
+    listens = {message.get("id") for message, _ in messages if message.get("method") == "subscriptions/listen"}
+    return {
+        f"{message.get('method')} to {receiver}"
+        for message, receiver in messages
+        if receiver == "server" or message.get("params", {}).get("requestId") not in listens
+    }
 
 
 def declared(capabilities: dict[str, Any], prefix: str = "") -> Iterator[str]:

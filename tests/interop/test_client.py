@@ -1,4 +1,4 @@
-"""Our client against servers of the official Python SDK: every method and capability, cell by cell, over every line."""
+"""Our client against servers of the official SDKs: every method and capability, cell by cell, over every line."""
 
 import asyncio
 import os
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.interop.client_probes import PROBES, Line, asks_nothing_that_is_not_offered
+from tests.interop.client_capabilities import PROBES, asks_nothing_that_is_not_offered
+from tests.interop.client_probes import Line
 from tests.interop.host import OTHER_ROOT, PATIENCE, Host, Reports
 from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, declared, kept, sent, shown
 from tests.interop.served import served
 from tests.interop.tapped import judge
-from tests.official import ROOT
+from tests.official import NODE, NPM_FOLDER, ROOT
 
 from trunkline.errors import OutcomeUnknown
 from trunkline.protocol.revisions import HANDSHAKE, Revision
@@ -27,17 +28,21 @@ MESSAGE = "notifications/message"
 
 
 class Peer(NamedTuple):
-    """A version of the official SDK, and its server."""
+    """A version of an official SDK, and its server."""
 
     name: str
     home: Path  # its environment, made by `make`
-    script: Path
-    newest: Revision  # that it speaks
+    server: list[Path]  # how it is run
+    spoken: tuple[Revision, ...]
 
     def started_by(self, *arguments: str) -> list[Path | str]:
         ready = self.home / ".ready"
         assert ready.exists(), f"the official SDK is missing: `make {ready.relative_to(ROOT)}` installs it"
-        return [self.home / "bin/python", self.script, *arguments]
+        return [*self.server, *arguments]
+
+    def revisions(self, line: str) -> list[Revision]:
+        """What is spoken over a line."""
+        return [revision for revision in REVISIONS[line] if revision in self.spoken]
 
     def command(self) -> Command:
         return Command(self.started_by())
@@ -52,22 +57,25 @@ class Peer(NamedTuple):
             yield HttpConnector(f"http://{await asyncio.to_thread(server.place)}/{PATHS[line]}")
 
 
+MCP_2, MCP_1 = ROOT / ".peers/mcp", ROOT / ".peers/mcp-1"
 PEERS = (
-    Peer("mcp-2", ROOT / ".peers/mcp", SCRIPTS / "mcp_server.py", MODERN),
-    Peer("mcp-1", ROOT / ".peers/mcp-1", SCRIPTS / "mcp_1_server.py", max(HANDSHAKE)),
+    Peer("mcp-2", MCP_2, [MCP_2 / "bin/python", SCRIPTS / "mcp_server.py"], (*HANDSHAKE, MODERN)),
+    Peer("mcp-1", MCP_1, [MCP_1 / "bin/python", SCRIPTS / "mcp_1_server.py"], HANDSHAKE),
+    Peer("typescript-2", NPM_FOLDER, [NODE, SCRIPTS / "ts_server.mjs", NPM_FOLDER], (MODERN,)),
 )
 PATHS = {"http": "mcp", "sse": "sse"}
 ENDS = (min(HANDSHAKE), max(HANDSHAKE))
 REVISIONS = {"stdio": (*HANDSHAKE, MODERN), "http": (*HANDSHAKE, MODERN), "sse": ENDS}
-RUNS = [
-    (peer, line, revision)
-    for peer in PEERS
-    for line in REVISIONS
-    for revision in REVISIONS[line]
-    if revision <= peer.newest
-]
+RUNS = [(peer, line, revision) for peer in PEERS for line in REVISIONS for revision in peer.revisions(line)]
 CELLS = [(*run, cell) for run in RUNS for cell in cells(run[-1])]
-LATEST = [(peer, revision) for peer in PEERS for revision in (max(HANDSHAKE), MODERN) if revision <= peer.newest]
+LINES = [(peer, line) for peer in PEERS for line in REVISIONS if peer.revisions(line)]
+SHAKING = [(peer, line) for peer, line in LINES if max(HANDSHAKE) in peer.revisions(line)]
+KILLED = [  # those that are no child of a launcher, as node is here
+    (peer, revision)
+    for peer in PEERS
+    for revision in (max(HANDSHAKE), MODERN)
+    if revision in peer.spoken and peer.home != NPM_FOLDER
+]
 SHAKEN = ("initialize", "notifications/initialized")
 
 NOT_CELLS = {"experimental", "completions"}  # declared to every revision: as an empty object, and before it had a name
@@ -83,9 +91,7 @@ def used(peer: Peer, line: str, revision: Revision, shared_folder: Path) -> Outc
 async def use_all(peer: Peer, line: str) -> dict[str, Outcome]:
     """Tries one revision after the other."""
     async with peer.reached_by(line) as connector:
-        return {
-            revision.value: await use(connector, revision) for revision in REVISIONS[line] if revision <= peer.newest
-        }
+        return {revision.value: await use(connector, revision) for revision in peer.revisions(line)}
 
 
 async def use(connector: Connector, revision: Revision) -> Outcome:
@@ -145,25 +151,23 @@ def test_what_has_no_cell_in_the_modern_era_never_passes(revision: Revision, use
     assert passed & EMPTY.keys() == (set() if revision is MODERN else EMPTY.keys())
 
 
-@pytest.mark.parametrize("line", REVISIONS)
-@pytest.mark.parametrize("peer", PEERS, ids=shown)
+@pytest.mark.parametrize(("peer", "line"), SHAKING, ids=shown)
 async def test_the_client_asks_nothing_that_is_not_offered(peer: Peer, line: str) -> None:
     bare, newest = peer.reached_by(line, "--bare"), max(HANDSHAKE).value
     async with bare as connector, Host(connector, newest, without=("roots",)) as host:
         await asks_nothing_that_is_not_offered(host, *SHAKEN, "ping")
 
 
-@pytest.mark.parametrize("line", REVISIONS)
-@pytest.mark.parametrize("peer", PEERS, ids=shown)
+@pytest.mark.parametrize(("peer", "line"), LINES, ids=shown)
 async def test_the_client_finds_out_the_era_and_asks_nothing_that_is_not_offered(peer: Peer, line: str) -> None:
-    modern = peer.newest is MODERN and MODERN in REVISIONS[line]
+    modern = MODERN in peer.revisions(line)
     async with peer.reached_by(line, "--bare") as connector, Host(connector, without=("roots",)) as host:
         assert host.client.revision == (MODERN if modern else max(HANDSHAKE))
         rest = ["server/discover"] if modern else [*SHAKEN, "ping"]
         await asks_nothing_that_is_not_offered(host, "server/discover", *rest)
 
 
-@pytest.mark.parametrize(("peer", "revision"), LATEST, ids=shown)
+@pytest.mark.parametrize(("peer", "revision"), KILLED, ids=shown)
 async def test_a_server_that_is_killed_is_started_again_and_told_what_the_last_one_knew(
     peer: Peer, revision: Revision
 ) -> None:

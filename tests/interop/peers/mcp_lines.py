@@ -30,6 +30,8 @@ def line_to(server: list[str]) -> Any:
 async def connected(server: list[str], revision: str, capabilities: dict[str, Any]) -> AsyncIterator[Connection]:
     """Reaches a server and begins a conversation with it, in a revision and with capabilities of our choice."""
     held = Modern if revision >= MODERN else Official
-    async with line_to(server) as (incoming, outgoing, *_):
-        async with held(incoming, outgoing, capabilities).begun(revision) as connection:
-            yield connection
+    async with (
+        line_to(server) as (incoming, outgoing, *_),
+        held(incoming, outgoing, capabilities).begun(revision) as connection,
+    ):
+        yield connection
