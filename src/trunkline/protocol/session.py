@@ -18,6 +18,7 @@ from trunkline.protocol import lifecycle
 from trunkline.protocol.allowed import Receivable, Sendable, needed, tables
 from trunkline.protocol.capabilities import Capabilities, Negotiated, agree, declared, without_newer
 from trunkline.protocol.codes import error_object
+from trunkline.protocol.envelope import carried_by
 from trunkline.protocol.events import (
     Answered,
     CallReceived,
@@ -220,7 +221,7 @@ class Session:
     def receive(self, message: Message | Malformed, now: float, headers: Mapping[str, str] | None = None) -> Event:
         """What a message means. `headers` came with it, where a transport has some."""
         if isinstance(message, Request):
-            if self.stateless is not None and self.stateless.concerns(message, headers):
+            if self.stateless is not None and (headers is not None or carried_by(message.params)):
                 event = self._receive_modern(message, now, self.stateless, headers)
                 if event is not None:
                     return event
@@ -336,7 +337,7 @@ class Session:
             return None
         call.done = True
         del self._running[call.id]
-        return self.written(call, result)
+        return Response(call.id, result) if self._plain and call.envelope is None else self.written(call, result)
 
     def written(self, call: Running, result: Any) -> Response:
         """A result as the revision of its request says it."""

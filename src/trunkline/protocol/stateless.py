@@ -15,7 +15,7 @@ from trunkline.errors import CapabilityNotSupported, HeaderMismatch, MethodNotFo
 from trunkline.protocol import headers as mirror
 from trunkline.protocol.allowed import needed
 from trunkline.protocol.capabilities import Capabilities, without_newer
-from trunkline.protocol.envelope import Envelope, carried_by, read_envelope
+from trunkline.protocol.envelope import Envelope, read_envelope
 from trunkline.protocol.meta import SERVER_INFO
 from trunkline.protocol.methods import Method, Side, known
 from trunkline.protocol.projection import project
@@ -24,7 +24,7 @@ from trunkline.protocol.types import CallToolResult, Implementation, InputRequir
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 
-__all__ = ["CACHED", "CacheHint", "Scope", "Stateless", "version_named"]
+__all__ = ["CACHED", "CacheHint", "Scope", "Stateless"]
 
 Scope = Literal["public", "private"]
 CACHED: Final = frozenset(
@@ -62,11 +62,6 @@ class CacheHint(Struct, frozen=True):
     scope: Scope = "private"
 
 
-def version_named(headers: Mapping[str, str] | None) -> str | None:
-    """The revision that the headers of a request name."""
-    return None if headers is None else headers.get(_VERSION)
-
-
 class Stateless:
     """What a server makes of requests that carry an envelope."""
 
@@ -79,11 +74,6 @@ class Stateless:
         self._plain_meta = codec.to_json({SERVER_INFO: self._info})
 
     # --- requests ------------------------------------------------------------------------------
-
-    @staticmethod
-    def concerns(message: Request, headers: Mapping[str, str] | None) -> bool:
-        """Whether a request is one of the modern era, or would be."""
-        return carried_by(message.params) or (headers is not None and headers.get(_VERSION) in _KNOWN)
 
     def admit(self, message: Request, headers: Mapping[str, str] | None) -> tuple[Method, Envelope] | None:
         """What a request asks for, and its envelope; None if it is none of the modern era after all. Raises what is

@@ -9,7 +9,7 @@ from tests import official
 from tests.modern import PREFIX, REVISION, meta
 
 from trunkline.errors import ProtocolError
-from trunkline.protocol.stateless import CacheHint, Stateless, version_named
+from trunkline.protocol.stateless import CacheHint, Stateless
 from trunkline.protocol.types import (
     CallToolResult,
     Empty,
@@ -54,10 +54,7 @@ def test_a_request_with_an_envelope_is_admitted_with_headers_and_without(statele
 
 def test_a_request_without_an_envelope_is_none_of_the_modern_era(stateless: Stateless) -> None:
     older = call(said={})
-    assert not stateless.concerns(older, None)
     assert stateless.admit(older, None) is None
-    assert stateless.concerns(older, HEADERS)  # whose header says that it should have one
-    assert stateless.concerns(call(), None)
 
 
 def test_who_got_several_things_wrong_is_told_the_first(stateless: Stateless) -> None:
@@ -107,11 +104,6 @@ def test_ver_10_what_the_modern_era_or_the_server_does_not_have_does_not_exist(
     stateless: Stateless, method: str
 ) -> None:
     assert why(stateless, call(method)) == -32601
-
-
-def test_the_revision_in_headers_is_read_where_there_are_some() -> None:
-    assert version_named(None) is None
-    assert version_named(HEADERS) == REVISION
 
 
 # --- results -------------------------------------------------------------------------------------

@@ -318,8 +318,8 @@ class HttpChannel:
 
     async def drained(self, stream: Stream | None) -> None:
         """Waits while a stream is read too slowly."""
-        while stream is not None and stream.attached and stream.unread > self._settings.unsent_high:
-            await stream.drained()
+        if stream is not None:
+            await stream.drained(self._settings.unsent_high)
 
     async def close(self) -> None:
         """Ends the session and all of its streams."""

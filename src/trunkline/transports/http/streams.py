@@ -124,7 +124,12 @@ class Stream:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
-    async def drained(self) -> None:
+    async def drained(self, most: int) -> None:
+        """Waits while somebody is there who reads too slowly: while more than `most` bytes are unread."""
+        while self.attached and self.unread > most:
+            await self._given()
+
+    async def _given(self) -> None:
         """Waits until the reader has been given all, or has gone."""
         if self._drained is None or self._drained.done():
             self._drained = asyncio.get_running_loop().create_future()

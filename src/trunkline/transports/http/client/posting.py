@@ -1,6 +1,6 @@
 """Posting one message: what every kind of server that we post to has in common."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from trunkline.config import Settings
@@ -12,7 +12,7 @@ from trunkline.transports.http.client.peer import Peer, body_of, kind_of
 from trunkline.transports.http.client.places import Misled, Place
 from trunkline.wire.messages import ErrorResponse, Incoming, RequestId
 
-__all__ = ["FAILED", "LOST_ON_THE_WAY", "NOT_FOUND", "OK", "Above", "posted", "refused"]
+__all__ = ["FAILED", "LOST_ON_THE_WAY", "NOT_FOUND", "OK", "Above", "post", "posted", "refused"]
 
 OK: Final = 200
 NOT_FOUND: Final = 404
@@ -60,6 +60,19 @@ async def posted(peer: Peer, letter: Letter, above: Above, to: Place | None = No
     except TransportError as error:
         above.unanswered(letter, str(error))
     return None
+
+
+async def post(peer: Peer, letter: Letter, above: Above, take: Callable[[Reply, Letter], Awaitable[None]]) -> None:
+    """Posts a message, and has its answer taken; what breaks off meanwhile is told above."""
+    reply = await posted(peer, letter, above)
+    if reply is None:
+        return
+    try:
+        await take(reply, letter)
+    except TransportError as error:
+        above.unanswered(letter, str(error))
+    finally:
+        reply.close()
 
 
 async def refused(reply: Reply, request: RequestId, settings: Settings, *, heard: bool = True) -> ErrorResponse:

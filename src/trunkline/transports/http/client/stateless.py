@@ -7,12 +7,11 @@ Who does not want an answer any more hangs up, which is all that the server hear
 from typing import Final
 
 from trunkline.config import Settings
-from trunkline.errors import TransportError
 from trunkline.transports.http.client.answers import failed
 from trunkline.transports.http.client.letters import Letter
 from trunkline.transports.http.client.library import Reply
 from trunkline.transports.http.client.peer import Peer
-from trunkline.transports.http.client.posting import FAILED, LOST_ON_THE_WAY, Above, posted, refused
+from trunkline.transports.http.client.posting import FAILED, LOST_ON_THE_WAY, Above, post, refused
 from trunkline.transports.http.client.reading import read_answer, read_events
 from trunkline.transports.http.client.stream import messages_in
 from trunkline.wire.framing import TooLarge
@@ -35,15 +34,7 @@ class Stateless:
 
     async def post(self, letter: Letter) -> None:
         """Posts a request, and sees to its answer."""
-        reply = await posted(self._peer, letter, self._above)
-        if reply is None:
-            return
-        try:
-            await self._take(reply, letter)
-        except TransportError as error:
-            self._above.unanswered(letter, str(error))
-        finally:
-            reply.close()
+        await post(self._peer, letter, self._above, self._take)
 
     async def _take(self, reply: Reply, letter: Letter) -> None:
         self._above.taken(letter)

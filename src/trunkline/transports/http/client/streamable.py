@@ -18,7 +18,7 @@ from trunkline.transports.http.client.letters import INITIALIZE, INITIALIZED, Le
 from trunkline.transports.http.client.library import Reply
 from trunkline.transports.http.client.peer import EVENTS, Peer, body_of, kind_of
 from trunkline.transports.http.client.places import Misled
-from trunkline.transports.http.client.posting import FAILED, LOST_ON_THE_WAY, NOT_FOUND, OK, Above, posted, refused
+from trunkline.transports.http.client.posting import FAILED, LOST_ON_THE_WAY, NOT_FOUND, OK, Above, post, refused
 from trunkline.transports.http.client.reading import read_answer, read_events
 from trunkline.transports.http.client.stream import EventStream
 
@@ -56,15 +56,7 @@ class Streamable:
 
     async def post(self, letter: Letter) -> None:
         """Posts a message, and sees to its answer."""
-        reply = await posted(self._peer, letter, self._above)
-        if reply is None:
-            return
-        try:
-            await self._take(reply, letter)
-        except TransportError as error:
-            self._above.unanswered(letter, str(error))
-        finally:
-            reply.close()
+        await post(self._peer, letter, self._above, self._take)
 
     async def _take(self, reply: Reply, letter: Letter) -> None:
         if reply.status == NOT_FOUND and self._peer.session is not None:
