@@ -1,65 +1,43 @@
-"""Every exception of Trunkline, one tree. Split first by whose fault it is.
-
-    TrunklineError
-    ├── ProtocolError            the peer got it wrong, and is told: has a code and a kind
-    │   ├── ParseError               -32700
-    │   ├── InvalidRequest           -32600
-    │   │   ├── WrongPhase               not now: not initialized, initialized already, closed
-    │   │   ├── MessageTooLarge, RequestIdConflict
-    │   │   └── HeaderMismatch, MissingCapability, UnsupportedVersion     -32020 to -32022, from 2026-07-28 on
-    │   ├── MethodNotFound           -32601
-    │   │   └── CapabilityNotSupported
-    │   ├── InvalidParams            -32602
-    │   │   ├── ToolNotFound, PromptNotFound, CompletionNotFound
-    │   │   ├── InvalidArguments         values that break the schema of a tool or prompt
-    │   │   ├── InvalidCursor, CursorExpired, InvalidPageSize, PageSizeTooLarge
-    │   │   └── InvalidUri, ResourceAccessDenied
-    │   ├── ResourceNotFound         -32002 up to 2025-11-25, -32602 after it
-    │   ├── UrlElicitationRequired   -32042, in 2025-11-25 only
-    │   ├── InternalError            -32603: our own fault, said without details
-    │   │   └── RequestTimeout
-    │   │       └── ConnectionTimeout, TimeoutReconnecting     and no ping is answered either
-    │   └── Refusal                  1001 and up: understood, and declined
-    ├── ToolError                a tool failed and wants the model to read why
-    ├── PeerError                the peer told us: its code, message and data
-    │   ├── ToolFailed               a tool that was called says that it failed
-    │   └── BadAnswer                an answer that breaks its method's type, or its tool's schema
-    ├── InputFailed              the peer needs to know something first, and we cannot tell
-    ├── MisuseError              our caller got it wrong
-    │   └── RegistrationError, DuplicateEntry, NotRegistered, TemplateError, ConfigError
-    ├── TransportError           the line broke
-    │   ├── HandshakeFailed          no conversation came about, and why
-    │   └── ConnectionClosed         the line is closed; what is known of the peer's end
-    │       └── OutcomeUnknown           and nobody can tell whether what was asked has been done
-    ├── StoreError               what we keep could not be kept or read
-    └── SupervisionError         what we run could not be kept running
-        ├── Degraded                 it died too often in a short time
-        └── RetriesExhausted         it could not be reached again
-
-`code` is the default wire code; the tables in `trunkline.protocol` say where a revision wants another.
-`kind` is a stable name, the same in every revision; it travels as `data.kind`.
-"""
+"""Faults of the peer that it is told about, as JSON-RPC errors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from trunkline.errors.base import TrunklineError
+
 __all__ = [
-    "BadAnswer", "CapabilityNotSupported", "CompletionNotFound", "ConfigError", "ConnectionClosed", "ConnectionTimeout",
-    "CursorExpired", "Degraded", "DuplicateEntry", "HandshakeFailed", "HeaderMismatch", "InputFailed", "InternalError",
-    "InvalidArguments", "InvalidCursor", "InvalidPageSize", "InvalidParams", "InvalidRequest", "InvalidUri",
-    "MessageTooLarge", "MethodNotFound", "MissingCapability", "MisuseError", "NotRegistered", "OutcomeUnknown",
-    "PageSizeTooLarge", "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal", "RegistrationError",
-    "RequestIdConflict", "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound", "RetriesExhausted", "StoreError",
-    "SupervisionError", "TemplateError", "TimeoutReconnecting", "ToolError", "ToolFailed", "ToolNotFound",
-    "TransportError", "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase",
-]  # fmt: skip
-
-
-class TrunklineError(Exception):
-    """Anything that Trunkline raises on purpose."""
-
-
-# --- the peer got it wrong ---------------------------------------------------------------------
+    "CapabilityNotSupported",
+    "CompletionNotFound",
+    "ConnectionTimeout",
+    "CursorExpired",
+    "HeaderMismatch",
+    "InsufficientScope",
+    "InternalError",
+    "InvalidArguments",
+    "InvalidCursor",
+    "InvalidPageSize",
+    "InvalidParams",
+    "InvalidRequest",
+    "InvalidUri",
+    "MessageTooLarge",
+    "MethodNotFound",
+    "MissingCapability",
+    "NotPermitted",
+    "PageSizeTooLarge",
+    "ParseError",
+    "PromptNotFound",
+    "ProtocolError",
+    "Refusal",
+    "RequestIdConflict",
+    "RequestTimeout",
+    "ResourceAccessDenied",
+    "ResourceNotFound",
+    "TimeoutReconnecting",
+    "ToolNotFound",
+    "UnsupportedVersion",
+    "UrlElicitationRequired",
+    "WrongPhase",
+]
 
 
 class ProtocolError(TrunklineError):
@@ -155,6 +133,24 @@ class UnsupportedVersion(InvalidRequest):
     def __init__(self, requested: str, supported: Sequence[str]) -> None:
         data = {"supported": list(supported), "requested": requested}
         super().__init__(f"protocol version {requested[:40]!r} is not supported", data=data)
+
+
+class InsufficientScope(InvalidRequest):
+    """A request of somebody known, whose token does not cover it. Over HTTP that is status 403 and a challenge."""
+
+    kind = "authorization_failed"
+
+    def __init__(self, what: str, scopes: Sequence[str]) -> None:
+        super().__init__(f"{what} needs the scope {' '.join(scopes)!r}", data={"scopes": list(scopes)})
+
+
+class NotPermitted(InvalidRequest):
+    """A request for something that whoever asks may not have."""
+
+    kind = "insufficient_permissions"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is not for you")
 
 
 class MethodNotFound(ProtocolError):
@@ -359,138 +355,6 @@ class Refusal(ProtocolError):
             details["retryAfterMs"] = round(retry_after * 1000)
         super().__init__(message, data=details)
         self.refusal_code = code
-
-
-# --- a tool failed, or the peer told us --------------------------------------------------------
-
-
-class ToolError(TrunklineError):
-    """Raise this in a tool to tell the model what went wrong: its text is passed on as it stands."""
-
-
-class PeerError(TrunklineError):
-    """The peer answered one of our requests with an error."""
-
-    def __init__(self, code: int, message: str, data: Any = None) -> None:
-        super().__init__(f"{message} ({code})")
-        self.code = code
-        self.message = message
-        self.data = data
-
-
-class ToolFailed(PeerError):
-    """A tool that was called says that it failed; its result holds all it said."""
-
-    def __init__(self, name: str, text: str, result: Any) -> None:
-        super().__init__(0, f"tool {name!r} failed: {text}" if text else f"tool {name!r} failed")
-        self.args = (self.message,)  # there is no code to show
-        self.tool = name
-        self.result = result
-
-
-class InputFailed(TrunklineError):
-    """The peer needs something before it can answer, and that is not to be had here."""
-
-
-class BadAnswer(PeerError):
-    """The peer answered with something that its method's type, or its tool's schema, does not allow."""
-
-    def __init__(self, what: str, why: str) -> None:
-        super().__init__(InternalError.code, f"the answer to {what} is not what it should be: {why}")
-
-
-# --- our caller got it wrong -------------------------------------------------------------------
-
-
-class MisuseError(TrunklineError):
-    """A mistake in the program that uses Trunkline. Its `kind` is a stable name."""
-
-    def __init__(self, message: str, *, kind: str = "misuse") -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
-class RegistrationError(MisuseError, ValueError):
-    """A tool, resource, prompt or completion that cannot be offered, and why."""
-
-    def __init__(self, message: str, *, kind: str = "registration_error") -> None:
-        super().__init__(message, kind=kind)
-
-
-class DuplicateEntry(RegistrationError):
-    """A second entry under a name that is taken."""
-
-    def __init__(self, what: str, key: str) -> None:
-        advice = "remove it first, or construct the server with on_duplicate='replace' or 'warn'"
-        super().__init__(f"{what} {key!r} is registered already; {advice}", kind=f"{what}_already_exists")
-
-
-class NotRegistered(MisuseError, KeyError):
-    """A change to an entry that is not there."""
-
-    def __init__(self, what: str, key: str) -> None:
-        super().__init__(f"{what} {key!r} is not registered", kind=f"{what}_not_found")
-
-    def __str__(self) -> str:  # KeyError would show the repr of the sentence
-        return str(self.args[0])
-
-
-class TemplateError(RegistrationError):
-    """A URI template that cannot be parsed, or could not be matched without guessing."""
-
-    def __init__(self, template: str, why: str, *, kind: str = "invalid_uri_template") -> None:
-        super().__init__(f"URI template {template!r}: {why}", kind=kind)
-
-
-class ConfigError(MisuseError, ValueError):
-    """A setting outside of what it may be."""
-
-
-# --- the line broke ----------------------------------------------------------------------------
-
-
-class TransportError(TrunklineError):
-    """The line to the peer failed; on the way to a conversation, `step` says at which step."""
-
-    step: str | None = None
-
-
-class HandshakeFailed(TransportError):
-    """The line was there, but no conversation came about."""
-
-
-class ConnectionClosed(TransportError):
-    """The line to the peer is closed. Of a peer that was a process of ours it is known how that ended."""
-
-    def __init__(self, message: str, *, status: int | None = None, last_words: str = "", reached: bool = True) -> None:
-        super().__init__(f"{message}\nIts last words:\n{last_words}" if last_words else message)
-        self.message = message
-        self.status = status  # what the process ended with; of a signal, its number below zero
-        self.last_words = last_words  # the end of what the process wrote to standard error
-        self.reached = reached  # whether what was asked may have reached the peer
-
-
-class OutcomeUnknown(ConnectionClosed):
-    """The line closed before the answer came: what was asked may have been done, or not. It was not asked again."""
-
-
-# --- what we keep and run ----------------------------------------------------------------------
-
-
-class StoreError(TrunklineError):
-    """What should be kept could not be kept or read."""
-
-
-class SupervisionError(TrunklineError):
-    """What should run could not be kept running."""
-
-
-class Degraded(SupervisionError):
-    """A peer that died too often in too short a time; nobody tries to reach it any more."""
-
-
-class RetriesExhausted(SupervisionError):
-    """A peer that could not be reached again, however often that was tried."""
 
 
 def _readable(size: int) -> str:

@@ -1,0 +1,112 @@
+"""Every exception of Trunkline, one tree. Split first by whose fault it is.
+
+    TrunklineError
+    ├── ProtocolError            the peer got it wrong, and is told: has a code and a kind
+    │   ├── ParseError               -32700
+    │   ├── InvalidRequest           -32600
+    │   │   ├── WrongPhase               not now: not initialized, initialized already, closed
+    │   │   ├── MessageTooLarge, RequestIdConflict
+    │   │   ├── InsufficientScope, NotPermitted          known, and not allowed
+    │   │   └── HeaderMismatch, MissingCapability, UnsupportedVersion     -32020 to -32022, from 2026-07-28 on
+    │   ├── MethodNotFound           -32601
+    │   │   └── CapabilityNotSupported
+    │   ├── InvalidParams            -32602
+    │   │   ├── ToolNotFound, PromptNotFound, CompletionNotFound
+    │   │   ├── InvalidArguments         values that break the schema of a tool or prompt
+    │   │   ├── InvalidCursor, CursorExpired, InvalidPageSize, PageSizeTooLarge
+    │   │   └── InvalidUri, ResourceAccessDenied
+    │   ├── ResourceNotFound         -32002 up to 2025-11-25, -32602 after it
+    │   ├── UrlElicitationRequired   -32042, in 2025-11-25 only
+    │   ├── InternalError            -32603: our own fault, said without details
+    │   │   └── RequestTimeout
+    │   │       └── ConnectionTimeout, TimeoutReconnecting     and no ping is answered either
+    │   └── Refusal                  1001 and up: understood, and declined
+    ├── ToolError                a tool failed and wants the model to read why
+    ├── PeerError                the peer told us: its code, message and data
+    │   ├── ToolFailed               a tool that was called says that it failed
+    │   └── BadAnswer                an answer that breaks its method's type, or its tool's schema
+    ├── InputFailed              the peer needs to know something first, and we cannot tell
+    ├── MisuseError              our caller got it wrong
+    │   └── RegistrationError, DuplicateEntry, NotRegistered, TemplateError, ConfigError
+    ├── TransportError           the line broke
+    │   ├── HandshakeFailed          no conversation came about, and why
+    │   ├── AuthorizationFailed      the server asks who we are, and that could not be settled
+    │   └── ConnectionClosed         the line is closed; what is known of the peer's end
+    │       └── OutcomeUnknown           and nobody can tell whether what was asked has been done
+    ├── StoreError               what we keep could not be kept or read
+    └── SupervisionError         what we run could not be kept running
+        ├── Degraded                 it died too often in a short time
+        └── RetriesExhausted         it could not be reached again
+
+`code` is the default wire code; the tables in `trunkline.protocol` say where a revision wants another.
+`kind` is a stable name, the same in every revision; it travels as `data.kind`.
+"""
+
+from trunkline.errors.base import TrunklineError
+from trunkline.errors.raised import (
+    AuthorizationFailed,
+    BadAnswer,
+    ConfigError,
+    ConnectionClosed,
+    Degraded,
+    DuplicateEntry,
+    HandshakeFailed,
+    InputFailed,
+    MisuseError,
+    NotRegistered,
+    OutcomeUnknown,
+    PeerError,
+    RegistrationError,
+    RetriesExhausted,
+    StoreError,
+    SupervisionError,
+    TemplateError,
+    ToolError,
+    ToolFailed,
+    TransportError,
+)
+from trunkline.errors.told import (
+    CapabilityNotSupported,
+    CompletionNotFound,
+    ConnectionTimeout,
+    CursorExpired,
+    HeaderMismatch,
+    InsufficientScope,
+    InternalError,
+    InvalidArguments,
+    InvalidCursor,
+    InvalidPageSize,
+    InvalidParams,
+    InvalidRequest,
+    InvalidUri,
+    MessageTooLarge,
+    MethodNotFound,
+    MissingCapability,
+    NotPermitted,
+    PageSizeTooLarge,
+    ParseError,
+    PromptNotFound,
+    ProtocolError,
+    Refusal,
+    RequestIdConflict,
+    RequestTimeout,
+    ResourceAccessDenied,
+    ResourceNotFound,
+    TimeoutReconnecting,
+    ToolNotFound,
+    UnsupportedVersion,
+    UrlElicitationRequired,
+    WrongPhase,
+)
+
+__all__ = [
+    "AuthorizationFailed", "BadAnswer", "CapabilityNotSupported", "CompletionNotFound", "ConfigError",
+    "ConnectionClosed", "ConnectionTimeout", "CursorExpired", "Degraded", "DuplicateEntry", "HandshakeFailed",
+    "HeaderMismatch", "InputFailed", "InsufficientScope", "InternalError", "InvalidArguments", "InvalidCursor",
+    "InvalidPageSize", "InvalidParams", "InvalidRequest", "InvalidUri", "MessageTooLarge", "MethodNotFound",
+    "MissingCapability", "MisuseError", "NotPermitted", "NotRegistered", "OutcomeUnknown", "PageSizeTooLarge",
+    "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal", "RegistrationError", "RequestIdConflict",
+    "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound", "RetriesExhausted", "StoreError", "SupervisionError",
+    "TemplateError", "TimeoutReconnecting", "ToolError", "ToolFailed", "ToolNotFound", "TransportError",
+    "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase",
+]  # fmt: skip

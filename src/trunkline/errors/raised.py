@@ -1,0 +1,171 @@
+"""What a program that uses Trunkline is told: by the peer, of its own mistakes, of the line, and of what is kept."""
+
+from typing import Any
+
+from trunkline.errors.base import TrunklineError
+from trunkline.errors.told import InternalError
+
+__all__ = [
+    "AuthorizationFailed",
+    "BadAnswer",
+    "ConfigError",
+    "ConnectionClosed",
+    "Degraded",
+    "DuplicateEntry",
+    "HandshakeFailed",
+    "InputFailed",
+    "MisuseError",
+    "NotRegistered",
+    "OutcomeUnknown",
+    "PeerError",
+    "RegistrationError",
+    "RetriesExhausted",
+    "StoreError",
+    "SupervisionError",
+    "TemplateError",
+    "ToolError",
+    "ToolFailed",
+    "TransportError",
+]
+
+
+# --- a tool failed, or the peer told us --------------------------------------------------------
+
+
+class ToolError(TrunklineError):
+    """Raise this in a tool to tell the model what went wrong: its text is passed on as it stands."""
+
+
+class PeerError(TrunklineError):
+    """The peer answered one of our requests with an error."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(f"{message} ({code})")
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class ToolFailed(PeerError):
+    """A tool that was called says that it failed; its result holds all it said."""
+
+    def __init__(self, name: str, text: str, result: Any) -> None:
+        super().__init__(0, f"tool {name!r} failed: {text}" if text else f"tool {name!r} failed")
+        self.args = (self.message,)  # there is no code to show
+        self.tool = name
+        self.result = result
+
+
+class InputFailed(TrunklineError):
+    """The peer needs something before it can answer, and that is not to be had here."""
+
+
+class BadAnswer(PeerError):
+    """The peer answered with something that its method's type, or its tool's schema, does not allow."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(InternalError.code, f"the answer to {what} is not what it should be: {why}")
+
+
+# --- our caller got it wrong -------------------------------------------------------------------
+
+
+class MisuseError(TrunklineError):
+    """A mistake in the program that uses Trunkline. Its `kind` is a stable name."""
+
+    def __init__(self, message: str, *, kind: str = "misuse") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class RegistrationError(MisuseError, ValueError):
+    """A tool, resource, prompt or completion that cannot be offered, and why."""
+
+    def __init__(self, message: str, *, kind: str = "registration_error") -> None:
+        super().__init__(message, kind=kind)
+
+
+class DuplicateEntry(RegistrationError):
+    """A second entry under a name that is taken."""
+
+    def __init__(self, what: str, key: str) -> None:
+        advice = "remove it first, or construct the server with on_duplicate='replace' or 'warn'"
+        super().__init__(f"{what} {key!r} is registered already; {advice}", kind=f"{what}_already_exists")
+
+
+class NotRegistered(MisuseError, KeyError):
+    """A change to an entry that is not there."""
+
+    def __init__(self, what: str, key: str) -> None:
+        super().__init__(f"{what} {key!r} is not registered", kind=f"{what}_not_found")
+
+    def __str__(self) -> str:  # KeyError would show the repr of the sentence
+        return str(self.args[0])
+
+
+class TemplateError(RegistrationError):
+    """A URI template that cannot be parsed, or could not be matched without guessing."""
+
+    def __init__(self, template: str, why: str, *, kind: str = "invalid_uri_template") -> None:
+        super().__init__(f"URI template {template!r}: {why}", kind=kind)
+
+
+class ConfigError(MisuseError, ValueError):
+    """A setting outside of what it may be."""
+
+
+# --- the line broke ----------------------------------------------------------------------------
+
+
+class TransportError(TrunklineError):
+    """The line to the peer failed; on the way to a conversation, `step` says at which step."""
+
+    step: str | None = None
+
+
+class HandshakeFailed(TransportError):
+    """The line was there, but no conversation came about."""
+
+
+class ConnectionClosed(TransportError):
+    """The line to the peer is closed. Of a peer that was a process of ours it is known how that ended."""
+
+    def __init__(self, message: str, *, status: int | None = None, last_words: str = "", reached: bool = True) -> None:
+        super().__init__(f"{message}\nIts last words:\n{last_words}" if last_words else message)
+        self.message = message
+        self.status = status  # what the process ended with; of a signal, its number below zero
+        self.last_words = last_words  # the end of what the process wrote to standard error
+        self.reached = reached  # whether what was asked may have reached the peer
+
+
+class OutcomeUnknown(ConnectionClosed):
+    """The line closed before the answer came: what was asked may have been done, or not. It was not asked again."""
+
+
+class AuthorizationFailed(TransportError):
+    """The server wants to know who calls, and that could not be settled. `hop` is where it failed: a stable name such
+    as `resource-metadata`; `clause` is the rule that something there broke."""
+
+    def __init__(self, message: str, *, hop: str, clause: str = "") -> None:
+        super().__init__(message)
+        self.hop = hop
+        self.clause = clause
+
+
+# --- what we keep and run ----------------------------------------------------------------------
+
+
+class StoreError(TrunklineError):
+    """What should be kept could not be kept or read."""
+
+
+class SupervisionError(TrunklineError):
+    """What should run could not be kept running."""
+
+
+class Degraded(SupervisionError):
+    """A peer that died too often in too short a time; nobody tries to reach it any more."""
+
+
+class RetriesExhausted(SupervisionError):
+    """A peer that could not be reached again, however often that was tried."""
