@@ -41,6 +41,8 @@ class Recorder:
         self.messages: list[Incoming] = []
         self.origins: list[Origin] = []
         self.ends: list[Closed] = []
+        self.questions: list[tuple[RequestId, bool]] = []
+        self.questions: list[tuple[RequestId, bool]] = []
         self.without_answer: list[tuple[RequestId, Closed]] = []
 
     def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
@@ -51,6 +53,9 @@ class Recorder:
 
     def unanswered(self, request: RequestId, closed: Closed) -> None:
         self.without_answer.append((request, closed))
+
+    def asking(self, request: RequestId, *, begun: bool) -> None:
+        self.questions.append((request, begun))
 
     def closed(self, closed: Closed) -> None:
         self.ends.append(closed)

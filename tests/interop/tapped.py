@@ -58,6 +58,9 @@ class _Heard:
     def unanswered(self, request: Any, closed: Closed) -> None:
         self._receiver.unanswered(request, closed)
 
+    def asking(self, request: Any, *, begun: bool) -> None:
+        self._receiver.asking(request, begun=begun)
+
     def closed(self, closed: Closed) -> None:
         self._receiver.closed(closed)
 

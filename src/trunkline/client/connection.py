@@ -24,6 +24,7 @@ from trunkline.protocol.session import Session
 from trunkline.protocol.types import DiscoverResult, Empty, InitializeParams, InitializeResult
 from trunkline.transports.channel import Channel, Closed, Repeating
 from trunkline.wire import codec
+from trunkline.wire.messages import RequestId
 
 __all__ = ["Connection"]
 
@@ -54,6 +55,7 @@ class Connection(connection.Connection):
         self._sent: Callable[[], None] | None = None  # is told when our first question is out
         self._introducing = False  # initialize is about to go out
         self.instructions: str | None = None
+        self.questions = 0  # that are being put to a person on our side, about who we are
         super().__init__(shared, session, channel)
         self.gone: asyncio.Future[Closed] = self.loop.create_future()
 
@@ -154,6 +156,11 @@ class Connection(connection.Connection):
         self.session.fail_handshake(why)
         self.phase_changed(before)
         return HandshakeFailed(why)
+
+    def asking(self, request: RequestId, *, begun: bool) -> None:
+        """Somebody is asked who we are, or has been."""
+        self.questions += 1 if begun else -1
+        super().asking(request, begun=begun)
 
     # --- the end -------------------------------------------------------------------------------
 

@@ -349,6 +349,8 @@ class Line:
         task = self._loop.create_task(work)
         try:
             await self.wait_for([task], None if seconds is None else self._clock.now() + seconds)
+            while not task.done() and seconds is not None and self._fresh is not None and self._fresh.questions:
+                await self.wait_for([task], self._clock.now() + seconds)  # a person takes as long as a person takes
         finally:
             if not task.done():
                 task.cancel()

@@ -419,6 +419,10 @@ class Connection(Answering):
         """The answer to a request of ours cannot come any more, though the peer is still there."""
         self._requests.unanswered(request, closed)
 
+    def asking(self, request: RequestId, *, begun: bool) -> None:
+        """Somebody is asked who we are before a request of ours goes on, or has been; its time stands still then."""
+        self._requests.asking(request, begun=begun)
+
     async def finish(self, timeout: float | None) -> None:
         """Ends in good order: nothing new is taken, what runs may finish within the time, then the line is closed."""
         if self.session.allows(Signal.DRAIN):

@@ -159,6 +159,17 @@ class Requests:
                 self._channel.send(notice)
             _fail(awaited.waiter, loss(closed))
 
+    def asking(self, request: RequestId, *, begun: bool) -> None:
+        """Whether a request of ours waits for a person on our side: its time stands still while it does."""
+        awaited = self._session.pending.get(request)
+        if awaited is None:
+            return
+        if begun:
+            awaited.hold(self._clock.now())
+        else:
+            awaited.release(self._clock.now())
+            self._alarm.watch(awaited)
+
     def closed(self, awaited: Iterable[Awaited], closed: Closed) -> None:
         """The peer is gone: nobody will answer."""
         for waiter in (*(request.waiter for request in awaited), *filter(None, [self._opened])):

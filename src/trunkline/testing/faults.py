@@ -333,6 +333,11 @@ class FaultyChannel:
         if self._receiver is not None and not self._over:
             self._receiver.unanswered(request, closed)
 
+    def asking(self, request: RequestId, *, begun: bool) -> None:
+        """The other channel waits for a person."""
+        if self._receiver is not None and not self._over:
+            self._receiver.asking(request, begun=begun)
+
     def closed(self, closed: Closed) -> None:
         """The other channel has ended."""
         if not self._over:

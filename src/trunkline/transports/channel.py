@@ -36,6 +36,7 @@ class ChannelInfo(Struct, frozen=True):
     peer: str = ""
     may_vanish: bool = False  # the peer, without a word, as over a network: silence is worth a ping then
     revision: str | None = None  # that is spoken, where there is no handshake to agree on one
+    local: bool = False  # the peer is whoever started us, or ourselves: nobody who has to say who it is
     shared: bool = False  # between peers who do not know of each other: every request stands for itself
 
 
@@ -114,6 +115,11 @@ class Receiver(Protocol):
 
     def unanswered(self, request: RequestId, closed: Closed) -> None:
         """The answer to a request of ours cannot come any more, though the channel lives on."""
+        ...
+
+    def asking(self, request: RequestId, *, begun: bool) -> None:
+        """Before a request of ours can be answered somebody has to be asked who we are, which may take as long as it
+        takes a person; and when that has ended."""
         ...
 
     def closed(self, closed: Closed) -> None:

@@ -81,6 +81,9 @@ class _Watched:
     def unanswered(self, request: RequestId, closed: Closed) -> None:
         self._receiver.unanswered(request, closed)
 
+    def asking(self, request: RequestId, *, begun: bool) -> None:
+        self._receiver.asking(request, begun=begun)
+
     def closed(self, closed: Closed) -> None:
         self._stop()
         self._left()

@@ -31,7 +31,7 @@ class MemoryChannel:
     """One end of a line within the process."""
 
     def __init__(self, peer: str, origin: Origin | None = None) -> None:
-        self._info = ChannelInfo("memory", peer)
+        self._info = ChannelInfo("memory", peer, local=True)
         self._origin = origin or Origin()
         self._loop = asyncio.get_running_loop()
         self._receiver: Receiver | None = None

@@ -63,7 +63,9 @@ async def serve_stdio(accept: "Accept", settings: Settings, wire_in: int, wire_o
         if not ended.done():
             ended.set_result(reason)
 
-    channel = StreamChannel(ChannelInfo("stdio"), max_frame=settings.stdio_message_size_limit, settings=settings)
+    channel = StreamChannel(
+        ChannelInfo("stdio", local=True), max_frame=settings.stdio_message_size_limit, settings=settings
+    )
 
     def broke(error: OSError) -> None:
         """Nobody reads any more: there is no way to answer, so there is no reason to go on."""

@@ -622,6 +622,53 @@ async def test_progress_renews_the_time_of_a_call_up_to_an_hour(scene: Scene) ->
         await call
 
 
+# --- a person on our side who is asked ---------------------------------------------------------------
+
+
+def asked_on(scene: Scene, request: Any, *, begun: bool) -> None:
+    """What a channel tells that waits until somebody has logged in."""
+    last = scene.client._line.last  # type: ignore[union-attr]
+    last.asking(request["id"], begun=begun)  # type: ignore[union-attr]
+
+
+async def test_the_time_of_a_call_stands_still_while_somebody_is_asked_who_we_are(scene: Scene) -> None:
+    call = scene.call("pay", timeout=10)
+    request = await scene.server.line.request("tools/call")
+    asked_on(scene, request, begun=True)
+    scene.clock.advance(600)
+    await settle()
+    assert not call.done()
+    asked_on(scene, request, begun=False)
+    asked_on(scene, {"id": "long gone"}, begun=True)
+    scene.clock.advance(9)
+    await settle()
+    assert not call.done()
+    scene.clock.advance(2)
+    with pytest.raises(RequestTimeout):
+        await call
+
+
+async def test_the_time_to_open_a_line_stands_still_while_somebody_is_asked_who_we_are() -> None:
+    for questions, opened in ((1, True), (0, False)):
+        scene = Scene(modern=True, probe_timeout=None, initialize_timeout=30)
+        scene.server.answered.discard("server/discover")
+        opening = asyncio.create_task(scene.client.open())
+        line = await scene.server.connected(1)
+        request = await line.request("server/discover")
+        if questions:
+            asked_on(scene, request, begun=True)
+        for _ in range(4):
+            scene.clock.advance(31)
+            await settle()
+        assert opening.done() is not opened
+        if questions:
+            asked_on(scene, request, begun=False)
+        scene.clock.advance(31)
+        with pytest.raises(HandshakeFailed, match="not ready within 30 s"):
+            await opening
+        await scene.client.close()
+
+
 # --- closing -----------------------------------------------------------------------------------------
 
 
