@@ -4,10 +4,11 @@ Everything that waits takes its time from here, so a test can hand in a clock th
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Clock", "LoopClock", "Timer"]
+__all__ = ["Clock", "LoopClock", "Timer", "WallClock"]
 
 
 class Timer(Protocol):
@@ -34,3 +35,13 @@ class LoopClock:
     def call_at(self, when: float, action: Callable[[], None]) -> Timer:
         """Calls back when the time has come."""
         return self._loop.call_at(when, action)
+
+
+class WallClock:
+    """The time of day, which processes share and which goes on while none runs; in seconds since 1970."""
+
+    now = staticmethod(time.time)
+
+    def call_at(self, when: float, action: Callable[[], None]) -> Timer:
+        """Calls back on the running loop when the time has come, as far as that can be told now."""
+        return asyncio.get_running_loop().call_later(when - time.time(), action)

@@ -1,8 +1,9 @@
-"""The clock of a loop, and one that is moved by hand."""
+"""The clock of a loop, the time of day, and a clock that is moved by hand."""
 
 import asyncio
+import time
 
-from trunkline.clock import LoopClock
+from trunkline.clock import LoopClock, WallClock
 from trunkline.testing import ManualClock
 
 
@@ -16,6 +17,16 @@ async def test_the_clock_of_a_loop_tells_its_time_and_calls_back_in_order() -> N
     clock.call_at(now + 0.001, lambda: seen.append("called off")).cancel()
     await asyncio.wait_for(done.wait(), 10)
     assert seen == ["called"]
+
+
+async def test_the_time_of_day_calls_back_too() -> None:
+    clock, seen, done = WallClock(), [], asyncio.Event()
+    assert abs(clock.now() - time.time()) < 5
+    clock.call_at(clock.now() + 0.01, done.set)
+    clock.call_at(clock.now() - 100, lambda: seen.append("late"))
+    clock.call_at(clock.now(), lambda: seen.append("called off")).cancel()
+    await asyncio.wait_for(done.wait(), 10)
+    assert seen == ["late"]
 
 
 def test_a_clock_moved_by_hand_does_what_falls_due_in_order_and_at_its_time() -> None:
