@@ -34,6 +34,10 @@
     │   └── ConnectionClosed         the line is closed; what is known of the peer's end
     │       └── OutcomeUnknown           and nobody can tell whether what was asked has been done
     ├── StoreError               what we keep could not be kept or read
+    │   ├── Conflict                 somebody else has changed it meanwhile
+    │   ├── Fenced                   the lease it was done under is lost
+    │   ├── StoreUnavailable         the store does not answer; whether something was kept is not known
+    │   └── StoreUnusable            its file is broken, or not its own
     └── SupervisionError         what we run could not be kept running
         ├── Degraded                 it died too often in a short time
         └── RetriesExhausted         it could not be reached again
@@ -47,9 +51,11 @@ from trunkline.errors.raised import (
     AuthorizationFailed,
     BadAnswer,
     ConfigError,
+    Conflict,
     ConnectionClosed,
     Degraded,
     DuplicateEntry,
+    Fenced,
     HandshakeFailed,
     InputFailed,
     MisuseError,
@@ -59,6 +65,8 @@ from trunkline.errors.raised import (
     RegistrationError,
     RetriesExhausted,
     StoreError,
+    StoreUnavailable,
+    StoreUnusable,
     SupervisionError,
     TemplateError,
     ToolError,
@@ -100,13 +108,13 @@ from trunkline.errors.told import (
 )
 
 __all__ = [
-    "AuthorizationFailed", "BadAnswer", "CapabilityNotSupported", "CompletionNotFound", "ConfigError",
-    "ConnectionClosed", "ConnectionTimeout", "CursorExpired", "Degraded", "DuplicateEntry", "HandshakeFailed",
+    "AuthorizationFailed", "BadAnswer", "CapabilityNotSupported", "CompletionNotFound", "ConfigError", "Conflict",
+    "ConnectionClosed", "ConnectionTimeout", "CursorExpired", "Degraded", "DuplicateEntry", "Fenced", "HandshakeFailed",
     "HeaderMismatch", "InputFailed", "InsufficientScope", "InternalError", "InvalidArguments", "InvalidCursor",
     "InvalidPageSize", "InvalidParams", "InvalidRequest", "InvalidUri", "MessageTooLarge", "MethodNotFound",
     "MissingCapability", "MisuseError", "NotPermitted", "NotRegistered", "OutcomeUnknown", "PageSizeTooLarge",
     "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal", "RegistrationError", "RequestIdConflict",
-    "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound", "RetriesExhausted", "StoreError", "SupervisionError",
-    "TemplateError", "TimeoutReconnecting", "ToolError", "ToolFailed", "ToolNotFound", "TransportError",
-    "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase",
+    "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound", "RetriesExhausted", "StoreError", "StoreUnavailable",
+    "StoreUnusable", "SupervisionError", "TemplateError", "TimeoutReconnecting", "ToolError", "ToolFailed",
+    "ToolNotFound", "TransportError", "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase",
 ]  # fmt: skip

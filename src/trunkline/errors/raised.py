@@ -9,9 +9,11 @@ __all__ = [
     "AuthorizationFailed",
     "BadAnswer",
     "ConfigError",
+    "Conflict",
     "ConnectionClosed",
     "Degraded",
     "DuplicateEntry",
+    "Fenced",
     "HandshakeFailed",
     "InputFailed",
     "MisuseError",
@@ -21,6 +23,8 @@ __all__ = [
     "RegistrationError",
     "RetriesExhausted",
     "StoreError",
+    "StoreUnavailable",
+    "StoreUnusable",
     "SupervisionError",
     "TemplateError",
     "ToolError",
@@ -157,6 +161,35 @@ class AuthorizationFailed(TransportError):
 
 class StoreError(TrunklineError):
     """What should be kept could not be kept or read."""
+
+
+class Conflict(StoreError):
+    """A write that was meant for another version of its item. Nothing of its commit was kept.
+    0 is the version of what is not there."""
+
+    def __init__(self, key: str, expected: int, found: int) -> None:
+        is_at = f"is at version {found}" if found else "is not there"
+        super().__init__(f"{key!r} {is_at}, and should {f'be at {expected}' if expected else 'not be there'}")
+        self.key = key
+        self.expected = expected
+        self.found = found
+
+
+class Fenced(StoreError):
+    """A lease that has run out, was given back or is somebody else's by now. Nothing of its commit was kept."""
+
+    def __init__(self, name: str, token: int) -> None:
+        super().__init__(f"the lease {name!r} is no longer held under token {token}")
+        self.name = name
+        self.token = token
+
+
+class StoreUnavailable(StoreError):
+    """A store that cannot be reached or does not answer now. Whether a commit that ended so was kept is not known."""
+
+
+class StoreUnusable(StoreError):
+    """What a store should work with is broken, or not its own; trying again does not help."""
 
 
 class SupervisionError(TrunklineError):
