@@ -1,0 +1,195 @@
+"""The store that is used when no other is given: dictionaries of this process, gone when it ends.
+
+Items lie by their homes, so a scan within one home looks at nothing else. What has expired is not there from that
+moment on; its memory is given back by a sweep, which one timer for all starts once a minute while something is going
+to expire. Each key stands in the queue of the sweep once, however often its time is put off.
+"""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import Final
+
+from trunkline.clock import Clock, Timer, WallClock
+from trunkline.errors import MisuseError, StoreUnavailable
+from trunkline.stores import rules
+from trunkline.stores.store import ABSENT, Changed, Held, Item, Lease, Put, Watch, Write, home
+from trunkline.stores.watching import Watchers
+
+__all__ = ["SWEEP_EVERY", "MemoryStore"]
+
+SWEEP_EVERY: Final = 60.0  # seconds
+_SPARE: Final = 64  # entries of the queue that may be of no use any more, besides as many as are of use
+
+
+class MemoryStore:
+    """Keeps everything in this process."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock: Clock = WallClock() if clock is None else clock
+        self._open: bool | None = None  # None: not yet
+        self._homes: dict[str, dict[str, Item]] = {}
+        self._leases: dict[str, Lease] = {}
+        self._last = 0  # version or token that was given
+        self._watchers = Watchers()
+        self._due: dict[str, float] = {}  # of each key that will expire, the one entry of the queue that counts
+        self._queue: list[tuple[float, str]] = []
+        self._sweep: Timer | None = None
+
+    async def open(self) -> None:
+        """Makes the store ready."""
+        if self._open is None:
+            self._open = True
+        self._now()
+
+    async def close(self) -> None:
+        """Forgets everything."""
+        self._open = False
+        self._watchers.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for kept in (self._homes, self._leases, self._due, self._queue):
+            kept.clear()
+
+    def _now(self) -> float:
+        """The time, of a store that is open."""
+        if not self._open:
+            if self._open is None:
+                raise MisuseError("the store is not open yet")
+            raise StoreUnavailable("the store is closed")
+        return self._clock.now()
+
+    # --- items -----------------------------------------------------------------------------------
+
+    async def get(self, key: str) -> Item | None:
+        """What is kept under a key."""
+        now = self._now()
+        rules.check_key(key)
+        return self._find(key, now)
+
+    def _find(self, key: str, now: float) -> Item | None:
+        item = self._homes.get(home(key), _NOTHING).get(key)
+        return None if item is None or (item.expires is not None and item.expires <= now) else item
+
+    async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
+        """A page of items, in the order of their keys."""
+        now = self._now()
+        rules.check_page(prefix, after, limit)
+        keys = sorted(key for key in self._keys(prefix) if key > after and key.startswith(prefix))
+        found = (self._find(key, now) for key in keys)
+        return list(islice((item for item in found if item is not None), limit))
+
+    def _keys(self, prefix: str) -> Iterator[str]:
+        """All keys that may start with a text; those of one home, if it names one."""
+        at = home(prefix)
+        return chain.from_iterable(self._homes.values()) if at == prefix else iter(self._homes.get(at, _NOTHING))
+
+    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
+        """All writes or nothing, at once: nothing is waited for."""
+        now = self._now()
+        rules.check_writes(writes, fence)
+        if fence is not None:
+            rules.hold(self._leases.get(fence.name), fence, now)
+        for write in writes:
+            if write.version is not None:
+                found = self._find(write.key, now)
+                rules.expect(write, ABSENT if found is None else found.version)
+        self._last += 1
+        at = home(writes[0].key)
+        kept = self._homes.setdefault(at, {})
+        for write in writes:
+            self._write(kept, write)
+        if not kept:
+            del self._homes[at]
+        self._watchers.changed(write.key for write in writes)
+        return self._last
+
+    def _write(self, kept: dict[str, Item], write: Write) -> None:
+        if isinstance(write, Put):
+            kept[write.key] = Item(write.key, write.value, self._last, write.expires)
+            if write.expires is not None:
+                self._expect_end(write.key, write.expires)
+        else:
+            kept.pop(write.key, None)
+            self._due.pop(write.key, None)
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    async def acquire(self, name: str, holder: str, ttl: float) -> Lease | Held:
+        """The lease, if nobody else has it."""
+        now = self._now()
+        rules.check_lease(name, holder, ttl)
+        given = rules.grant(self._leases.get(name), Lease(name, holder, self._last + 1, now + ttl), now)
+        if isinstance(given, Lease):
+            self._last += 1
+            self._leases[name] = given
+            self._plan_sweep()
+        return given
+
+    async def renew(self, lease: Lease, ttl: float) -> Lease:
+        """The same lease, with that much time from now."""
+        now = self._now()
+        rules.check_lease(lease.name, lease.holder, ttl)
+        rules.hold(self._leases.get(lease.name), lease, now)
+        renewed = self._leases[lease.name] = rules.prolong(lease, now + ttl)
+        return renewed
+
+    async def release(self, lease: Lease) -> None:
+        """Gives a lease back."""
+        self._now()
+        current = self._leases.get(lease.name)
+        if current is not None and current.token == lease.token:
+            del self._leases[lease.name]
+
+    # --- watches and expiry ----------------------------------------------------------------------
+
+    def watch(self, prefix: str, callback: Changed) -> Watch:
+        """Calls back when keys that start with a text change."""
+        self._now()
+        return self._watchers.add(prefix, callback)
+
+    def _expect_end(self, key: str, expires: float) -> None:
+        queued = self._due.get(key)
+        if queued is None or expires < queued:  # one that was put off is seen to when its entry comes up
+            self._due[key] = expires
+            heapq.heappush(self._queue, (expires, key))
+            if len(self._queue) > _SPARE + 2 * len(self._due):
+                self._queue = [(due, of) for of, due in self._due.items()]
+                heapq.heapify(self._queue)
+        self._plan_sweep()
+
+    def _plan_sweep(self) -> None:
+        if self._sweep is None:
+            self._sweep = self._clock.call_at(self._clock.now() + SWEEP_EVERY, self._swept)
+
+    def _swept(self) -> None:
+        """Gives back the memory of all that has expired."""
+        self._sweep = None
+        now, before = self._clock.now(), len(self._homes)
+        while self._queue and self._queue[0][0] <= now:
+            due, key = heapq.heappop(self._queue)
+            if self._due.get(key) == due:
+                del self._due[key]
+                self._end(key, now)
+        self._leases = {name: lease for name, lease in self._leases.items() if lease.expires > now}
+        if len(self._homes) < before / 2:  # a dictionary keeps the room that it once needed
+            self._homes, self._due = dict(self._homes), dict(self._due)
+        if self._queue or self._leases:
+            self._plan_sweep()
+
+    def _end(self, key: str, now: float) -> None:
+        """Forgets an item whose time has come, or queues it for the time that was put off to."""
+        kept = self._homes.get(home(key), _NOTHING)
+        item = kept.get(key)
+        if item is None or item.expires is None:
+            return
+        if item.expires > now:
+            self._expect_end(key, item.expires)
+            return
+        del kept[key]
+        if not kept:
+            del self._homes[home(key)]
+
+
+_NOTHING: Final[dict[str, Item]] = {}

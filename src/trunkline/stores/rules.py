@@ -1,0 +1,119 @@
+"""What stores agree upon, as plain functions: which writes may be asked for, and who holds a lease.
+
+A store that decides elsewhere, as one on Redis does, says the same in its own language.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from trunkline.config import KIB, MIB
+from trunkline.errors import Conflict, Fenced, MisuseError
+from trunkline.stores.store import Delete, Held, Lease, Put, Write, home
+
+__all__ = [
+    "MOST_IN_A_PAGE",
+    "MOST_KEY_CHARACTERS",
+    "MOST_VALUE_BYTES",
+    "MOST_WRITES",
+    "check_key",
+    "check_lease",
+    "check_page",
+    "check_writes",
+    "expect",
+    "grant",
+    "hold",
+    "prolong",
+]
+
+MOST_KEY_CHARACTERS: Final = KIB // 2
+MOST_VALUE_BYTES: Final = 64 * MIB  # larger than any message; whoever wants to keep more wants files
+MOST_WRITES: Final = 1000  # of one commit: for so long may everybody else have to wait
+MOST_IN_A_PAGE: Final = 1000
+
+_CANNOT: Final = r"{}\x00-\x1f\x7f\ud800-\udfff\U0010ffff"  # the last comes after whatever starts with a text
+_PART: Final = rf"[^/{_CANNOT}]+"
+_KEY: Final = re.compile(rf"{_PART}(?:/{_PART})+")
+_TEXT: Final = re.compile(rf"[^{_CANNOT}]*")
+
+
+# --- what may be asked for ----------------------------------------------------------------------------
+
+
+def check_key(key: str) -> None:
+    """Raises `MisuseError` for a text that no key can be."""
+    if len(key) > MOST_KEY_CHARACTERS or not _KEY.fullmatch(key):
+        raise MisuseError(
+            f"{key[:80]!r} is no key: a key has two or more parts with '/' between them, none of them empty, no braces "
+            f"and no control characters, and at most {MOST_KEY_CHARACTERS} characters; key_of() makes one of any texts"
+        )
+
+
+def check_writes(writes: Sequence[Write], fence: Lease | None) -> None:
+    """Raises `MisuseError` for writes that cannot be one commit."""
+    if not 1 <= len(writes) <= MOST_WRITES:
+        raise MisuseError(f"a commit has 1 to {MOST_WRITES} writes, not {len(writes)}")
+    homes = {home(write.key) for write in writes}
+    if fence is not None:
+        homes.add(home(fence.name))
+    if len(homes) > 1:
+        raise MisuseError(f"a commit writes to one home, and so does its fence: {', '.join(sorted(homes))} are several")
+    for write in writes:
+        check_key(write.key)
+        if isinstance(write, Put):
+            _check_value(write)
+    if len(writes) > 1 and len({write.key for write in writes}) < len(writes):
+        raise MisuseError("a commit writes each key once")
+
+
+def _check_value(write: Put) -> None:
+    if not isinstance(cast("Any", write.value), bytes):
+        raise MisuseError(f"the value of {write.key!r} must be bytes, not {type(write.value).__name__}")
+    if len(write.value) > MOST_VALUE_BYTES:
+        raise MisuseError(f"the value of {write.key!r} is larger than {MOST_VALUE_BYTES} bytes")
+
+
+def check_page(prefix: str, after: str, limit: int) -> None:
+    """Raises `MisuseError` for a page that there cannot be."""
+    if not (_TEXT.fullmatch(prefix) and _TEXT.fullmatch(after)):
+        raise MisuseError(f"no key starts with {prefix[:80]!r} or is {after[:80]!r}")
+    if not 1 <= limit <= MOST_IN_A_PAGE:
+        raise MisuseError(f"a page has 1 to {MOST_IN_A_PAGE} items, not {limit}")
+
+
+def check_lease(name: str, holder: str, ttl: float) -> None:
+    """Raises `MisuseError` for a lease that nobody can be given."""
+    check_key(name)
+    if not (holder and _TEXT.fullmatch(holder)):
+        raise MisuseError(
+            f"{holder[:80]!r} cannot hold a lease: its name has braces or control characters, or is empty"
+        )
+    if not ttl > 0:
+        raise MisuseError(f"a lease needs some time, not {ttl!r} s")
+
+
+# --- what is decided ----------------------------------------------------------------------------------
+
+
+def expect(write: Put | Delete, found: int) -> None:
+    """Raises `Conflict` if a write was made for another version than the one that is there."""
+    if write.version is not None and write.version != found:
+        raise Conflict(write.key, write.version, found)
+
+
+def grant(current: Lease | None, wanted: Lease, now: float) -> Lease | Held:
+    """Who has a lease when somebody asks for it: whoever has it and has time left, or else whoever asks."""
+    if current is None or current.expires <= now or current.holder == wanted.holder:
+        return wanted
+    return Held(current.holder, current.expires)
+
+
+def hold(current: Lease | None, lease: Lease, now: float) -> None:
+    """Raises `Fenced` if a lease is lost."""
+    if current is None or current.token != lease.token or current.expires <= now:
+        raise Fenced(lease.name, lease.token)
+
+
+def prolong(lease: Lease, expires: float) -> Lease:
+    """The same lease until later."""
+    return Lease(lease.name, lease.holder, lease.token, expires)
