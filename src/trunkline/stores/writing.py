@@ -1,0 +1,281 @@
+"""The one thread that writes to the file of a SQLite store.
+
+All that one turn of the loop asks for comes over together, and whatever has come meanwhile joins it: one transaction
+and one wait for the disk do for all. Within it they are done one after another. Each first looks whether it may, and
+writes only then, so one that may not leaves nothing behind and does not disturb the others. If the transaction itself
+fails, none of them was done.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple
+
+from trunkline.errors import Conflict, StoreError
+from trunkline.stores import files, rules
+from trunkline.stores.store import ABSENT, Held, Lease, Put, Write
+
+__all__ = ["AFTER_ALL", "Act", "Job", "Transaction", "Writer"]
+
+AFTER_ALL: Final = "\U0010ffff"  # no key has it, so it comes after all that start with the same text
+KEPT_CHANGES: Final = (
+    10_000  # versions whose keys can be told; who looks less often is told that anything may have changed
+)
+SWEPT_AT_ONCE: Final = 10_000  # items that a transaction looks at
+
+_PUT: Final = (
+    "INSERT INTO items (key, value, version, expires) VALUES (?1, ?2, ?3, ?4)"
+    " ON CONFLICT (key) DO UPDATE SET value = ?2, version = ?3, expires = ?4"
+)
+_PUT_NEW: Final = f"{_PUT} WHERE expires <= ?5"
+_PUT_OVER: Final = (
+    "UPDATE items SET value = ?2, version = ?3, expires = ?4"
+    " WHERE key = ?1 AND version = ?6 AND (expires IS NULL OR expires > ?5)"
+)
+_FIND: Final = "SELECT version FROM items WHERE key = ? AND (expires IS NULL OR expires > ?)"
+_LEASE: Final = (
+    "INSERT INTO leases (name, holder, token, expires) VALUES (?1, ?2, ?3, ?4)"
+    " ON CONFLICT (name) DO UPDATE SET holder = ?2, token = ?3, expires = ?4"
+)
+_LAST_SWEPT: Final = "SELECT key FROM items WHERE key > ? ORDER BY key LIMIT 1 OFFSET ?"
+
+
+class Transaction:
+    """A transaction that is under way: what can be done in it. Raises `Conflict` and `Fenced` before anything is
+    written."""
+
+    def __init__(self, connection: sqlite3.Connection, now: float) -> None:
+        self._cursor = connection.cursor()
+        self._execute = self._cursor.execute
+        self._now = now
+        self._first: int = self._execute("SELECT last FROM state").fetchone()[0]
+        self._last = self._first
+        self._changed: list[str] = []
+
+    def finish(self) -> None:
+        """Writes down what was counted and changed."""
+        if self._last > self._first:
+            self._execute("UPDATE state SET last = ?", (self._last,))
+        if self._changed:
+            self._execute("INSERT INTO changes VALUES (?, ?)", (self._last, "\n".join(self._changed)))
+
+    def commit(self, writes: tuple[Write, ...], fence: Lease | None) -> int:
+        """All writes of one commit; its version."""
+        if fence is not None:
+            rules.hold(self._lease(fence.name), fence, self._now)
+        if len(writes) == 1 and isinstance(writes[0], Put):
+            self._put(writes[0], self._last + 1)
+        else:
+            for write in writes:
+                if write.version is not None:
+                    rules.expect(write, self._version_of(write.key))
+            for write in writes:
+                self._write(write, self._last + 1)
+        self._last += 1
+        self._changed += [write.key for write in writes]
+        return self._last
+
+    def _put(self, put: Put, version: int) -> None:
+        """The usual commit, which is one write: the statement that writes is the one that compares."""
+        row = (put.key, put.value, version, put.expires)
+        if put.version is None:
+            self._execute(_PUT, row)
+            return
+        if put.version == ABSENT:
+            self._execute(_PUT_NEW, (*row, self._now))
+        else:
+            self._execute(_PUT_OVER, (*row, self._now, put.version))
+        if not self._cursor.rowcount:
+            raise Conflict(put.key, put.version, self._version_of(put.key))
+
+    def _write(self, write: Write, version: int) -> None:
+        if isinstance(write, Put):
+            self._execute(_PUT, (write.key, write.value, version, write.expires))
+        else:
+            self._execute("DELETE FROM items WHERE key = ?", (write.key,))
+
+    def _version_of(self, key: str) -> int:
+        row = self._execute(_FIND, (key, self._now)).fetchone()
+        return ABSENT if row is None else row[0]
+
+    def acquire(self, name: str, holder: str, ttl: float) -> Lease | Held:
+        """A lease for somebody, or who has it."""
+        wanted = Lease(name, holder, self._last + 1, self._now + ttl)
+        given = rules.grant(self._lease(name), wanted, self._now)
+        if isinstance(given, Lease):
+            self._last += 1
+            self._keep(given)
+        return given
+
+    def renew(self, lease: Lease, ttl: float) -> Lease:
+        """A lease with more time."""
+        rules.hold(self._lease(lease.name), lease, self._now)
+        return self._keep(rules.prolong(lease, self._now + ttl))
+
+    def release(self, lease: Lease) -> None:
+        """A lease that nobody has any more."""
+        self._execute("DELETE FROM leases WHERE name = ? AND token = ?", (lease.name, lease.token))
+
+    def _lease(self, name: str) -> Lease | None:
+        row = self._execute("SELECT name, holder, token, expires FROM leases WHERE name = ?", (name,)).fetchone()
+        return None if row is None else Lease(*row)
+
+    def _keep(self, lease: Lease) -> Lease:
+        self._execute(_LEASE, (lease.name, lease.holder, lease.token, lease.expires))
+        return lease
+
+    def sweep(self, after: str) -> str | None:
+        """Deletes what has expired among some items after a key; the last of these, or None if there are no more."""
+        row = self._execute(_LAST_SWEPT, (after, SWEPT_AT_ONCE - 1)).fetchone()
+        upto = AFTER_ALL if row is None else row[0]
+        self._execute("DELETE FROM items WHERE key > ? AND key <= ? AND expires <= ?", (after, upto, self._now))
+        if row is not None:
+            return row[0]
+        self._execute("DELETE FROM leases WHERE expires <= ?", (self._now,))
+        self._prune()
+        return None
+
+    def _prune(self) -> None:
+        oldest = self._last - KEPT_CHANGES
+        if self._execute("DELETE FROM changes WHERE version <= ?", (oldest,)).rowcount:
+            self._execute("UPDATE state SET pruned = ?", (oldest,))
+
+
+Act = Callable[[Transaction], Any]
+
+
+class Job(NamedTuple):
+    """Something to be done in a transaction, and who waits for its outcome."""
+
+    act: Act
+    done: asyncio.Future[Any]
+
+
+Outcome = tuple["asyncio.Future[Any]", Any]
+"""Who waits, and what they are told; a `StoreError` is raised there."""
+
+
+class Writer:
+    """The thread, seen from the loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now: Callable[[], float],
+        written: Callable[[], None],
+        patience: float,
+        synchronous: str,
+    ) -> None:
+        """`written` is called on the loop after each transaction."""
+        self._path = path
+        self._now = now
+        self._written = written
+        self._patience = patience
+        self._synchronous = synchronous
+        self._loop = asyncio.get_running_loop()
+        self._gathered: list[Job] = []
+        self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+
+    async def open(self) -> None:
+        """Makes the file ready and starts the thread."""
+        ready: asyncio.Future[None] = self._loop.create_future()
+        threading.Thread(target=self._run, args=(ready,), name="trunkline-store", daemon=True).start()
+        await ready
+
+    def submit(self, act: Act) -> asyncio.Future[Any]:
+        """Has something done, together with all else that this turn of the loop asks for."""
+        if not self._gathered:
+            self._loop.call_soon(self._hand_over)
+        job = Job(act, self._loop.create_future())
+        self._gathered.append(job)
+        return job.done
+
+    async def close(self) -> None:
+        """Waits until all that was asked for is done, and the file is closed."""
+        if not self._ended.done():
+            self._hand_over()
+            self._queue.put(None)
+        await asyncio.shield(self._ended)
+
+    def _hand_over(self) -> None:
+        if self._gathered:
+            self._queue.put(self._gathered)
+            self._gathered = []
+
+    # --- on the thread ---------------------------------------------------------------------------
+
+    def _run(self, ready: "asyncio.Future[None]") -> None:
+        connection: sqlite3.Connection | None = None
+        try:
+            files.make(self._path)
+            connection = files.connect(self._path, patience=self._patience, synchronous=self._synchronous)
+            files.prepare(connection, self._path, self._patience)
+        except Exception as error:  # noqa: BLE001 - somebody waits for it
+            self._tell([(ready, files.explained(error, self._path))])
+        else:
+            self._tell([(ready, None)])
+            self._work(connection)
+        finally:
+            if connection is not None:
+                connection.close()
+        self._tell([(self._ended, None)])
+
+    def _work(self, connection: sqlite3.Connection) -> None:
+        going_on = True
+        while going_on:
+            jobs, going_on = self._take()
+            if jobs:
+                self._tell(self._done(connection, jobs))
+
+    def _take(self) -> tuple[list[Job], bool]:
+        """All that there is to do, once there is something; and whether there may be more."""
+        jobs: list[Job] = []
+        batch = self._queue.get()
+        while batch is not None:
+            jobs += batch
+            try:
+                batch = self._queue.get_nowait()
+            except Empty:
+                return jobs, True
+        return jobs, False
+
+    def _done(self, connection: sqlite3.Connection, jobs: list[Job]) -> list[Outcome]:
+        """Does jobs in one transaction; what has come of each."""
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            transaction = Transaction(connection, self._now())
+            outcomes = [(job.done, _outcome(job.act, transaction)) for job in jobs]
+            transaction.finish()
+            connection.execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 - somebody waits for it
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            return [(job.done, files.explained(error, self._path)) for job in jobs]
+        return outcomes
+
+    def _tell(self, outcomes: list[Outcome]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
+            self._loop.call_soon_threadsafe(self._settle, outcomes)
+
+    def _settle(self, outcomes: list[Outcome]) -> None:
+        for future, outcome in outcomes:
+            if future.done():  # whoever waited was cancelled
+                continue
+            if isinstance(outcome, StoreError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+        self._written()
+
+
+def _outcome(act: Act, transaction: Transaction) -> Any:
+    try:
+        return act(transaction)
+    except StoreError as refused:
+        return refused
