@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "protocol": GROUND_FLOOR | {"wire"},
     "registry": GROUND_FLOOR | {"wire", "protocol"},
     "transports": GROUND_FLOOR | {"wire", "protocol"},
+    "stores": GROUND_FLOOR | {"wire"},
     "observers": GROUND_FLOOR,
     "conversation": GROUND_FLOOR | {"wire", "protocol", "registry", "transports.channel"},
     "server": GROUND_FLOOR | {"wire", "protocol", "registry", "conversation", "transports.channel"},
@@ -58,6 +59,7 @@ HOME_OF = {
     "aiohttp": "transports.http.client.by_aiohttp",
     "websockets": "transports.websocket.framing",
     "cryptography": "server.seals",
+    "sqlite3": "stores",
     **dict.fromkeys(JSON, "wire.codec"),
 }
 THIRD_PARTY = {"msgspec", "jsonschema_rs", "uvloop", "orjson", "uvicorn", "aiohttp", "websockets", "cryptography"}
@@ -154,7 +156,7 @@ def test_the_manual_shows_the_same_table() -> None:
     page = (ROOT / "docs/design/architecture.md").read_text("utf-8")
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
     shown = {name: _named(cells[3]) for cells in rows if len(cells) == 4 for name in _named(cells[0])}
-    for name in ("wire", "protocol", "registry", "transports", "observers", "server"):
+    for name in ("wire", "protocol", "registry", "transports", "stores", "observers", "server"):
         assert shown[name] == MAY_IMPORT[name] - GROUND_FLOOR
 
 

@@ -1,0 +1,47 @@
+"""The stores that the contract is for, and how a test gets one. A new store is one more line in `STORES`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from trunkline.stores.memory import MemoryStore
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import Held, Lease, Store
+from trunkline.testing import ManualClock
+
+Make = Callable[[Path, ManualClock], Store]
+
+STORES: dict[str, Make] = {
+    "memory": lambda folder, clock: MemoryStore(clock=clock),
+    "sqlite": lambda folder, clock: SqliteStore(folder / "store.db", clock=clock),
+}
+WITHIN_ONE_PROCESS = {"memory"}
+
+
+class Place:
+    """Where a store is, and everybody who shares it."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.clock = ManualClock(start=1_000_000.0)
+        self._folder = folder
+        self._opened: list[Store] = []
+
+    async def enter(self) -> Store:
+        """One more who shares the store; of one that cannot be shared, the one there is."""
+        if self._opened and self.kind in WITHIN_ONE_PROCESS:
+            return self._opened[0]
+        store = STORES[self.kind](self._folder, self.clock)
+        self._opened.append(store)
+        await store.open()
+        return store
+
+    async def leave(self) -> None:
+        """Everybody goes."""
+        for store in self._opened:
+            await store.close()
+
+
+def lease(given: Lease | Held) -> Lease:
+    """A lease that was surely given."""
+    assert isinstance(given, Lease)
+    return given

@@ -1,0 +1,64 @@
+"""Commits as fast as it can to a store in a file, and says of each what came of it: the judge reads its output.
+
+    python -m tests.contract.storm <path> <who> <workers> [<most bytes>]
+
+Every commit writes two items, so that half of one would show, and counts one up, under a fence. A line goes out, at once
+and whole, when a commit was reported as kept. With a limit on bytes, no file may grow beyond it: the disk is full.
+"""
+
+import asyncio
+import os
+import resource
+import sys
+from itertools import count
+
+from trunkline.errors import Conflict, StoreUnavailable
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import ABSENT, Lease, Put, Store
+
+COUNTER = "storm/total"
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
+async def one(store: Store, who: str, number: int, fence: Lease) -> None:
+    name = f"storm/{who}/{number:06}"
+    await store.commit([Put(f"{name}/a", name.encode() * 20), Put(f"{name}/b", b"b")], fence=fence)
+    say(name)
+
+
+async def count_up(store: Store, who: str) -> None:
+    while True:
+        item = await store.get(COUNTER)
+        number, version = (int(item.value), item.version) if item else (0, ABSENT)
+        try:
+            await store.commit([Put(COUNTER, b"%d" % (number + 1), version=version)])
+        except Conflict:
+            continue
+        say(f"+ {who}")
+
+
+async def main(path: str, who: str, workers: int) -> None:
+    store = SqliteStore(path, patience=60)
+    await store.open()
+    fence = await store.acquire(f"storm/{who}/fence", f"{who} {os.getpid()}", 600)
+    assert isinstance(fence, Lease)
+    numbers = count()
+
+    async def work() -> None:
+        while True:
+            await one(store, who, next(numbers), fence)
+
+    say("ready")
+    try:
+        await asyncio.gather(count_up(store, who), *(work() for _ in range(workers)))
+    except StoreUnavailable as error:
+        say(f"! {error}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 4:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]),) * 2)
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,350 @@
+"""What the store in a file promises beyond the contract: other processes, sudden ends, and the file itself."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import stat
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from tests.contract.kept import Place, lease
+from tests.contract.lines import until
+from tests.contract.storm import COUNTER
+
+from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable
+from trunkline.stores import files
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import Held, Item, Put
+from trunkline.stores.writing import KEPT_CHANGES, SWEPT_AT_ONCE
+
+ROOT = Path(__file__).parents[2]
+KEY = "session/1/state"
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    place = Place("sqlite", tmp_path)
+    yield place
+    await place.leave()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+async def opened(path: Path, **settings: float) -> SqliteStore:
+    store = SqliteStore(path, **settings)  # type: ignore[arg-type]
+    await store.open()
+    return store
+
+
+def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
+    """What stands in the file, seen by somebody else."""
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+# --- other processes, and sudden ends --------------------------------------------------------------------
+
+
+class Storm:
+    """A process that commits, and the judge of what it said."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.said: list[str] = []
+
+    @classmethod
+    async def begin(cls, path: Path, who: str, *limit: int) -> "Storm":
+        command = [sys.executable, "-m", "tests.contract.storm", str(path), who, "20", *map(str, limit)]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
+        return cls(process)
+
+    async def hear(self, enough: Callable[[], bool] = lambda: False) -> None:
+        """Listens until enough was said, or to the end."""
+        assert self.process.stdout is not None
+        while not enough() and (line := await self.process.stdout.readline()):
+            self.said.append(line.decode().rstrip("\n"))
+
+    async def kill(self) -> None:
+        """Ends it at once, and hears what it had still said."""
+        self.process.send_signal(signal.SIGKILL)
+        await self.hear()
+        assert await self.process.wait() == -signal.SIGKILL
+
+    @property
+    def kept(self) -> set[str]:
+        return {line for line in self.said if line.startswith("storm/")}
+
+    @property
+    def counted(self) -> int:
+        return sum(line.startswith("+ ") for line in self.said)
+
+
+async def judge(path: Path, *storms: Storm) -> None:
+    """All that was reported as kept is there, and whole; of what was under way, all or nothing."""
+    store = await opened(path)
+    items = {item.key: item.value for item in rows_of(path)}
+    for name in set().union(*(storm.kept for storm in storms)):
+        assert items[f"{name}/a"] == name.encode() * 20
+    found = {key.rpartition("/")[0] for key in items if key != COUNTER}
+    assert {key for key in items if key != COUNTER} == {f"{name}/{half}" for name in found for half in "ab"}
+    total = await store.get(COUNTER)
+    assert total is not None
+    counted = sum(storm.counted for storm in storms)
+    assert counted <= int(total.value) <= counted + len(storms)  # each may have had one on its way
+    await store.close()
+
+
+def rows_of(path: Path) -> list[Item]:
+    return [Item(*row) for row in rows(path, "SELECT key, value, version, expires FROM items")]  # type: ignore[arg-type]
+
+
+async def test_d02_d09_what_was_reported_as_kept_outlives_kill_9_in_a_storm_of_commits(path: Path) -> None:
+    storms = []
+    for number in range(3):  # each finds what the one before has left
+        storm = await Storm.begin(path, f"life {number}")
+        await storm.hear(lambda storm=storm: len(storm.said) >= 400)
+        await storm.kill()
+        assert len(storm.kept) > 100
+        storms.append(storm)
+        await judge(path, *storms)
+
+
+async def test_d03_d08_two_processes_share_a_file_and_one_outlives_the_other(path: Path) -> None:
+    one, two = await asyncio.gather(Storm.begin(path, "one"), Storm.begin(path, "two"))
+    await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 300) for storm in (one, two)))
+    await one.kill()
+    heard = len(two.said)
+    await two.hear(lambda: len(two.said) >= heard + 300)
+    await two.kill()
+    assert one.counted > 0
+    assert two.counted > 0
+    await judge(path, one, two)
+
+
+async def test_d02_a_full_disk_is_said_and_what_was_kept_stays(path: Path) -> None:
+    storm = await Storm.begin(path, "one", 2_000_000)
+    await storm.hear()
+    assert await storm.process.wait() == 0
+    assert [line for line in storm.said if line.startswith("!")]
+    await judge(path, storm)
+
+
+async def test_d02_d09_a_store_that_is_opened_again_has_all_it_had(path: Path) -> None:
+    store = await opened(path)
+    version = await store.commit([Put(KEY, b"kept")])
+    held = lease(await store.acquire("session/1", "us", 600))
+    await store.close()
+    again = await opened(path)
+    assert await again.get(KEY) == Item(KEY, b"kept", version)
+    assert await again.acquire("session/1", "them", 10) == Held("us", held.expires)
+    assert await again.commit([Put(KEY, b"more")], fence=held) > max(version, held.token)
+    await again.close()
+
+
+async def test_commits_of_one_turn_are_one_transaction(path: Path) -> None:
+    store = await opened(path)
+    await asyncio.gather(*(store.commit([Put(f"session/{n}/state", b"x")]) for n in range(200)))
+    assert len(rows(path, "SELECT version FROM changes")) == 1
+    await store.close()
+
+
+async def test_a_file_that_another_process_has_locked_is_waited_for_and_then_given_up(path: Path) -> None:
+    store = await opened(path, patience=0.05)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    done = await asyncio.gather(
+        *(store.commit([Put(f"session/{n}/state", b"x")]) for n in range(3)), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in done] == [StoreUnavailable] * 3
+    assert "locked by another process" in str(done[0])
+    assert await store.get(KEY) is None  # reading waits for nobody
+    other.execute("ROLLBACK")
+    other.close()
+    assert await store.commit([Put(KEY, b"x")])
+    await store.close()
+
+
+async def test_many_who_open_a_new_file_at_once_all_get_it(path: Path) -> None:
+    stores = await asyncio.gather(*(opened(path) for _ in range(8)))
+    for number, store in enumerate(stores):
+        await store.commit([Put(f"session/{number}/state", b"x")])
+    assert len(await stores[0].scan("session/")) == 8
+    for store in stores:
+        await store.close()
+
+
+# --- watches and sweeps ----------------------------------------------------------------------------------
+
+
+def change(path: Path, *statements: str) -> None:
+    """Changes the file behind the backs of all."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+async def test_who_was_away_for_too_long_is_told_that_anything_may_have_changed(place: Place, path: Path) -> None:
+    store = await place.enter()
+    told: list[frozenset[str] | None] = []
+    store.watch("session/1/", told.append)
+    await store.commit([Put("session/2/state", b"x")])
+    change(path, "UPDATE state SET last = 50, pruned = 40", "INSERT INTO changes VALUES (50, 'session/2/state')")
+    place.clock.advance(1)
+    await until(lambda: told)
+    change(path, "UPDATE state SET last = 51", "INSERT INTO changes VALUES (51, 'session/1/state')")
+    place.clock.advance(1)
+    await until(lambda: told[1:])
+    assert told == [None, {"session/1/state"}]
+
+
+async def test_a_sweep_forgets_the_oldest_changes_and_says_so(place: Place, path: Path) -> None:
+    store = await place.enter()
+    old = await store.commit([Put(KEY, b"x")])
+    change(path, f"UPDATE state SET last = last + {KEPT_CHANGES}")
+    new = await store.commit([Put(KEY, b"x")])
+    place.clock.advance(60)
+    await until(lambda: rows(path, "SELECT version FROM changes") == [(new,)])
+    assert rows(path, "SELECT last, pruned FROM state") == [(new, new - KEPT_CHANGES)]
+    assert new - KEPT_CHANGES >= old
+
+
+async def test_a_watch_goes_on_when_a_look_was_in_vain(place: Place, path: Path) -> None:
+    store = await place.enter()
+    told: list[frozenset[str] | None] = []
+    store.watch("", told.append)
+    change(path, "ALTER TABLE changes RENAME TO elsewhere")
+    place.clock.advance(1)
+    change(path, "ALTER TABLE elsewhere RENAME TO changes")
+    await store.commit([Put(KEY, b"x")])
+    await until(lambda: told)
+    assert told == [{KEY}]
+
+
+async def test_d06_a_sweep_deletes_what_has_expired_some_at_a_time(place: Place, path: Path) -> None:
+    store, soon = await place.enter(), place.clock.now() + 30
+    per_commit = 1000
+    for batch in range(SWEPT_AT_ONCE // per_commit + 1):
+        keys = [f"session/1/{batch:03}-{number:04}" for number in range(per_commit)]
+        await store.commit([Put(key, b"", expires=None if key.endswith("7") else soon) for key in keys])
+    lease(await store.acquire("session/1", "us", 30))
+    lease(await store.acquire("session/2", "us", 3000))
+    place.clock.advance(60)
+    await until(lambda: len(rows_of(path)) == (SWEPT_AT_ONCE + per_commit) // 10)
+    await until(lambda: rows(path, "SELECT name FROM leases") == [("session/2",)])
+    place.clock.advance(60)
+    assert await store.get("session/1/000-0007")
+
+
+# --- the file --------------------------------------------------------------------------------------------
+
+
+async def test_the_file_is_for_its_owner_alone(path: Path) -> None:
+    mask = os.umask(0)
+    try:
+        store = await opened(path)
+        await store.commit([Put(KEY, b"secret")])
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    finally:
+        os.umask(mask)
+    await store.close()
+    assert modes == dict.fromkeys(["store.db", "store.db-wal", "store.db-shm"], 0o600)
+
+
+async def refused(path: Path) -> str:
+    with pytest.raises(StoreUnusable) as caught:
+        await opened(path)
+    return str(caught.value)
+
+
+async def test_a_file_of_a_newer_trunkline_is_refused_in_words_and_left_as_it_is(path: Path) -> None:
+    await (await opened(path)).close()
+    newer = sqlite3.connect(path, isolation_level=None)
+    newer.execute(f"PRAGMA user_version={len(files.STEPS) + 1}")
+    newer.execute("CREATE TABLE more (x)")
+    newer.close()
+    before = path.read_bytes()
+    said = await refused(path)
+    assert said.startswith(f"the store {path} was written by a newer Trunkline: its schema is {len(files.STEPS) + 1}")
+    assert path.read_bytes() == before
+
+
+async def test_a_database_of_somebody_else_is_refused_and_left_as_it_is(path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE theirs (x)")
+    other.close()
+    before = path.read_bytes()
+    assert "belongs to another program" in await refused(path)
+    assert path.read_bytes() == before
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path) -> None:
+    path.write_bytes(b"just some text, and more of it\n" * 100)
+    assert "is no database" in await refused(path)
+    assert path.read_bytes() == b"just some text, and more of it\n" * 100
+
+
+async def damaged(path: Path) -> None:
+    store = await opened(path)
+    await store.commit([Put(f"session/1/{number}", bytes(2000)) for number in range(200)])
+    await store.close()
+    change(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        file.seek(4096 * 3)
+        file.write(b"\xa5" * 4096 * 20)
+
+
+async def test_a_damaged_file_is_noticed_when_it_is_opened(path: Path) -> None:
+    await damaged(path)
+    assert f"the store {path} is damaged" in await refused(path)
+
+
+async def test_damage_that_comes_later_is_noticed_when_it_is_met(path: Path) -> None:
+    store = await opened(path)
+    await damaged(path)
+    with pytest.raises(StoreUnusable, match="is damaged"):
+        await asyncio.gather(*(store.get(f"session/1/{number}") for number in range(200)))
+    await store.close()
+
+
+@pytest.mark.parametrize("where", ["nowhere/store.db", ""])
+async def test_a_file_that_cannot_be_made_is_said_to_be(tmp_path: Path, where: str) -> None:
+    with pytest.raises(StoreUnavailable, match=r"cannot be made|unable to open"):
+        await opened(tmp_path / where)
+
+
+def test_a_schema_is_brought_up_to_date_step_by_step_and_only_once(path: Path) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    one, two = "CREATE TABLE first (x); INSERT INTO first VALUES (1)", "ALTER TABLE first ADD COLUMN y DEFAULT 2"
+    files.migrate(connection, path, [one])
+    files.migrate(connection, path, [one, two])
+    files.migrate(connection, path, [one, two])
+    assert connection.execute("SELECT x, y FROM first").fetchall() == [(1, 2)]
+    with pytest.raises(sqlite3.OperationalError):
+        files.migrate(connection, path, [one, two, "CREATE TABLE second (x)", "NONSENSE"])
+    assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("first",)]
+    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    connection.close()
+
+
+@pytest.mark.parametrize("setting", [{"patience": -1}, {"watch_every": 0}, {"synchronous": "OFF"}])
+def test_settings_that_make_no_sense_are_refused(path: Path, setting: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        SqliteStore(path, **setting)  # type: ignore[arg-type]
+    assert not path.exists()
+
+
+async def test_less_waiting_for_the_disk_can_be_asked_for(path: Path) -> None:
+    store = SqliteStore(str(path), synchronous="NORMAL")
+    await store.open()
+    assert await store.commit([Put(KEY, b"x")])
+    await store.close()

@@ -1,0 +1,629 @@
+"""What every store promises. A new store is one more line in `kept.STORES`."""
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.kept import STORES, Place, lease
+from tests.contract.lines import turns, until
+
+from trunkline.errors import Conflict, Fenced, MisuseError, StoreError, StoreUnavailable
+from trunkline.stores.rules import MOST_IN_A_PAGE, MOST_KEY_CHARACTERS, MOST_VALUE_BYTES, MOST_WRITES
+from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, Write, home, key_of
+
+KEY = "session/1/state"
+
+
+@pytest.fixture(params=STORES)
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    place = Place(request.param, tmp_path)
+    yield place
+    await place.leave()
+
+
+@pytest.fixture
+async def store(place: Place) -> Store:
+    return await place.enter()
+
+
+async def outcomes(*calls: Any) -> list[Any]:
+    """What came of calls that were made in one turn of the loop."""
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def walk(store: Store, prefix: str = "", limit: int = 100) -> list[Item]:
+    found: list[Item] = []
+    while page := await store.scan(prefix, after=found[-1].key if found else "", limit=limit):
+        assert len(page) <= limit
+        found += page
+    return found
+
+
+async def value(store: Store, key: str) -> bytes | None:
+    item = await store.get(key)
+    return None if item is None else item.value
+
+
+# --- values and versions ---------------------------------------------------------------------------------
+
+
+async def test_d01_d02_d04_what_was_put_is_there_until_it_is_deleted(store: Store) -> None:
+    assert await store.get(KEY) is None
+    first = await store.commit([Put(KEY, b"one", expires=2_000_000.0)])
+    assert await store.get(KEY) == Item(KEY, b"one", first, 2_000_000.0)
+    second = await store.commit([Put(KEY, b"two")])
+    assert await store.get(KEY) == Item(KEY, b"two", second)
+    await store.commit([Delete(KEY)])
+    assert await store.get(KEY) is None
+
+
+async def test_d04_versions_of_a_key_only_grow_also_when_it_was_gone_meanwhile(store: Store) -> None:
+    versions = []
+    for _ in range(3):
+        versions += [await store.commit([Put(KEY, b"x")]), await store.commit([Put(KEY, b"x")])]
+        await store.commit([Delete(KEY)])
+    assert versions == sorted(set(versions))
+    assert versions[0] > ABSENT
+
+
+async def test_d04_a_write_for_another_version_changes_nothing_and_says_which_it_found(store: Store) -> None:
+    with pytest.raises(Conflict, match=r"is not there, and should be at 7") as missing:
+        await store.commit([Put(KEY, b"x", version=7)])
+    assert (missing.value.key, missing.value.expected, missing.value.found) == (KEY, 7, ABSENT)
+    old = await store.commit([Put(KEY, b"old", version=ABSENT)])
+    new = await store.commit([Put(KEY, b"new", version=old)])
+    for late in (Put(KEY, b"x", version=old), Delete(KEY, version=old), Put(KEY, b"x", version=ABSENT)):
+        with pytest.raises(Conflict, match=f"is at version {new}") as caught:
+            await store.commit([late])
+        assert (caught.value.expected, caught.value.found) == (late.version, new)
+    assert await store.get(KEY) == Item(KEY, b"new", new)
+    await store.commit([Delete(KEY, version=new)])
+    await store.commit([Delete(KEY, version=ABSENT)])
+    assert await store.get(KEY) is None
+
+
+async def test_d04_a_version_from_before_a_deletion_is_not_good_afterwards(store: Store) -> None:
+    before = await store.commit([Put(KEY, b"before")])
+    await store.commit([Delete(KEY)])
+    await store.commit([Put(KEY, b"after")])
+    with pytest.raises(Conflict):
+        await store.commit([Put(KEY, b"x", version=before)])
+    assert await value(store, KEY) == b"after"
+
+
+@pytest.mark.parametrize("kept", [b"", b"\0", b"\xff\xfe", b"x" * 3_000_000], ids=["empty", "nul", "no text", "3 MB"])
+async def test_d04_values_are_any_bytes(store: Store, kept: bytes) -> None:
+    await store.commit([Put(KEY, kept)])
+    assert await value(store, KEY) == kept
+
+
+HOSTILE = ["", "a/b", "{a}", "}", "%", "%2F", "\0", "\x10FFFF", "\U0010ffff", "\ud800", "ä", "😀", "a\nb", "%u00D800"]
+
+
+async def test_d04_a_key_can_be_made_of_any_texts_and_no_two_are_the_same(store: Store) -> None:
+    keys = [key_of("whose", f"x{text}", "thing") for text in HOSTILE]
+    assert len(set(keys)) == len(HOSTILE)
+    for number, key in enumerate(keys):
+        await store.commit([Put(key, b"%d" % number)])
+    assert [await value(store, key) for key in keys] == [b"%d" % number for number in range(len(keys))]
+    assert len({home(key) for key in keys}) == len(keys)
+
+
+# --- commits ---------------------------------------------------------------------------------------------
+
+
+async def test_d04_a_commit_is_done_as_a_whole(store: Store) -> None:
+    await store.commit([Put("session/1/a", b"a"), Put("session/1/b", b"b"), Put("session/1/c", b"c")])
+    version = await store.commit([Put("session/1/a", b"A"), Delete("session/1/b"), Put("session/1/d", b"D")])
+    found = {item.key: (item.value, item.version == version) for item in await walk(store)}
+    assert found == {"session/1/a": (b"A", True), "session/1/c": (b"c", False), "session/1/d": (b"D", True)}
+
+
+@pytest.mark.parametrize("last", [Put("session/1/z", b"z", version=99), Delete("session/1/z", version=99)])
+async def test_d04_a_commit_is_not_done_at_all_if_one_of_its_writes_cannot_be(store: Store, last: Write) -> None:
+    await store.commit([Put("session/1/a", b"a"), Put("session/1/b", b"b")])
+    before = await walk(store)
+    with pytest.raises(Conflict):
+        await store.commit([Put("session/1/a", b"A"), Delete("session/1/b"), Put("session/1/c", b"C"), last])
+    assert await walk(store) == before
+
+
+async def test_d04_versions_are_compared_with_what_was_there_before_the_commit(store: Store) -> None:
+    one = await store.commit([Put("session/1/a", b"a"), Put("session/1/b", b"b")])
+    two = await store.commit([Put("session/1/a", b"A", version=one), Put("session/1/b", b"B", version=one)])
+    assert two > one
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [
+        [],
+        [Put("alone", b"")],
+        [Put("/session/1", b"")],
+        [Put("session//1", b"")],
+        [Put("session/1/", b"")],
+        [Put("session/{1}", b"")],
+        [Put("session/\n", b"")],
+        [Put("session/\ud800", b"")],
+        [Put("session/" + "x" * MOST_KEY_CHARACTERS, b"")],
+        [Put(KEY, bytes(MOST_VALUE_BYTES + 1))],
+        [Put(KEY, "text")],  # type: ignore[arg-type]
+        [Put(KEY, b"1"), Put(KEY, b"2")],
+        [Put(KEY, b"1"), Delete(KEY)],
+        [Put("session/1", b""), Put("session/2", b"")],
+        [Put(f"session/1/{number}", b"") for number in range(MOST_WRITES + 1)],
+    ],
+    ids=lambda writes: f"{len(writes)} {writes[-1].key[:12]!a}" if writes else "none",
+)
+async def test_d04_what_no_store_could_do_is_refused_by_all(store: Store, writes: Sequence[Write]) -> None:
+    with pytest.raises(MisuseError):
+        await store.commit(writes)
+    assert await walk(store) == []
+
+
+async def test_d04_questions_that_make_no_sense_are_refused_by_all(store: Store) -> None:
+    given = lease(await store.acquire("session/1", "us", 10))
+    for call in (
+        store.get("no key"),
+        store.scan("{"),
+        store.scan("", after="\ud800"),
+        store.scan("", limit=0),
+        store.scan("", limit=MOST_IN_A_PAGE + 1),
+        store.acquire("no key", "us", 10),
+        store.acquire("session/1", "", 10),
+        store.acquire("session/1", "\ud800", 10),
+        store.acquire("session/1", "us", 0),
+        store.renew(given, -1),
+        store.commit([Put("session/2", b"")], fence=given),
+    ):
+        with pytest.raises(MisuseError):
+            await call
+    assert await store.renew(given, 10) == given
+
+
+async def test_d04_commits_of_one_turn_are_done_in_order_and_each_has_its_own_outcome(store: Store) -> None:
+    version = await store.commit([Put(KEY, b"0")])
+    first, second, third, other, fourth = await outcomes(
+        store.commit([Put(KEY, b"1", version=version)]),
+        store.commit([Put(KEY, b"2", version=version)]),  # too late
+        store.commit([Put(KEY, b"3")]),
+        store.commit([Put("session/2/state", b"x", version=5)]),  # never there
+        store.commit([Put(KEY, b"4")]),
+    )
+    assert version < first < third < fourth
+    assert (type(second), second.found) == (Conflict, first)
+    assert (type(other), other.found) == (Conflict, ABSENT)
+    assert await store.get(KEY) == Item(KEY, b"4", fourth)
+
+
+async def test_d03_nobody_s_change_is_lost_when_many_change_one_item_at_once(place: Place) -> None:
+    stores = [await place.enter(), await place.enter()]
+
+    async def count_up(store: Store, times: int) -> int:
+        conflicts = 0
+        while times:
+            item = await store.get("count/er")
+            number, version = (int(item.value), item.version) if item else (0, ABSENT)
+            try:
+                await store.commit([Put("count/er", b"%d" % (number + 1), version=version)])
+                times -= 1
+            except Conflict:
+                conflicts += 1
+        return conflicts
+
+    conflicts = await asyncio.gather(*(count_up(stores[number % 2], 5) for number in range(20)))
+    assert await value(stores[0], "count/er") == b"100"
+    assert (sum(conflicts) > 0) is (place.kind != "memory")  # where nothing is waited for, nobody comes between
+
+
+async def test_d03_of_many_who_make_an_item_at_once_one_does(place: Place) -> None:
+    stores = [await place.enter(), await place.enter()]
+    made = await outcomes(*(stores[n % 2].commit([Put("once/us/key", b"%d" % n, version=ABSENT)]) for n in range(50)))
+    winners = [number for number, outcome in enumerate(made) if isinstance(outcome, int)]
+    assert len(winners) == 1
+    assert {type(outcome) for outcome in made} == {int, Conflict}
+    assert await value(stores[0], "once/us/key") == b"%d" % winners[0]
+
+
+async def test_d03_what_one_has_committed_everybody_reads(place: Place) -> None:
+    ours, theirs = await place.enter(), await place.enter()
+    for number in range(20):
+        await ours.commit([Put(KEY, b"%d" % number)])
+        assert await value(theirs, KEY) == b"%d" % number
+
+
+async def test_who_is_cancelled_leaves_the_others_alone(store: Store) -> None:
+    calls = [asyncio.ensure_future(store.commit([Put(f"session/{n}/state", b"x")])) for n in range(10)]
+    await asyncio.sleep(0)
+    calls[3].cancel()
+    done = await outcomes(*calls)
+    assert all(isinstance(outcome, int) for number, outcome in enumerate(done) if number != 3)
+    kept = {item.key for item in await walk(store)}
+    assert kept >= {f"session/{n}/state" for n in range(10) if n != 3}
+
+
+# --- scans -----------------------------------------------------------------------------------------------
+
+
+async def test_d04_a_scan_has_its_prefix_in_the_order_of_keys_page_by_page(store: Store) -> None:
+    names = ["a", "a/1", "a/10", "a/2", "b", "ä", "\uffff", "😀"]
+    for name in reversed(names):
+        await store.commit([Put(f"x/{name}", name.encode())])
+    await store.commit([Put("w/z", b""), Put("w/z/1", b"")])
+    await store.commit([Put("y/a", b"")])
+    for limit in (1, 3, 100):
+        assert [item.key for item in await walk(store, "x/", limit)] == [f"x/{name}" for name in names]
+    assert [item.key for item in await walk(store, "x/a")] == ["x/a", "x/a/1", "x/a/10", "x/a/2"]
+    assert [item.key for item in await walk(store, "x/a/")] == ["x/a/1", "x/a/10", "x/a/2"]
+    assert [item.key for item in await store.scan("x/a/1", after="x/a/1")] == ["x/a/10"]
+    assert [item.key for item in await store.scan("", after="x/😀")] == ["y/a"]
+    assert len(await walk(store)) == 11
+    assert await walk(store, "nothing") == []
+
+
+async def test_d04_a_walk_sees_all_that_stays_once_whatever_else_happens(store: Store) -> None:
+    def key(number: int) -> str:
+        return f"list/us/{number:04}"
+
+    await store.commit([Put(key(number), b"") for number in range(0, 200, 2)])
+    seen: list[str] = []
+    for step in range(1000):
+        page = await store.scan("list/us/", after=seen[-1] if seen else "", limit=7)
+        if not page:
+            break
+        seen += [item.key for item in page]
+        await store.commit([Put(key(step * 6 + 1), b"new"), Put(key(199 - step), b"new"), Delete(key(step * 20))])
+    deleted = {key(step * 20) for step in range(1000)}
+    assert seen == sorted(set(seen))
+    assert set(seen) >= {key(number) for number in range(0, 200, 2)} - deleted
+
+
+async def test_d04_ten_thousand_keys_are_kept_and_walked(store: Store) -> None:
+    await asyncio.gather(*(store.commit([Put(f"many/{h}/{n:04}", b"%d" % n) for n in range(500)]) for h in range(20)))
+    assert [item.key for item in await walk(store, "many/7/", 200)] == [f"many/7/{n:04}" for n in range(500)]
+    assert len(await walk(store, "many/", MOST_IN_A_PAGE)) == 10_000
+    await asyncio.gather(*(store.commit([Delete(f"many/{h}/{n:04}") for n in range(500)]) for h in range(20)))
+    assert await walk(store) == []
+
+
+# --- expiry ----------------------------------------------------------------------------------------------
+
+
+async def test_d06_what_has_expired_is_not_there_from_that_moment_on(place: Place) -> None:
+    store, now = await place.enter(), place.clock.now()
+    version = await store.commit([Put("session/1/a", b"a", expires=now + 10), Put("session/1/b", b"b")])
+    place.clock.advance(9.999)
+    assert await value(store, "session/1/a") == b"a"
+    place.clock.advance(0.001)
+    assert await store.get("session/1/a") is None
+    assert [item.key for item in await walk(store)] == ["session/1/b"]
+    with pytest.raises(Conflict) as caught:
+        await store.commit([Put("session/1/a", b"x", version=version)])
+    assert caught.value.found == ABSENT
+    with pytest.raises(Conflict):
+        await store.commit([Delete("session/1/a", version=version), Put("session/1/b", b"x")])
+    again = await store.commit([Put("session/1/a", b"new", version=ABSENT)])
+    assert await store.get("session/1/a") == Item("session/1/a", b"new", again)
+
+
+async def test_d06_whoever_puts_again_puts_off_the_end(place: Place) -> None:
+    store = await place.enter()
+    for _ in range(5):
+        await store.commit([Put(KEY, b"x", expires=place.clock.now() + 3600)])
+        place.clock.advance(3000)
+        await settled(store)
+    assert await value(store, KEY) == b"x"
+    await store.commit([Put(KEY, b"for ever")])
+    place.clock.advance(100_000)
+    await settled(store)
+    assert await value(store, KEY) == b"for ever"
+
+
+async def settled(store: Store) -> None:
+    """Waits until whatever the passing of time has begun is done: a commit comes after it."""
+    for _ in range(3):
+        await store.commit([Delete("no/thing")])
+        await turns()
+
+
+async def test_d06_an_end_that_is_brought_forward_comes_sooner(place: Place) -> None:
+    store = await place.enter()
+    await store.commit([Put(KEY, b"x", expires=place.clock.now() + 3600)])
+    await store.commit([Put(KEY, b"x", expires=place.clock.now() + 10)])
+    place.clock.advance(10)
+    assert await store.get(KEY) is None
+
+
+async def test_an_end_in_the_past_is_an_end(place: Place) -> None:
+    store = await place.enter()
+    await store.commit([Put(KEY, b"x", expires=place.clock.now())])
+    assert await store.get(KEY) is None
+
+
+# --- leases ----------------------------------------------------------------------------------------------
+
+
+async def test_d08_a_lease_has_one_holder_at_a_time_and_tokens_only_grow(place: Place) -> None:
+    ours, theirs = await place.enter(), await place.enter()
+    first = lease(await ours.acquire("session/1", "us", 10))
+    assert (first.holder, first.expires) == ("us", place.clock.now() + 10)
+    assert await theirs.acquire("session/1", "them", 10) == Held("us", first.expires)
+    assert isinstance(await theirs.acquire("session/2", "them", 10), Lease)
+    await ours.release(first)
+    second = lease(await theirs.acquire("session/1", "them", 10))
+    place.clock.advance(10)
+    third = lease(await ours.acquire("session/1", "us", 10))
+    assert first.token < second.token < third.token
+
+
+async def test_d08_a_lease_lasts_as_long_as_it_is_renewed(place: Place) -> None:
+    store = await place.enter()
+    held = lease(await store.acquire("session/1", "us", 10))
+    for _ in range(5):
+        place.clock.advance(9)
+        held = await store.renew(held, 10)
+        assert held.expires == place.clock.now() + 10
+        assert isinstance(await store.acquire("session/1", "them", 10), Held)
+    place.clock.advance(10)
+    for attempt in (store.renew(held, 10), store.commit([Put(KEY, b"x")], fence=held)):
+        with pytest.raises(Fenced) as caught:  # although nobody else wants it
+            await attempt
+        assert (caught.value.name, caught.value.token) == ("session/1", held.token)
+    assert await store.get(KEY) is None
+
+
+async def test_d08_the_writes_of_an_old_holder_are_refused_after_a_takeover(place: Place) -> None:
+    ours, theirs = await place.enter(), await place.enter()
+    old = lease(await ours.acquire("session/1", "us", 10))
+    await ours.commit([Put(KEY, b"ours")], fence=old)
+    place.clock.advance(10)
+    new = lease(await theirs.acquire("session/1", "them", 10))
+    await theirs.commit([Put(KEY, b"theirs")], fence=new)
+    done = await outcomes(
+        ours.commit([Put(KEY, b"late"), Put("session/1/b", b"late")], fence=old),
+        ours.renew(old, 10),
+        ours.release(old),
+        ours.commit([Delete(KEY)], fence=old),
+    )
+    assert [type(outcome) for outcome in done] == [Fenced, Fenced, type(None), Fenced]
+    place.clock.advance(10)  # nor does it come back when the new one has run out
+    with pytest.raises(Fenced):
+        await ours.commit([Put(KEY, b"late")], fence=old)
+    assert [(item.key, item.value) for item in await walk(ours)] == [(KEY, b"theirs")]
+    assert isinstance(await ours.acquire("session/1", "us", 10), Lease)
+
+
+async def test_d08_a_takeover_between_commits_of_one_turn_stands_between_them(store: Store) -> None:
+    old = lease(await store.acquire("session/1", "us", 10))
+    before, new, after, others, under_new = await outcomes(
+        store.commit([Put(KEY, b"before")], fence=old),
+        store.acquire("session/1", "us", 10),  # as after a restart
+        store.commit([Put(KEY, b"after")], fence=old),
+        store.commit([Put("session/2/state", b"others")]),
+        store.commit([Put("session/1/more", b"x", version=ABSENT)], fence=old),
+    )
+    assert isinstance(before, int)
+    assert isinstance(new, Lease)
+    assert new.token > old.token
+    assert (type(after), type(others), type(under_new)) == (Fenced, int, Fenced)
+    kept = {item.key: item.value for item in await walk(store)}
+    assert kept == {KEY: b"before", "session/2/state": b"others"}
+    await store.commit([Put(KEY, b"new")], fence=new)
+
+
+async def test_d08_a_lease_that_was_given_back_is_good_for_nothing(store: Store) -> None:
+    held = lease(await store.acquire("session/1", "us", 10))
+    await store.release(held)
+    await store.release(held)
+    for attempt in (store.renew(held, 10), store.commit([Put(KEY, b"x")], fence=held)):
+        with pytest.raises(Fenced):
+            await attempt
+    assert await store.get(KEY) is None
+
+
+async def test_d08_of_many_who_want_a_lease_at_once_one_gets_it(place: Place) -> None:
+    stores = [await place.enter(), await place.enter()]
+    asked = [stores[number % 2].acquire("session/1", f"holder {number}", 10) for number in range(30)]
+    given = await asyncio.gather(*asked)
+    [held] = [outcome for outcome in given if isinstance(outcome, Lease)]
+    assert [outcome for outcome in given if isinstance(outcome, Held)] == [Held(held.holder, held.expires)] * 29
+
+
+async def test_leases_and_items_of_one_name_are_different_things(store: Store) -> None:
+    held = lease(await store.acquire("session/1", "us", 10))
+    await store.commit([Put("session/1", b"item")], fence=held)
+    await store.release(held)
+    assert await value(store, "session/1") == b"item"
+    assert isinstance(await store.acquire("session/1", "them", 10), Lease)
+
+
+# --- watches ---------------------------------------------------------------------------------------------
+
+
+class Told:
+    """What a watch was told."""
+
+    def __init__(self) -> None:
+        self.calls: list[frozenset[str] | None] = []
+
+    def __call__(self, keys: frozenset[str] | None) -> None:
+        self.calls.append(keys)
+
+    @property
+    def keys(self) -> set[str]:
+        return {key for keys in self.calls for key in keys or ()}
+
+
+async def test_a_watch_is_told_which_keys_were_written_and_deleted_but_not_before_they_are(store: Store) -> None:
+    told, read = Told(), list[asyncio.Task[Item | None]]()
+    store.watch("session/1/", told)
+    store.watch("session/1/a", lambda _: read.append(asyncio.ensure_future(store.get("session/1/a"))))
+    await store.commit([Put("session/1/a", b"a"), Put("session/1/b", b"b")])
+    await store.commit([Put("session/2/a", b"a")])
+    await store.commit([Put("session/1", b"no")])
+    await until(lambda: told.keys == {"session/1/a", "session/1/b"} and read)
+    assert [item and item.value for item in await asyncio.gather(*read)] == [b"a"] * len(read)
+    told.calls.clear()
+    await store.commit([Delete("session/1/b")])
+    await until(lambda: told.keys == {"session/1/b"})
+
+
+async def test_a_watch_is_never_told_from_within_a_call(store: Store) -> None:
+    told = Told()
+    store.watch("session/", told)
+    await store.commit([Put(KEY, b"x")])
+    assert told.calls == []
+    await until(lambda: told.keys)
+
+
+async def test_many_changes_of_one_turn_are_told_at_once(store: Store) -> None:
+    told = Told()
+    store.watch("", told)
+    await asyncio.gather(*(store.commit([Put(f"session/{n}/state", b"x")]) for n in range(100)))
+    await until(lambda: len(told.keys) == 100)
+    assert len(told.calls) < 10
+
+
+async def test_a_watch_tells_what_others_have_done(place: Place) -> None:
+    ours, theirs = await place.enter(), await place.enter()
+    await theirs.commit([Put("session/1/early", b"x")])
+    told = Told()
+    ours.watch("session/1/", told)
+    await theirs.commit([Put("session/1/a", b"x")])
+    await theirs.commit([Delete("session/1/a"), Put("session/1/b", b"x")])
+    place.clock.advance(1)
+    await until(lambda: told.keys == {"session/1/a", "session/1/b"})
+
+
+async def test_a_watch_that_is_closed_is_told_nothing_more(store: Store) -> None:
+    told, others = Told(), Told()
+    watch = store.watch("session/", told)
+    store.watch("session/", others)
+    await store.commit([Put(KEY, b"x")])
+    await until(lambda: others.keys)
+    watch.close()
+    watch.close()
+    told.calls.clear()
+    others.calls.clear()
+    await store.commit([Put(KEY, b"y")])
+    await until(lambda: others.keys)
+    assert told.calls == []
+
+
+async def test_a_watch_may_close_another_and_fail_and_nobody_else_is_hurt(store: Store) -> None:
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    told, never = Told(), Told()
+
+    def fails(_: frozenset[str] | None) -> None:
+        closed.close()
+        raise ValueError("on purpose")
+
+    store.watch("session/", fails)
+    closed = store.watch("session/", never)
+    store.watch("session/", told)
+    await store.commit([Put(KEY, b"x")])
+    await until(lambda: told.keys)
+    assert never.calls == []
+    assert [str(context["exception"]) for context in failures] == ["on purpose"]
+
+
+# --- the end ---------------------------------------------------------------------------------------------
+
+
+async def test_what_is_under_way_is_finished_before_a_store_is_closed(place: Place) -> None:
+    store = await place.enter()
+    calls = [asyncio.ensure_future(store.commit([Put(f"session/{n}/state", b"x")])) for n in range(50)]
+    await asyncio.sleep(0)
+    await store.close()
+    assert all(isinstance(outcome, int) for outcome in await outcomes(*calls))
+    if place.kind != "memory":
+        assert len(await walk(await place.enter())) == 50
+
+
+async def test_a_store_that_is_closed_is_of_no_use(store: Store) -> None:
+    told = Told()
+    store.watch("", told)
+    held = lease(await store.acquire("session/1", "us", 10))
+    await store.close()
+    await store.close()
+    for call in (
+        store.get(KEY),
+        store.scan(""),
+        store.commit([Put(KEY, b"x")]),
+        store.acquire("session/1", "us", 10),
+        store.renew(held, 10),
+        store.release(held),
+    ):
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await call
+    with pytest.raises(StoreUnavailable, match="closed"):
+        store.watch("", told)
+    assert told.calls == []
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_store_has_to_be_opened_first_and_stays_closed(kind: str, tmp_path: Path) -> None:
+    place = Place(kind, tmp_path)
+    store = STORES[kind](tmp_path, place.clock)
+    for call in (store.get(KEY), store.commit([Put(KEY, b"x")])):
+        with pytest.raises(MisuseError, match="not open yet"):
+            await call
+    await store.open()
+    await store.open()
+    await store.commit([Put(KEY, b"x")])
+    await store.close()
+    with pytest.raises(StoreError, match="closed"):
+        await store.open()
+    assert place.clock.waiting == 0
+
+
+# --- memory ----------------------------------------------------------------------------------------------
+
+
+async def test_d01_d06_a_sweep_gives_back_the_memory_of_what_has_expired(tmp_path: Path) -> None:
+    place = Place("memory", tmp_path)
+    store = await place.enter()
+
+    async def visit(number: int) -> None:
+        held = lease(await store.acquire(f"session/{number}", "us", 100))
+        await store.commit([Put(f"session/{number}/state", bytes(500), expires=place.clock.now() + 3600)], fence=held)
+
+    await visit(0)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(5000):
+            await visit(number)
+        assert tracemalloc.get_traced_memory()[0] - before > 2_500_000
+        place.clock.advance(3661)
+        assert tracemalloc.get_traced_memory()[0] - before < 200_000
+    finally:
+        tracemalloc.stop()
+    assert place.clock.waiting == 0
+    await place.leave()
+
+
+async def test_d06_what_is_put_off_or_deleted_early_leaves_nothing_in_the_queue_of_the_sweep(tmp_path: Path) -> None:
+    place = Place("memory", tmp_path)
+    store = await place.enter()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(5000):
+            expires = place.clock.now() + 3600 + number
+            await store.commit([Put("session/hot/state", b"x", expires=expires)])
+            await store.commit([Put(f"session/{number}/state", b"x", expires=expires)])
+            await store.commit([Delete(f"session/{number}/state")])
+        assert tracemalloc.get_traced_memory()[0] - before < 50_000
+    finally:
+        tracemalloc.stop()
+    place.clock.advance(3600 + 4990)
+    assert await value(store, "session/hot/state") == b"x"
+    place.clock.advance(70)
+    assert await store.get("session/hot/state") is None
+    assert place.clock.waiting == 0
+    await place.leave()
