@@ -23,6 +23,8 @@ from trunkline.protocol.kinds import KINDS, Kind, Told
 from trunkline.protocol.lifecycle import FOUNDING, LIFECYCLE, Phase
 from trunkline.protocol.methods import METHODS, Method, Side, Wait
 from trunkline.protocol.revisions import Revision
+from trunkline.protocol.task_dialects import DIALECTS
+from trunkline.protocol.tasks import TASKS, TERMINAL, TaskState
 from trunkline.registry import options as registry_options
 from trunkline.server import options as server_options
 from trunkline.server.announcer import CHANGES as CHANGED
@@ -290,6 +292,29 @@ def founding() -> str:
     return table(["ours", "phase of the plan", "state of the architecture", "state of the diagram"], rows)
 
 
+# --- design/tasks.md ----------------------------------------------------------------------------
+
+
+def tasks() -> str:
+    """The state diagram of tasks."""
+    lines = [f"    [*] --> {TaskState.PENDING.name}"]
+    for state, row in TASKS.items():
+        for after in dict.fromkeys(row.values()):
+            signals = [signal.name.lower() for signal, target in row.items() if target is after]
+            lines.append(f"    {state.name} --> {after.name}: {', '.join(signals)}")
+    ends = [f"    {state.name} --> [*]" for state in TASKS if state in TERMINAL]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, *ends, "```", ""])
+
+
+def task_statuses() -> str:
+    """What each dialect shows of a state."""
+    rows = [
+        (f"`{state.name}`", *(f"`{traits.statuses[state]}`" for traits in DIALECTS.values())) for state in TaskState
+    ]
+    failed = ("`COMPLETED`, with `isError`", *(f"`{t.statuses[t.failed_result]}`" for t in DIALECTS.values()))
+    return table(["state", *(dialect.value for dialect in DIALECTS)], [*rows, failed])
+
+
 def revisions() -> str:
     """The revisions that are spoken."""
     return "".join(f"- {revision.value}\n" for revision in Revision)
@@ -313,6 +338,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "lifecycle": lifecycle,
     "staying": staying,
     "founding": founding,
+    "tasks": tasks,
+    "task-statuses": task_statuses,
     "revisions": revisions,
 }
 

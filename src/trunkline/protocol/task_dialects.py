@@ -1,0 +1,218 @@
+"""What is shown of a task: to clients of 2025-11-25, to those with the extension of 2026-07-28, and in the words of the
+founding documents. The machine behind is one, and a task can be looked at in each of these ways."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from msgspec import UNSET, Raw
+
+from trunkline.errors import InternalError, InvalidParams, ProtocolError
+from trunkline.protocol.kinds import BY_NAME
+from trunkline.protocol.meta import RELATED_TASK
+from trunkline.protocol.tasks import TaskRecord, TaskState
+from trunkline.protocol.types.tasks import Task
+from trunkline.protocol.types.tasks_extension import DetailedTask, ExtensionTask
+from trunkline.protocol.types.tasks_founding import FoundingAction, FoundingStatusParams, FoundingTask
+from trunkline.wire import codec
+from trunkline.wire.messages import ErrorObject
+
+__all__ = [
+    "DIALECTS",
+    "Dialect",
+    "Traits",
+    "augmented",
+    "cancellable",
+    "detailed",
+    "extended",
+    "founding",
+    "founding_status",
+    "outcome",
+    "shown",
+    "worth_telling",
+]
+
+
+class Dialect(Enum):
+    """A way to speak of tasks."""
+
+    AUGMENTED = "2025-11-25"  # a request may ask to run as a task
+    EXTENSION = "2026-07-28"  # a server may answer with a task
+    FOUNDING = "founding"  # tasks/create
+
+
+class Traits(NamedTuple):
+    """What sets a dialect apart."""
+
+    statuses: Mapping[TaskState, str]
+    failed_result: TaskState  # how a result is shown that says of itself that it failed
+    cancels_ended: bool  # whether to cancel what has ended is no mistake
+    result_waits: bool | None  # tasks/result: waits for the end, or refuses before it; None: there is no such method
+    has_list: bool
+    has_progress: bool  # whether progress of a task is told by `notifications/progress`
+
+
+T = TaskState
+_STATUSES: Final = {
+    T.PENDING: "working",
+    T.WORKING: "working",
+    T.INPUT_REQUIRED: "input_required",
+    T.COMPLETED: "completed",
+    T.FAILED: "failed",
+    T.CANCELLED: "cancelled",
+}
+_FOUNDING: Final = {**_STATUSES, T.PENDING: "pending", T.WORKING: "processing", T.INPUT_REQUIRED: "processing"}
+DIALECTS: Final[Mapping[Dialect, Traits]] = {
+    Dialect.AUGMENTED: Traits(_STATUSES, T.FAILED, False, True, True, True),
+    Dialect.EXTENSION: Traits(_STATUSES, T.COMPLETED, True, None, False, False),
+    Dialect.FOUNDING: Traits(_FOUNDING, T.FAILED, False, False, True, True),
+}
+
+
+def shown(record: TaskRecord, dialect: Dialect) -> str:
+    """The status that a dialect shows."""
+    traits = DIALECTS[dialect]
+    return traits.statuses[traits.failed_result if record.result_is_error else record.state]
+
+
+def worth_telling(before: TaskRecord, after: TaskRecord, dialect: Dialect) -> bool:
+    """Whether those who want to hear of a task hear of this change: another status, or other questions where they can
+    be seen."""
+    asks = dialect is Dialect.EXTENSION and before.questions.keys() != after.questions.keys()
+    return asks or shown(before, dialect) != shown(after, dialect)
+
+
+def cancellable(record: TaskRecord, dialect: Dialect) -> bool:
+    """Whether there is something to cancel. Raises where it is a mistake to cancel what has ended."""
+    if record.ended and not DIALECTS[dialect].cancels_ended:
+        said = f"the task is {shown(record, dialect)} already"
+        raise _fault(InvalidParams, said, "task_already_completed", dialect)
+    return not record.ended
+
+
+def outcome(record: TaskRecord, dialect: Dialect) -> Raw | ErrorObject | None:
+    """What `tasks/result` is answered with: the result or the error that the request would have had. None: not yet, and
+    whoever asks waits; raises where nobody does."""
+    if not record.ended:
+        if not DIALECTS[dialect].result_waits:
+            raise _fault(InternalError, "the task has no result yet", "task_result_not_ready", dialect)
+        return None
+    if record.error is not None:
+        return _in_words_of(dialect, record.error)
+    if record.result is UNSET:
+        raise _fault(InvalidParams, "the task was cancelled", "task_cancelled", dialect)
+    if dialect is Dialect.FOUNDING:
+        return codec.to_raw({"result": record.result})
+    return _related(record.result, record.task_id)
+
+
+# --- 2025-11-25 ---------------------------------------------------------------------------------------
+
+A = TypeVar("A", bound=Task)
+E = TypeVar("E", bound=ExtensionTask)
+
+
+def augmented(record: TaskRecord, kind: type[A]) -> A:
+    """A task for a client of 2025-11-25, or what has the members of one: a result or params."""
+    return kind(
+        task_id=record.task_id,
+        status=cast("Any", shown(record, Dialect.AUGMENTED)),
+        created_at=_iso(record.created_at),
+        last_updated_at=_iso(record.updated_at),
+        ttl=_ttl(record),
+        status_message=record.message,
+        poll_interval=record.poll_interval_ms,
+    )
+
+
+def _related(result: Raw, task_id: str) -> Raw:
+    """A result that says which task it is of."""
+    members = _read_members(result)
+    meta = _read_meta(members["_meta"]) if "_meta" in members else {}
+    return codec.to_raw({**members, "_meta": {**meta, RELATED_TASK: {"taskId": task_id}}})
+
+
+_read_members: Final = codec.json_decoder(dict[str, Raw])
+_read_meta: Final = codec.json_decoder(dict[str, Any])
+
+
+# --- the extension ------------------------------------------------------------------------------------
+
+
+def extended(record: TaskRecord, kind: type[E]) -> E:
+    """A task for a client with the extension, or what has the members of one."""
+    return kind(
+        task_id=record.task_id,
+        status=cast("Any", shown(record, Dialect.EXTENSION)),
+        created_at=_iso(record.created_at),
+        last_updated_at=_iso(record.updated_at),
+        ttl_ms=_ttl(record),
+        status_message=record.message,
+        poll_interval_ms=record.poll_interval_ms,
+    )
+
+
+def detailed(record: TaskRecord) -> DetailedTask:
+    """A task with all that its status calls for; a result and a notification have the same."""
+    task = extended(record, DetailedTask)
+    task.input_requests = record.questions or None
+    task.result = record.result
+    task.error = record.error
+    return task
+
+
+# --- the founding documents ---------------------------------------------------------------------------
+
+
+def founding(record: TaskRecord) -> FoundingTask:
+    """A task in the words of the founding documents."""
+    status = founding_status(record)
+    return FoundingTask(
+        task_id=record.task_id,
+        status=status.status,
+        action=FoundingAction(record.method, record.params),
+        result=status.result,
+        error=status.error,
+        created_at=round(record.created_at * 1000),
+        updated_at=round(record.updated_at * 1000),
+    )
+
+
+def founding_status(record: TaskRecord) -> FoundingStatusParams:
+    """How a task stands, as its notification has it. What has failed has an error, also if it has a result."""
+    error = record.error
+    if record.result_is_error:
+        error = ErrorObject(InternalError.code, record.message or "the task failed", {"kind": "task_failed"})
+    return FoundingStatusParams(
+        task_id=record.task_id,
+        status=cast("Any", shown(record, Dialect.FOUNDING)),
+        result=None if record.result is UNSET else record.result,
+        error=None if error is None else _in_words_of(Dialect.FOUNDING, error),
+    )
+
+
+def _in_words_of(dialect: Dialect, error: ErrorObject) -> ErrorObject:
+    """An error with the code that a dialect has for it."""
+    data: Any = error.data
+    kind: Any = cast("dict[str, Any]", data).get("kind") if isinstance(data, dict) else None
+    row = BY_NAME.get(kind) if dialect is Dialect.FOUNDING and isinstance(kind, str) else None
+    return error if row is None else ErrorObject(row.founding, error.message, data)
+
+
+def _fault(fault: type[ProtocolError], message: str, kind: str, dialect: Dialect) -> ProtocolError:
+    """An error of a kind, with the code that a dialect has for it."""
+    error = fault(message, data={"kind": kind})
+    error.code = _in_words_of(dialect, ErrorObject(error.code, message, error.data)).code
+    return error
+
+
+# --- times --------------------------------------------------------------------------------------------
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _ttl(record: TaskRecord) -> int | None:
+    return None if record.expires_at is None else round((record.expires_at - record.created_at) * 1000)

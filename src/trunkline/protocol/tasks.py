@@ -1,0 +1,195 @@
+"""A task: its states as a table, and the record of one.
+
+    PENDING -> WORKING <-> INPUT_REQUIRED        and from each of them to COMPLETED (if it was begun), FAILED, CANCELLED
+
+There is one machine for all dialects. What a revision, the extension or the founding documents show of it stands in
+`task_dialects.py`. A record is a value: whatever happens to a task makes a new one, for whoever keeps it to write in
+the place of the old. What has ended stays as it is, whoever comes later.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum, auto
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
+
+from trunkline.errors import InternalError, MisuseError
+from trunkline.protocol.meta import ProgressToken
+from trunkline.protocol.types.rounds import InputRequest
+from trunkline.wire.messages import ErrorObject
+
+__all__ = ["TASKS", "TERMINAL", "TaskRecord", "TaskSignal", "TaskState", "allows", "step"]
+
+
+class TaskState(Enum):
+    """Where a task stands. The value is what is kept of it."""
+
+    PENDING = "pending"  # made, not begun
+    WORKING = "working"
+    INPUT_REQUIRED = "input_required"  # has asked its requestor something, and may be working meanwhile
+    COMPLETED = "completed"  # has a result, which may say that it failed
+    FAILED = "failed"  # has an error instead
+    CANCELLED = "cancelled"
+
+
+class TaskSignal(Enum):
+    """What can happen to a task."""
+
+    START = auto()
+    RESUME = auto()  # somebody else goes on with it
+    PROGRESS = auto()
+    ASK = auto()
+    HEAR = auto()  # a question is settled, others are open
+    SETTLE = auto()  # no question is open any more
+    COMPLETE = auto()
+    FAIL = auto()
+    CANCEL = auto()
+
+
+T, S = TaskState, TaskSignal
+TASKS: Final[Mapping[TaskState, Mapping[TaskSignal, TaskState]]] = {
+    T.PENDING: {S.START: T.WORKING, S.FAIL: T.FAILED, S.CANCEL: T.CANCELLED},
+    T.WORKING: {
+        S.RESUME: T.WORKING,
+        S.PROGRESS: T.WORKING,
+        S.ASK: T.INPUT_REQUIRED,
+        S.COMPLETE: T.COMPLETED,
+        S.FAIL: T.FAILED,
+        S.CANCEL: T.CANCELLED,
+    },
+    T.INPUT_REQUIRED: {
+        S.RESUME: T.INPUT_REQUIRED,
+        S.PROGRESS: T.INPUT_REQUIRED,
+        S.ASK: T.INPUT_REQUIRED,
+        S.HEAR: T.INPUT_REQUIRED,
+        S.SETTLE: T.WORKING,
+        S.COMPLETE: T.COMPLETED,
+        S.FAIL: T.FAILED,
+        S.CANCEL: T.CANCELLED,
+    },
+    T.COMPLETED: {},
+    T.FAILED: {},
+    T.CANCELLED: {},
+}
+TERMINAL: Final = frozenset(state for state, row in TASKS.items() if not row)
+"""The states that a task stays in."""
+
+
+def allows(state: TaskState, signal: TaskSignal) -> bool:
+    """Whether a signal is legal in a state."""
+    return signal in TASKS[state]
+
+
+def step(state: TaskState, signal: TaskSignal) -> TaskState:
+    """The next state; a pair without a row is illegal, and there is no other branch."""
+    try:
+        return TASKS[state][signal]
+    except KeyError:
+        data = {"kind": "task_state_invalid", "state": state.value}
+        raise InternalError(
+            f"{signal.name.lower()} is not possible for a task that is {state.value}", data=data
+        ) from None
+
+
+class TaskRecord(Struct, frozen=True, kw_only=True):
+    """All that is known of a task, as it is kept. Times are in seconds since 1970."""
+
+    layout: int = 1  # of this record, for whoever reads it later
+    task_id: str
+    client: str  # whose it is; to everybody else it is not there
+    method: str  # of the request that it answers; in the founding dialect, the type of its action
+    params: Raw  # of that request, as they were written
+    created_at: float
+    updated_at: float
+    expires_at: float | None = None  # may be forgotten from then on, whatever its state
+    timeout_ms: int | None = None  # that it may take, from its creation
+    poll_interval_ms: int | None = None
+    progress_token: ProgressToken | None = None
+    state: TaskState = TaskState.PENDING
+    attempt: int = 0  # how often somebody has begun with it
+    message: str | None = None  # how it stands, in words
+    progress: float | None = None
+    total: float | None = None
+    questions: dict[str, InputRequest] = {}  # those that are open
+    answers: dict[str, Raw] = {}
+    withdrawn: tuple[str, ...] = ()  # questions that nobody waits for any more
+    result: Raw | UnsetType = UNSET
+    result_is_error: bool = False  # it says of itself that it failed
+    error: ErrorObject | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can happen to it any more."""
+        return self.state in TERMINAL
+
+    @property
+    def deadline(self) -> float | None:
+        """When it is to be given up."""
+        return None if self.timeout_ms is None else self.created_at + self.timeout_ms / 1000
+
+    # Each of these gives the record after something has happened, and raises if that cannot happen now.
+
+    def start(self, now: float) -> "TaskRecord":
+        """Somebody begins with it."""
+        return self._after(S.START, now, attempt=self.attempt + 1)
+
+    def resume(self, now: float) -> "TaskRecord":
+        """Somebody else goes on with it, since whoever worked on it is gone."""
+        return self._after(S.RESUME, now, attempt=self.attempt + 1)
+
+    def advance(
+        self, now: float, progress: float, total: float | None = None, message: str | None = None
+    ) -> "TaskRecord":
+        """It has got somewhere. What is not said anew stays as it was."""
+        said = {"total": total, "message": message}
+        known = {name: value for name, value in said.items() if value is not None}
+        return self._after(S.PROGRESS, now, progress=progress, **known)
+
+    def ask(self, now: float, questions: Mapping[str, InputRequest]) -> "TaskRecord":
+        """It needs to know something. A name is used for one question in the life of a task."""
+        used = questions.keys() & (self.questions.keys() | self.answers.keys() | set(self.withdrawn))
+        if used or not questions:
+            raise MisuseError(f"questions need names that were not used before, unlike {sorted(used)}")
+        return self._after(S.ASK, now, questions={**self.questions, **questions})
+
+    def answer(self, now: float, responses: Mapping[str, Raw]) -> "TaskRecord":
+        """Some questions are answered. Answers to what is not asked, or not any more, are left aside."""
+        heard = {name: response for name, response in responses.items() if name in self.questions}
+        return self._settle(now, heard, answers={**self.answers, **heard})
+
+    def withdraw(self, now: float, names: Iterable[str]) -> "TaskRecord":
+        """Some questions need no answer any more."""
+        gone = [name for name in names if name in self.questions]
+        return self._settle(now, gone, withdrawn=(*self.withdrawn, *gone))
+
+    def complete(self, now: float, result: Raw, *, is_error: bool = False, message: str | None = None) -> "TaskRecord":
+        """It is done; `is_error` if its result says that it failed."""
+        return self._end(S.COMPLETE, now, message, result=result, result_is_error=is_error)
+
+    def fail(self, now: float, error: ErrorObject) -> "TaskRecord":
+        """It came to nothing."""
+        return self._end(S.FAIL, now, error.message, error=error)
+
+    def time_out(self, now: float) -> "TaskRecord":
+        """Its time was up."""
+        said = f"the task was not done after {now - self.created_at:g} s"
+        return self.fail(now, ErrorObject(InternalError.code, said, {"kind": "task_timeout"}))
+
+    def cancel(self, now: float, reason: str | None = None) -> "TaskRecord":
+        """It is not wanted any more."""
+        return self._end(S.CANCEL, now, reason)
+
+    def _settle(self, now: float, names: Iterable[str], **known: Any) -> "TaskRecord":
+        settled = set(names)
+        if not settled:
+            return self
+        still = {name: question for name, question in self.questions.items() if name not in settled}
+        return self._after(S.HEAR if still else S.SETTLE, now, questions=still, **known)
+
+    def _end(self, signal: TaskSignal, now: float, message: str | None, **known: Any) -> "TaskRecord":
+        said = self.message if message is None else message
+        return self._after(signal, now, questions={}, message=said, **known)
+
+    def _after(self, signal: TaskSignal, now: float, **known: Any) -> "TaskRecord":
+        return replace(self, state=step(self.state, signal), updated_at=max(now, self.updated_at), **known)

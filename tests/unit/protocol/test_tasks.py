@@ -1,0 +1,438 @@
+"""Tasks: the table, enumerated, against the picture below; the record of one; and what each dialect shows."""
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema_rs import Draft202012Validator
+from msgspec import UNSET, Raw
+from tests.official import schema
+
+from trunkline.errors import InternalError, InvalidParams, MisuseError, ProtocolError
+from trunkline.protocol import types as t
+from trunkline.protocol.task_dialects import (
+    DIALECTS,
+    Dialect,
+    augmented,
+    cancellable,
+    detailed,
+    extended,
+    founding,
+    founding_status,
+    outcome,
+    shown,
+    worth_telling,
+)
+from trunkline.protocol.tasks import TASKS, TERMINAL, TaskRecord, TaskSignal, TaskState, allows, step
+from trunkline.protocol.types.tasks_extension import TaskCreated, UpdateTaskParams
+from trunkline.protocol.types.tasks_founding import (
+    CancelFoundingTaskParams,
+    CreateFoundingTaskParams,
+    CreateFoundingTaskResult,
+    FoundingMetadata,
+    GetFoundingTaskResult,
+    ListFoundingTasksResult,
+)
+from trunkline.wire import codec
+from trunkline.wire.messages import ErrorObject
+
+PICTURE = """
+          PENDING    WORKING         INPUT_REQUIRED  COMPLETED  FAILED  CANCELLED
+START     WORKING    -               -               -          -       -
+RESUME    -          WORKING         INPUT_REQUIRED  -          -       -
+PROGRESS  -          WORKING         INPUT_REQUIRED  -          -       -
+ASK       -          INPUT_REQUIRED  INPUT_REQUIRED  -          -       -
+HEAR      -          -               INPUT_REQUIRED  -          -       -
+SETTLE    -          -               WORKING         -          -       -
+COMPLETE  -          COMPLETED       COMPLETED       -          -       -
+FAIL      FAILED     FAILED          FAILED          -          -       -
+CANCEL    CANCELLED  CANCELLED       CANCELLED       -          -       -
+"""
+HEAD, *ROWS = [line.split() for line in PICTURE.strip().splitlines()]
+CELLS = {
+    (TaskState[state], TaskSignal[name]): None if cell == "-" else TaskState[cell]
+    for name, *cells in ROWS
+    for state, cell in zip(HEAD, cells, strict=True)
+}
+FOUNDING_EDGES = {  # of the founding documents' diagram, and to be cancelled and to fail before it was begun
+    *(("pending", "processing"), ("processing", "completed"), ("processing", "failed"), ("processing", "cancelled")),
+    *(("pending", "failed"), ("pending", "cancelled"), ("processing", "processing")),
+}
+
+NOW = 1_700_000_000.0
+QUESTION = t.InputRequest("elicitation/create", {"message": "Who?"})
+RESULT = Raw(b'{"content":[],"isError":false}')
+FAILURE = Raw(b'{"content":[{"type":"text","text":"no"}],"isError":true,"_meta":{"k":1}}')
+ERROR = ErrorObject(-32602, "no such tool", {"kind": "tool_not_found"})
+
+
+def made(**known: Any) -> TaskRecord:
+    given = {"task_id": "t-1", "client": "us", "method": "tools/call", "params": Raw(b'{"name":"x"}')}
+    return TaskRecord(**{**given, "created_at": NOW, "updated_at": NOW, **known})
+
+
+WORKING = made().start(NOW + 1)
+ASKING = WORKING.ask(NOW + 2, {"q1": QUESTION, "q2": QUESTION})
+RECORDS = {
+    TaskState.PENDING: made(),
+    TaskState.WORKING: WORKING,
+    TaskState.INPUT_REQUIRED: ASKING,
+    TaskState.COMPLETED: WORKING.complete(NOW + 3, RESULT),
+    TaskState.FAILED: WORKING.fail(NOW + 3, ERROR),
+    TaskState.CANCELLED: WORKING.cancel(NOW + 3, "not needed"),
+}
+REFUSED = WORKING.complete(NOW + 3, FAILURE, is_error=True, message="no")
+ACTS: dict[TaskSignal, Callable[[TaskRecord], TaskRecord]] = {
+    TaskSignal.START: lambda record: record.start(NOW + 9),
+    TaskSignal.RESUME: lambda record: record.resume(NOW + 9),
+    TaskSignal.PROGRESS: lambda record: record.advance(NOW + 9, 0.5),
+    TaskSignal.ASK: lambda record: record.ask(NOW + 9, {"q3": QUESTION}),
+    TaskSignal.COMPLETE: lambda record: record.complete(NOW + 9, RESULT),
+    TaskSignal.FAIL: lambda record: record.fail(NOW + 9, ERROR),
+    TaskSignal.CANCEL: lambda record: record.cancel(NOW + 9),
+}
+
+
+def plain(value: Any) -> Any:
+    return json.loads(codec.to_json(value))
+
+
+# --- the table -------------------------------------------------------------------------------------------
+
+
+def test_j06_the_picture_has_a_cell_for_every_state_and_signal() -> None:
+    assert CELLS.keys() == {(state, signal) for state in TaskState for signal in TaskSignal}
+    assert TASKS.keys() == set(TaskState)
+
+
+@pytest.mark.parametrize(("state", "signal"), CELLS)
+def test_j06_the_table_equals_the_picture(state: TaskState, signal: TaskSignal) -> None:
+    expected = CELLS[state, signal]
+    assert TASKS[state].get(signal) is expected
+    assert allows(state, signal) is (expected is not None)
+
+
+@pytest.mark.parametrize(("state", "signal"), [pair for pair, cell in CELLS.items() if cell is not None])
+def test_j06_a_pair_with_a_row_leads_where_it_says(state: TaskState, signal: TaskSignal) -> None:
+    assert step(state, signal) is CELLS[state, signal]
+
+
+@pytest.mark.parametrize(("state", "signal"), [pair for pair, cell in CELLS.items() if cell is None])
+def test_j06_a_pair_without_a_row_is_illegal_and_says_so(state: TaskState, signal: TaskSignal) -> None:
+    with pytest.raises(InternalError, match=f"{signal.name.lower()} .* {state.value}") as caught:
+        step(state, signal)
+    assert caught.value.data == {"kind": "task_state_invalid", "state": state.value}
+
+
+def test_j06_what_has_ended_stays_as_it_is() -> None:
+    assert {TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED} == TERMINAL
+    assert {state: record.ended for state, record in RECORDS.items()} == {s: s in TERMINAL for s in TaskState}
+
+
+@pytest.mark.parametrize("signal", ACTS)
+@pytest.mark.parametrize("state", TaskState)
+def test_j06_whatever_happens_to_a_record_follows_the_table(state: TaskState, signal: TaskSignal) -> None:
+    before = RECORDS[state]
+    if CELLS[state, signal] is None:
+        with pytest.raises(InternalError):
+            ACTS[signal](before)
+        return
+    after = ACTS[signal](before)
+    assert (after.state, after.updated_at) == (CELLS[state, signal], NOW + 9)
+    assert before is RECORDS[state]
+
+
+def test_j06_the_founding_diagram_has_every_change_of_what_it_shows() -> None:
+    statuses = DIALECTS[Dialect.FOUNDING].statuses
+    edges = {(statuses[state], statuses[after]) for state, row in TASKS.items() for after in row.values()}
+    assert edges == FOUNDING_EDGES
+
+
+# --- the record ------------------------------------------------------------------------------------------
+
+
+def test_j09_the_record_has_the_members_of_the_founding_documents() -> None:
+    assert {"expires_at", "client", "progress", "total", "timeout_ms", "result", "error"} <= {
+        *TaskRecord.__struct_fields__
+    }
+
+
+@pytest.mark.parametrize("state", TaskState)
+def test_a_record_is_kept_as_json_and_read_again(state: TaskState) -> None:
+    written = codec.to_json(RECORDS[state])
+    again = codec.json_decoder(TaskRecord)(written)
+    assert codec.to_json(again) == written
+    assert (again.state, again.layout) == (state, 1)
+    assert (again.result is UNSET) is (state is not TaskState.COMPLETED)
+
+
+def test_a_task_that_is_begun_again_counts_how_often() -> None:
+    assert [WORKING.attempt, WORKING.resume(NOW + 5).attempt, ASKING.resume(NOW + 5).attempt] == [1, 2, 2]
+    assert ASKING.resume(NOW + 5).questions == ASKING.questions
+
+
+def test_j11_progress_keeps_what_is_not_said_anew() -> None:
+    first = WORKING.advance(NOW + 2, 1, total=10, message="reading")
+    second = first.advance(NOW + 3, 2)
+    assert (second.progress, second.total, second.message) == (2, 10, "reading")
+    assert second.advance(NOW + 4, 3, 20, "writing").message == "writing"
+
+
+def test_time_does_not_run_backwards_in_a_record() -> None:
+    assert WORKING.advance(NOW - 100, 1).updated_at == WORKING.updated_at
+
+
+def test_j07_a_task_whose_time_is_up_has_failed() -> None:
+    record = made(timeout_ms=50)
+    assert (record.deadline, made().deadline) == (NOW + 0.05, None)
+    late = record.start(NOW + 0.01).time_out(NOW + 0.05)
+    assert (late.state, late.message) == (TaskState.FAILED, "the task was not done after 0.05 s")
+    assert founding(late).error == ErrorObject(-32085, "the task was not done after 0.05 s", {"kind": "task_timeout"})
+    assert detailed(late).error == ErrorObject(-32603, "the task was not done after 0.05 s", {"kind": "task_timeout"})
+
+
+def test_answers_settle_questions_one_by_one_and_others_are_left_aside() -> None:
+    some = ASKING.answer(NOW + 3, {"q1": Raw(b"1"), "unknown": Raw(b"2")})
+    assert (some.state, list(some.questions), list(some.answers)) == (TaskState.INPUT_REQUIRED, ["q2"], ["q1"])
+    assert some.answer(NOW + 4, {"q1": Raw(b"3"), "unknown": Raw(b"2")}) is some
+    all_of_them = some.answer(NOW + 5, {"q2": Raw(b"4"), "q1": Raw(b"3")})
+    assert (all_of_them.state, all_of_them.questions) == (TaskState.WORKING, {})
+    assert {name: bytes(answer) for name, answer in all_of_them.answers.items()} == {"q1": b"1", "q2": b"4"}
+    assert all_of_them.answer(NOW + 6, {"q1": Raw(b"5")}) is all_of_them
+
+
+def test_questions_that_nobody_waits_for_any_more_are_withdrawn() -> None:
+    some = ASKING.withdraw(NOW + 3, ["q1", "unknown"])
+    assert (some.state, list(some.questions), some.withdrawn) == (TaskState.INPUT_REQUIRED, ["q2"], ("q1",))
+    assert some.answer(NOW + 4, {"q1": Raw(b"1")}) is some
+    assert some.withdraw(NOW + 4, ["q2"]).state is TaskState.WORKING
+
+
+@pytest.mark.parametrize("name", ["open", "answered", "withdrawn"])
+def test_the_name_of_a_question_is_used_once_in_the_life_of_a_task(name: str) -> None:
+    record = WORKING.ask(NOW + 2, {"open": QUESTION, "answered": QUESTION, "withdrawn": QUESTION})
+    record = record.answer(NOW + 3, {"answered": Raw(b"1")}).withdraw(NOW + 4, ["withdrawn"])
+    with pytest.raises(MisuseError, match=name):
+        record.ask(NOW + 5, {"new": QUESTION, name: QUESTION})
+    with pytest.raises(MisuseError):
+        record.ask(NOW + 5, {})
+    assert list(record.ask(NOW + 5, {"new": QUESTION}).questions) == ["open", "new"]
+
+
+@pytest.mark.parametrize("ended", ["complete", "fail", "cancel"])
+def test_nothing_is_asked_any_more_once_a_task_has_ended(ended: str) -> None:
+    what = {"complete": [RESULT], "fail": [ERROR], "cancel": []}[ended]
+    assert getattr(ASKING, ended)(NOW + 3, *what).questions == {}
+
+
+@given(st.lists(st.sampled_from([*ACTS, TaskSignal.HEAR]), max_size=12))
+def test_j06_no_history_leads_out_of_an_end_or_leaves_questions_where_none_are_asked(signals: list[TaskSignal]) -> None:
+    record = made()
+    for number, signal in enumerate(signals):
+        before = record
+        if signal is TaskSignal.HEAR:
+            record = record.answer(NOW + number, dict.fromkeys(list(record.questions)[:1], Raw(b"1")))
+        elif signal is TaskSignal.ASK and allows(record.state, signal):
+            record = record.ask(NOW + number, {f"q{number}": QUESTION})
+        elif signal is not TaskSignal.ASK and allows(record.state, signal):
+            record = ACTS[signal](record)
+        assert not before.ended or record is before
+        assert bool(record.questions) is (record.state is TaskState.INPUT_REQUIRED)
+        assert record.updated_at >= before.updated_at
+
+
+# --- what is shown ---------------------------------------------------------------------------------------
+
+SHOWN = """
+            2025-11-25      2026-07-28      founding
+pending     working         working         pending
+working     working         working         processing
+input_required  input_required  input_required  processing
+completed   completed       completed       completed
+failed      failed          failed          failed
+cancelled   cancelled       cancelled       cancelled
+refused     failed          completed       failed
+"""
+DIALECT_NAMES, *SHOWN_ROWS = [line.split() for line in SHOWN.strip().splitlines()]
+
+
+@pytest.mark.parametrize("row", SHOWN_ROWS, ids=lambda row: row[0])
+def test_j06_every_dialect_shows_a_state_in_its_own_words(row: list[str]) -> None:
+    record = REFUSED if row[0] == "refused" else RECORDS[TaskState(row[0])]
+    assert [shown(record, Dialect(name)) for name in DIALECT_NAMES] == row[1:]
+
+
+def test_dialects_differ_in_what_can_be_done_with_a_task() -> None:
+    told = {dialect: traits[2:] for dialect, traits in DIALECTS.items()}
+    assert told == {  # cancelling what has ended, tasks/result waits, tasks/list, progress
+        Dialect.AUGMENTED: (False, True, True, True),
+        Dialect.EXTENSION: (True, None, False, False),
+        Dialect.FOUNDING: (False, False, True, True),
+    }
+
+
+def test_j10_a_change_is_told_once_and_only_if_it_shows() -> None:
+    history = [made(), WORKING, WORKING.advance(NOW + 2, 1), ASKING]
+    history += [ASKING.answer(NOW + 3, {"q1": Raw(b"1")})]
+    history += [history[-1].answer(NOW + 4, {"q2": Raw(b"1")})]
+    history += [history[-1].complete(NOW + 5, RESULT)]
+    pairs = list(pairwise(history))
+    told = {d.value: [worth_telling(before, after, d) for before, after in pairs] for d in Dialect}
+    assert told == {  # started, progress, asked, one answer, all answers, completed
+        "2025-11-25": [False, False, True, False, True, True],
+        "2026-07-28": [False, False, True, True, True, True],
+        "founding": [True, False, False, False, False, True],
+    }
+
+
+def test_j08_2025_11_25_shows_a_task_that_the_official_schema_accepts() -> None:
+    definitions = schema("2025-11-25")["$defs"]
+    accepts = Draft202012Validator({"$ref": "#/$defs/Task", "$defs": definitions})
+    for record in [*RECORDS.values(), REFUSED, made(expires_at=NOW + 60, poll_interval_ms=500, message="soon")]:
+        for kind in (t.Task, t.GetTaskResult, t.CancelTaskResult, t.TaskStatusParams):
+            assert list(accepts.iter_errors(plain(augmented(record, kind)))) == []
+    assert plain(augmented(made(expires_at=NOW + 60.5, poll_interval_ms=500, message="soon"), t.Task)) == {
+        "taskId": "t-1",
+        "status": "working",
+        "createdAt": "2023-11-14T22:13:20.000Z",
+        "lastUpdatedAt": "2023-11-14T22:13:20.000Z",
+        "ttl": 60_500,
+        "statusMessage": "soon",
+        "pollInterval": 500,
+    }
+    assert plain(augmented(made(), t.Task))["ttl"] is None
+
+
+def test_the_extension_shows_a_task_flat_and_without_what_belongs_to_its_status() -> None:
+    record = made(expires_at=NOW + 60, poll_interval_ms=500, message="soon")
+    assert plain(extended(record, TaskCreated)) == {
+        "taskId": "t-1",
+        "status": "working",
+        "createdAt": "2023-11-14T22:13:20.000Z",
+        "lastUpdatedAt": "2023-11-14T22:13:20.000Z",
+        "ttlMs": 60_000,
+        "statusMessage": "soon",
+        "pollIntervalMs": 500,
+    }
+    assert plain(extended(made(), TaskCreated))["ttlMs"] is None
+
+
+def test_the_extension_shows_open_questions_the_result_or_the_error_each_with_its_status() -> None:
+    extras = {"inputRequests", "result", "error"}
+    found = {state.value: extras & plain(detailed(record)).keys() for state, record in RECORDS.items()}
+    assert found == {
+        "pending": set(),
+        "working": set(),
+        "input_required": {"inputRequests"},
+        "completed": {"result"},
+        "failed": {"error"},
+        "cancelled": set(),
+    }
+    asking = plain(detailed(ASKING.answer(NOW + 3, {"q1": Raw(b"1")})))["inputRequests"]
+    assert asking == {"q2": {"method": "elicitation/create", "params": {"message": "Who?"}}}
+    assert plain(detailed(REFUSED))["result"]["isError"] is True
+    assert plain(detailed(RECORDS[TaskState.FAILED]))["error"] == plain(ERROR)
+
+
+def test_answers_to_a_task_of_the_extension_can_be_read() -> None:
+    read = codec.decoder(UpdateTaskParams)(b'{"taskId":"t-1","inputResponses":{"q1":{"action":"accept"}}}')
+    answered = ASKING.answer(NOW + 3, read.input_responses)
+    assert bytes(answered.answers["q1"]) == b'{"action":"accept"}'
+
+
+@pytest.mark.parametrize("state", TaskState)
+def test_j03_j08_the_founding_documents_show_every_member_and_an_error_only_of_what_failed(state: TaskState) -> None:
+    task = plain(founding(RECORDS[state]))
+    assert list(task) == ["taskId", "status", "action", "result", "error", "createdAt", "updatedAt"]
+    assert task["action"] == {"type": "tools/call", "parameters": {"name": "x"}}
+    assert (task["createdAt"], task["updatedAt"]) == (1_700_000_000_000, round(RECORDS[state].updated_at * 1000))
+    assert (task["error"] is not None) is (state is TaskState.FAILED)
+    assert (task["result"] is not None) is (state is TaskState.COMPLETED)
+    told = plain(founding_status(RECORDS[state]))
+    assert told == {name: task[name] for name in ("taskId", "status", "result", "error")}
+
+
+def test_j14_errors_have_their_founding_numbers_in_the_founding_dialect_alone() -> None:
+    refused = founding(REFUSED)
+    assert refused.error == ErrorObject(-32083, "no", {"kind": "task_failed"})
+    assert plain(refused)["result"]["isError"] is True
+    assert founding(WORKING.complete(NOW, FAILURE, is_error=True)).error.message == "the task failed"
+    assert founding(RECORDS[TaskState.FAILED]).error.code == -32002
+    for data in (UNSET, None, [1], {"kind": 7}, {"kind": "our_own"}):
+        assert founding(WORKING.fail(NOW, ErrorObject(-32603, "x", data))).error.code == -32603
+    depends = ErrorObject(-32603, "another task failed", {"kind": "task_dependency_failed"})
+    assert founding(made().fail(NOW, depends)).error.code == -32088
+    assert detailed(made().fail(NOW, depends)).error.code == -32603
+
+
+def test_j01_j02_j05_the_messages_of_the_founding_documents_can_be_read_and_written() -> None:
+    asked = codec.decoder(CreateFoundingTaskParams)(
+        b'{"action":{"type":"op","parameters":{"k":"v"}},"metadata":{"progressToken":"p","timeout":30000}}'
+    )
+    assert (asked.action.type, bytes(asked.action.parameters)) == ("op", b'{"k":"v"}')
+    assert asked.metadata == FoundingMetadata("p", 30_000)
+    least = codec.decoder(CreateFoundingTaskParams)(b'{"action":{"type":"op"}}')
+    assert (plain(least.action), least.metadata) == ({"type": "op"}, FoundingMetadata())
+    assert plain(CreateFoundingTaskResult("t-1")) == {"taskId": "t-1"}
+    assert plain(GetFoundingTaskResult(founding(WORKING)))["task"]["status"] == "processing"
+    page = plain(ListFoundingTasksResult([founding(WORKING)], "next"))
+    assert (len(page["tasks"]), page["cursor"]) == (1, "next")
+    ended = codec.decoder(CancelFoundingTaskParams)(b'{"taskId":"t-1","reason":"enough"}')
+    assert WORKING.cancel(NOW + 2, ended.reason).message == "enough"
+
+
+# --- results and cancellation ----------------------------------------------------------------------------
+
+
+def kind_and_code(error: ProtocolError) -> tuple[str, int]:
+    return error.data["kind"], error.code
+
+
+def test_j04_the_result_of_a_task_is_that_of_its_request_and_says_which_task_it_is_of() -> None:
+    related = {"io.modelcontextprotocol/related-task": {"taskId": "t-1"}}
+    assert plain(outcome(RECORDS[TaskState.COMPLETED], Dialect.AUGMENTED)) == {
+        "content": [],
+        "isError": False,
+        "_meta": related,
+    }
+    assert plain(outcome(REFUSED, Dialect.AUGMENTED))["_meta"] == {"k": 1, **related}
+    assert outcome(RECORDS[TaskState.FAILED], Dialect.AUGMENTED) == ERROR
+    assert plain(outcome(RECORDS[TaskState.COMPLETED], Dialect.FOUNDING)) == {
+        "result": {"content": [], "isError": False}
+    }
+    assert outcome(RECORDS[TaskState.FAILED], Dialect.FOUNDING) == ErrorObject(-32002, ERROR.message, ERROR.data)
+
+
+@pytest.mark.parametrize("state", [TaskState.PENDING, TaskState.WORKING, TaskState.INPUT_REQUIRED])
+def test_j04_a_result_is_waited_for_or_refused_before_there_is_one(state: TaskState) -> None:
+    assert outcome(RECORDS[state], Dialect.AUGMENTED) is None
+    with pytest.raises(InternalError) as caught:
+        outcome(RECORDS[state], Dialect.FOUNDING)
+    assert kind_and_code(caught.value) == ("task_result_not_ready", -32089)
+
+
+@pytest.mark.parametrize(("dialect", "code"), [(Dialect.AUGMENTED, -32602), (Dialect.FOUNDING, -32084)])
+def test_j14_what_was_cancelled_has_no_result(dialect: Dialect, code: int) -> None:
+    with pytest.raises(InvalidParams, match="cancelled") as caught:
+        outcome(RECORDS[TaskState.CANCELLED], dialect)
+    assert kind_and_code(caught.value) == ("task_cancelled", code)
+
+
+@pytest.mark.parametrize(("dialect", "code"), [(Dialect.AUGMENTED, -32602), (Dialect.FOUNDING, -32090)])
+@pytest.mark.parametrize("state", TaskState)
+def test_j05_j12_what_has_ended_cannot_be_cancelled(state: TaskState, dialect: Dialect, code: int) -> None:
+    if state not in TERMINAL:
+        assert cancellable(RECORDS[state], dialect)
+        return
+    with pytest.raises(InvalidParams, match=f"is {state.value} already") as caught:
+        cancellable(RECORDS[state], dialect)
+    assert kind_and_code(caught.value) == ("task_already_completed", code)
+
+
+@pytest.mark.parametrize("state", TaskState)
+def test_j05_by_the_extension_to_cancel_what_has_ended_is_no_mistake(state: TaskState) -> None:
+    assert cancellable(RECORDS[state], Dialect.EXTENSION) is (state not in TERMINAL)
