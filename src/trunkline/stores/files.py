@@ -59,12 +59,14 @@ def make(path: Path) -> None:
 def connect(path: Path, *, patience: float, synchronous: str = "FULL") -> sqlite3.Connection:
     """A connection that begins and ends its transactions itself, and may be used by one thread after another."""
     connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
-    connection.execute(f"PRAGMA synchronous={synchronous}")
-    connection.execute("PRAGMA fullfsync=1")  # on macOS nothing less reaches the disk; elsewhere it says nothing
-    connection.execute("PRAGMA cache_size=-16384")  # KiB, if there is so much: some 40,000 small items
-    connection.execute(
-        "PRAGMA wal_autocheckpoint=4000"
-    )  # pages, 16 MiB: the more, the seldomer a page is written twice
+    try:
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+        connection.execute("PRAGMA fullfsync=1")  # on macOS nothing less reaches the disk; elsewhere it says nothing
+        connection.execute("PRAGMA cache_size=-16384")  # KiB, if there is so much: some 40,000 small items
+        connection.execute("PRAGMA wal_autocheckpoint=4000")  # pages, 16 MiB: fewer pages are written twice
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

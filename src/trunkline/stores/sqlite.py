@@ -32,7 +32,7 @@ _READING: Final = (
 _GET: Final = "SELECT key, value, version, expires FROM items WHERE key = ? AND (expires IS NULL OR expires > ?)"
 _SCAN: Final = (
     "SELECT key, value, version, expires FROM items"
-    " WHERE key >= ?1 AND key > ?2 AND key < ?3 AND (expires IS NULL OR expires > ?4) ORDER BY key LIMIT ?5"
+    " WHERE key >= ? AND key > ? AND key < ? AND (expires IS NULL OR expires > ?) ORDER BY key LIMIT ?"
 )
 _CHANGES: Final = "SELECT version, keys FROM changes WHERE version > ? ORDER BY version"
 

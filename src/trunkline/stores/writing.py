@@ -28,18 +28,18 @@ KEPT_CHANGES: Final = (
 SWEPT_AT_ONCE: Final = 10_000  # items that a transaction looks at
 
 _PUT: Final = (
-    "INSERT INTO items (key, value, version, expires) VALUES (?1, ?2, ?3, ?4)"
-    " ON CONFLICT (key) DO UPDATE SET value = ?2, version = ?3, expires = ?4"
+    "INSERT INTO items (key, value, version, expires) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version, expires = excluded.expires"
 )
-_PUT_NEW: Final = f"{_PUT} WHERE expires <= ?5"
+_PUT_NEW: Final = f"{_PUT} WHERE items.expires <= ?"
 _PUT_OVER: Final = (
-    "UPDATE items SET value = ?2, version = ?3, expires = ?4"
-    " WHERE key = ?1 AND version = ?6 AND (expires IS NULL OR expires > ?5)"
+    "UPDATE items SET value = ?, version = ?, expires = ?"
+    " WHERE key = ? AND version = ? AND (expires IS NULL OR expires > ?)"
 )
 _FIND: Final = "SELECT version FROM items WHERE key = ? AND (expires IS NULL OR expires > ?)"
 _LEASE: Final = (
-    "INSERT INTO leases (name, holder, token, expires) VALUES (?1, ?2, ?3, ?4)"
-    " ON CONFLICT (name) DO UPDATE SET holder = ?2, token = ?3, expires = ?4"
+    "INSERT INTO leases (name, holder, token, expires) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, token = excluded.token, expires = excluded.expires"
 )
 _LAST_SWEPT: Final = "SELECT key FROM items WHERE key > ? ORDER BY key LIMIT 1 OFFSET ?"
 
@@ -81,14 +81,14 @@ class Transaction:
 
     def _put(self, put: Put, version: int) -> None:
         """The usual commit, which is one write: the statement that writes is the one that compares."""
-        row = (put.key, put.value, version, put.expires)
+        key, value, expires = put.key, put.value, put.expires
         if put.version is None:
-            self._execute(_PUT, row)
+            self._execute(_PUT, (key, value, version, expires))
             return
         if put.version == ABSENT:
-            self._execute(_PUT_NEW, (*row, self._now))
+            self._execute(_PUT_NEW, (key, value, version, expires, self._now))
         else:
-            self._execute(_PUT_OVER, (*row, self._now, put.version))
+            self._execute(_PUT_OVER, (value, version, expires, key, put.version, self._now))
         if not self._cursor.rowcount:
             raise Conflict(put.key, put.version, self._version_of(put.key))
 

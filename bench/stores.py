@@ -1,0 +1,150 @@
+"""What it costs to keep something: CPU time of the whole process, in which 32 tasks change items as fast as they can.
+
+All stores take turns, in an order that is drawn anew each time, and the best batch of each counts. What a store costs
+is what it costs above the store in memory. `make bench` prints this at its end; a missed bar fails the run.
+"""
+
+import asyncio
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from trunkline.stores.memory import MemoryStore
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import ABSENT, Lease, Put, Store
+
+IN_FLIGHT = 32
+ITEMS = 10_000
+VALUE = os.urandom(300)  # a session's state, or a task's
+ROUNDS = 15
+PER_ROUND = 100  # changes of each task
+BAR = 40.0  # µs above memory
+BARRED = "SQLite"
+KEPT_FOR = 3600.0
+
+
+@dataclass
+class Kept:
+    """A store with its items, their versions, and a lease for each of those who change them."""
+
+    store: Store
+    versions: dict[str, int] = field(default_factory=dict[str, int])
+    leases: list[Lease] = field(default_factory=list[Lease])
+
+    async def fill(self) -> None:
+        """Opens the store and puts all items."""
+        await self.store.open()
+        for first in range(0, ITEMS, 500):
+            await asyncio.gather(*(self.change(key(number)) for number in range(first, first + 500)))
+        for who in range(IN_FLIGHT):
+            lease = await self.store.acquire(f"owner/{who}", "bench", KEPT_FOR)
+            assert isinstance(lease, Lease)
+            self.leases.append(lease)
+
+    async def change(self, name: str) -> None:
+        """Changes an item for the version that it has."""
+        put = Put(name, VALUE, time.time() + KEPT_FOR, self.versions.get(name, ABSENT))
+        self.versions[name] = await self.store.commit([put])
+
+    async def change_fenced(self, who: int, number: int) -> None:
+        """Changes an item, and notes that, under a lease."""
+        state = Put(f"owner/{who}/state", VALUE, time.time() + KEPT_FOR)
+        await self.store.commit([state, Put(f"owner/{who}/notes/{number % 300:03}", VALUE)], fence=self.leases[who])
+
+
+def key(number: int) -> str:
+    return f"session/{number:08}/state"
+
+
+async def changes(kept: Kept) -> int:
+    """One item each time, another one each time, for the version it has."""
+    share = ITEMS // IN_FLIGHT
+
+    async def work(who: int) -> None:
+        for _ in range(PER_ROUND):
+            await kept.change(key(who * share + random.randrange(share)))
+
+    await asyncio.gather(*map(work, range(IN_FLIGHT)))
+    return IN_FLIGHT * PER_ROUND
+
+
+async def fenced(kept: Kept) -> int:
+    """Two items each time, under a lease."""
+    numbers = count()
+
+    async def work(who: int) -> None:
+        for _ in range(PER_ROUND):
+            await kept.change_fenced(who, next(numbers))
+
+    await asyncio.gather(*map(work, range(IN_FLIGHT)))
+    return IN_FLIGHT * PER_ROUND
+
+
+async def reads(kept: Kept) -> int:
+    """One item each time."""
+    for _ in range(3000):
+        await kept.store.get(key(random.randrange(ITEMS)))
+    return 3000
+
+
+async def alone(kept: Kept) -> int:
+    """One item each time, by one task: nothing to be grouped with."""
+    for _ in range(200):
+        await kept.change(key(random.randrange(ITEMS)))
+    return 200
+
+
+Row = Callable[[Kept], Awaitable[int]]
+ROWS: dict[str, tuple[Row, bool]] = {  # whether the bar is for it
+    f"change for a version, {IN_FLIGHT} in flight": (changes, True),
+    f"two items under a lease, {IN_FLIGHT} in flight": (fenced, True),
+    "change for a version, one at a time": (alone, False),
+    "read": (reads, False),
+}
+
+
+async def measure(stores: dict[str, Kept], row: Row) -> dict[str, tuple[float, float]]:
+    """The best CPU time of each store for one of something, and the wall time of that batch, in µs."""
+    best: dict[str, tuple[float, float]] = {}
+    for _ in range(ROUNDS):
+        for name in random.sample(list(stores), len(stores)):
+            cpu, wall = time.process_time_ns(), time.perf_counter_ns()
+            done = await row(stores[name])
+            spent = (time.process_time_ns() - cpu) / done / 1000, (time.perf_counter_ns() - wall) / done / 1000
+            best[name] = min(best.get(name, spent), spent)
+    return best
+
+
+async def main() -> int:
+    """Prints a table; the exit status is 1 when the bar is missed."""
+    with tempfile.TemporaryDirectory() as folder:
+        stores = {
+            "memory": Kept(MemoryStore()),
+            BARRED: Kept(SqliteStore(Path(folder) / "full.db")),
+            "SQLite, NORMAL": Kept(SqliteStore(Path(folder) / "normal.db", synchronous="NORMAL")),
+        }
+        for kept in stores.values():
+            await kept.fill()
+        print(f"{'stores: CPU µs, above memory in brackets':<44}{''.join(f'{name:>20}' for name in stores)}  bar")
+        failed = False
+        for name, (row, barred) in ROWS.items():
+            best = await measure(stores, row)
+            cells = [f"{cpu:.1f} ({cpu - best['memory'][0]:+.1f})" for cpu, _ in best.values()]
+            over = best[BARRED][0] - best["memory"][0] > BAR
+            verdict = f"{BAR:g} {'FAIL' if over else 'PASS'}" if barred else ""
+            failed |= barred and over
+            ordered = [cells[list(best).index(store)] for store in stores]
+            print(f"  {name:<42}{''.join(f'{cell:>20}' for cell in ordered)}  {verdict}".rstrip(), flush=True)
+        for kept in stores.values():
+            await kept.store.close()
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
