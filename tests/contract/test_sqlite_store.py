@@ -17,7 +17,7 @@ from tests.contract.storm import COUNTER
 from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable
 from trunkline.stores import files
 from trunkline.stores.sqlite import SqliteStore
-from trunkline.stores.store import Held, Item, Put
+from trunkline.stores.store import ABSENT, Held, Item, Put
 from trunkline.stores.writing import KEPT_CHANGES, SWEPT_AT_ONCE
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +49,14 @@ def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
         return connection.execute(sql).fetchall()
     finally:
         connection.close()
+
+
+def change(path: Path, *statements: str) -> None:
+    """Changes the file behind the backs of all."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
 
 
 # --- other processes, and sudden ends --------------------------------------------------------------------
@@ -107,7 +115,7 @@ def rows_of(path: Path) -> list[Item]:
     return [Item(*row) for row in rows(path, "SELECT key, value, version, expires FROM items")]  # type: ignore[arg-type]
 
 
-async def test_d02_d09_what_was_reported_as_kept_outlives_kill_9_in_a_storm_of_commits(path: Path) -> None:
+async def test_d02_what_was_reported_as_kept_outlives_kill_9_in_a_storm_of_commits(path: Path) -> None:
     storms = []
     for number in range(3):  # each finds what the one before has left
         storm = await Storm.begin(path, f"life {number}")
@@ -118,7 +126,7 @@ async def test_d02_d09_what_was_reported_as_kept_outlives_kill_9_in_a_storm_of_c
         await judge(path, *storms)
 
 
-async def test_d03_d08_two_processes_share_a_file_and_one_outlives_the_other(path: Path) -> None:
+async def test_two_processes_share_a_file_and_one_outlives_the_other(path: Path) -> None:
     one, two = await asyncio.gather(Storm.begin(path, "one"), Storm.begin(path, "two"))
     await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 300) for storm in (one, two)))
     await one.kill()
@@ -138,7 +146,7 @@ async def test_d02_a_full_disk_is_said_and_what_was_kept_stays(path: Path) -> No
     await judge(path, storm)
 
 
-async def test_d02_d09_a_store_that_is_opened_again_has_all_it_had(path: Path) -> None:
+async def test_d02_a_store_that_is_opened_again_has_all_it_had(path: Path) -> None:
     store = await opened(path)
     version = await store.commit([Put(KEY, b"kept")])
     held = lease(await store.acquire("session/1", "us", 600))
@@ -173,6 +181,31 @@ async def test_a_file_that_another_process_has_locked_is_waited_for_and_then_giv
     await store.close()
 
 
+async def test_a_new_file_that_another_process_has_locked_is_waited_for_too(path: Path) -> None:
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="locked by another process"):
+        await opened(path, patience=0.05)
+    asyncio.get_running_loop().call_later(0.05, other.execute, "ROLLBACK")
+    store = await opened(path)
+    assert await store.commit([Put(KEY, b"x")])
+    await store.close()
+    other.close()
+
+
+async def test_a_transaction_that_fails_leaves_nothing_behind_and_the_next_one_is_not_hurt(path: Path) -> None:
+    store = await opened(path)
+    change(path, "ALTER TABLE changes RENAME TO elsewhere")  # so it fails at its end, when all is written
+    done = await asyncio.gather(
+        *(store.commit([Put(f"session/{n}/state", b"x")]) for n in range(3)), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in done] == [StoreUnavailable] * 3
+    change(path, "ALTER TABLE elsewhere RENAME TO changes")
+    assert await store.commit([Put(KEY, b"x", version=ABSENT)])
+    assert [item.key for item in await store.scan("")] == [KEY]
+    await store.close()
+
+
 async def test_many_who_open_a_new_file_at_once_all_get_it(path: Path) -> None:
     stores = await asyncio.gather(*(opened(path) for _ in range(8)))
     for number, store in enumerate(stores):
@@ -183,14 +216,6 @@ async def test_many_who_open_a_new_file_at_once_all_get_it(path: Path) -> None:
 
 
 # --- watches and sweeps ----------------------------------------------------------------------------------
-
-
-def change(path: Path, *statements: str) -> None:
-    """Changes the file behind the backs of all."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    for statement in statements:
-        connection.execute(statement)
-    connection.close()
 
 
 async def test_who_was_away_for_too_long_is_told_that_anything_may_have_changed(place: Place, path: Path) -> None:
@@ -230,7 +255,7 @@ async def test_a_watch_goes_on_when_a_look_was_in_vain(place: Place, path: Path)
     assert told == [{KEY}]
 
 
-async def test_d06_a_sweep_deletes_what_has_expired_some_at_a_time(place: Place, path: Path) -> None:
+async def test_a_sweep_deletes_what_has_expired_some_at_a_time(place: Place, path: Path) -> None:
     store, soon = await place.enter(), place.clock.now() + 30
     per_commit = 1000
     for batch in range(SWEPT_AT_ONCE // per_commit + 1):

@@ -30,6 +30,7 @@ MOST_KEY_CHARACTERS: Final = KIB // 2
 MOST_VALUE_BYTES: Final = 64 * MIB  # larger than any message; whoever wants to keep more wants files
 MOST_WRITES: Final = 1000  # of one commit: for so long may everybody else have to wait
 MOST_IN_A_PAGE: Final = 1000
+_FAR: Final = 2**53  # versions and times below it are the same number everywhere
 
 _CANNOT: Final = r"{}\x00-\x1f\x7f\ud800-\udfff\U0010ffff"  # the last comes after whatever starts with a text
 _PART: Final = rf"[^/{_CANNOT}]+"
@@ -60,6 +61,8 @@ def check_writes(writes: Sequence[Write], fence: Lease | None) -> None:
         raise MisuseError(f"a commit writes to one home, and so does its fence: {', '.join(sorted(homes))} are several")
     for write in writes:
         check_key(write.key)
+        if write.version is not None and not 0 <= write.version < _FAR:
+            raise MisuseError(f"{write.version!r} is no version")
         if isinstance(write, Put):
             _check_value(write)
     if len(writes) > 1 and len({write.key for write in writes}) < len(writes):
@@ -71,6 +74,8 @@ def _check_value(write: Put) -> None:
         raise MisuseError(f"the value of {write.key!r} must be bytes, not {type(write.value).__name__}")
     if len(write.value) > MOST_VALUE_BYTES:
         raise MisuseError(f"the value of {write.key!r} is larger than {MOST_VALUE_BYTES} bytes")
+    if write.expires is not None and not -_FAR < write.expires < _FAR:
+        raise MisuseError(f"{write.expires!r} is no time; what never expires has None")
 
 
 def check_page(prefix: str, after: str, limit: int) -> None:
@@ -88,8 +93,8 @@ def check_lease(name: str, holder: str, ttl: float) -> None:
         raise MisuseError(
             f"{holder[:80]!r} cannot hold a lease: its name has braces or control characters, or is empty"
         )
-    if not ttl > 0:
-        raise MisuseError(f"a lease needs some time, not {ttl!r} s")
+    if not 0 < ttl < _FAR:
+        raise MisuseError(f"a lease needs some time and has an end, unlike {ttl!r} s")
 
 
 # --- what is decided ----------------------------------------------------------------------------------

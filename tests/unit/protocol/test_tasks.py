@@ -175,7 +175,7 @@ def test_a_task_that_is_begun_again_counts_how_often() -> None:
     assert ASKING.resume(NOW + 5).questions == ASKING.questions
 
 
-def test_j11_progress_keeps_what_is_not_said_anew() -> None:
+def test_progress_keeps_what_is_not_said_anew() -> None:
     first = WORKING.advance(NOW + 2, 1, total=10, message="reading")
     second = first.advance(NOW + 3, 2)
     assert (second.progress, second.total, second.message) == (2, 10, "reading")
@@ -186,7 +186,7 @@ def test_time_does_not_run_backwards_in_a_record() -> None:
     assert WORKING.advance(NOW - 100, 1).updated_at == WORKING.updated_at
 
 
-def test_j07_a_task_whose_time_is_up_has_failed() -> None:
+def test_a_task_whose_time_is_up_has_failed() -> None:
     record = made(timeout_ms=50)
     assert (record.deadline, made().deadline) == (NOW + 0.05, None)
     late = record.start(NOW + 0.01).time_out(NOW + 0.05)
@@ -275,7 +275,7 @@ def test_dialects_differ_in_what_can_be_done_with_a_task() -> None:
     }
 
 
-def test_j10_a_change_is_told_once_and_only_if_it_shows() -> None:
+def test_a_change_is_told_once_and_only_if_it_shows() -> None:
     history = [made(), WORKING, WORKING.advance(NOW + 2, 1), ASKING]
     history += [ASKING.answer(NOW + 3, {"q1": Raw(b"1")})]
     history += [history[-1].answer(NOW + 4, {"q2": Raw(b"1")})]
@@ -345,7 +345,7 @@ def test_answers_to_a_task_of_the_extension_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("state", TaskState)
-def test_j03_j08_the_founding_documents_show_every_member_and_an_error_only_of_what_failed(state: TaskState) -> None:
+def test_j08_the_founding_documents_show_every_member_and_an_error_only_of_what_failed(state: TaskState) -> None:
     task = plain(founding(RECORDS[state]))
     assert list(task) == ["taskId", "status", "action", "result", "error", "createdAt", "updatedAt"]
     assert task["action"] == {"type": "tools/call", "parameters": {"name": "x"}}
@@ -356,7 +356,7 @@ def test_j03_j08_the_founding_documents_show_every_member_and_an_error_only_of_w
     assert told == {name: task[name] for name in ("taskId", "status", "result", "error")}
 
 
-def test_j14_errors_have_their_founding_numbers_in_the_founding_dialect_alone() -> None:
+def test_errors_have_their_founding_numbers_in_the_founding_dialect_alone() -> None:
     refused = founding(REFUSED)
     assert refused.error == ErrorObject(-32083, "no", {"kind": "task_failed"})
     assert plain(refused)["result"]["isError"] is True
@@ -369,7 +369,7 @@ def test_j14_errors_have_their_founding_numbers_in_the_founding_dialect_alone() 
     assert detailed(made().fail(NOW, depends)).error.code == -32603
 
 
-def test_j01_j02_j05_the_messages_of_the_founding_documents_can_be_read_and_written() -> None:
+def test_the_messages_of_the_founding_documents_can_be_read_and_written() -> None:
     asked = codec.decoder(CreateFoundingTaskParams)(
         b'{"action":{"type":"op","parameters":{"k":"v"}},"metadata":{"progressToken":"p","timeout":30000}}'
     )
@@ -392,7 +392,7 @@ def kind_and_code(error: ProtocolError) -> tuple[str, int]:
     return error.data["kind"], error.code
 
 
-def test_j04_the_result_of_a_task_is_that_of_its_request_and_says_which_task_it_is_of() -> None:
+def test_the_result_of_a_task_is_that_of_its_request_and_says_which_task_it_is_of() -> None:
     related = {"io.modelcontextprotocol/related-task": {"taskId": "t-1"}}
     assert plain(outcome(RECORDS[TaskState.COMPLETED], Dialect.AUGMENTED)) == {
         "content": [],
@@ -408,7 +408,7 @@ def test_j04_the_result_of_a_task_is_that_of_its_request_and_says_which_task_it_
 
 
 @pytest.mark.parametrize("state", [TaskState.PENDING, TaskState.WORKING, TaskState.INPUT_REQUIRED])
-def test_j04_a_result_is_waited_for_or_refused_before_there_is_one(state: TaskState) -> None:
+def test_a_result_is_waited_for_or_refused_before_there_is_one(state: TaskState) -> None:
     assert outcome(RECORDS[state], Dialect.AUGMENTED) is None
     with pytest.raises(InternalError) as caught:
         outcome(RECORDS[state], Dialect.FOUNDING)
@@ -416,7 +416,7 @@ def test_j04_a_result_is_waited_for_or_refused_before_there_is_one(state: TaskSt
 
 
 @pytest.mark.parametrize(("dialect", "code"), [(Dialect.AUGMENTED, -32602), (Dialect.FOUNDING, -32084)])
-def test_j14_what_was_cancelled_has_no_result(dialect: Dialect, code: int) -> None:
+def test_what_was_cancelled_has_no_result(dialect: Dialect, code: int) -> None:
     with pytest.raises(InvalidParams, match="cancelled") as caught:
         outcome(RECORDS[TaskState.CANCELLED], dialect)
     assert kind_and_code(caught.value) == ("task_cancelled", code)
@@ -424,7 +424,7 @@ def test_j14_what_was_cancelled_has_no_result(dialect: Dialect, code: int) -> No
 
 @pytest.mark.parametrize(("dialect", "code"), [(Dialect.AUGMENTED, -32602), (Dialect.FOUNDING, -32090)])
 @pytest.mark.parametrize("state", TaskState)
-def test_j05_j12_what_has_ended_cannot_be_cancelled(state: TaskState, dialect: Dialect, code: int) -> None:
+def test_what_has_ended_cannot_be_cancelled(state: TaskState, dialect: Dialect, code: int) -> None:
     if state not in TERMINAL:
         assert cancellable(RECORDS[state], dialect)
         return
@@ -434,5 +434,5 @@ def test_j05_j12_what_has_ended_cannot_be_cancelled(state: TaskState, dialect: D
 
 
 @pytest.mark.parametrize("state", TaskState)
-def test_j05_by_the_extension_to_cancel_what_has_ended_is_no_mistake(state: TaskState) -> None:
+def test_by_the_extension_to_cancel_what_has_ended_is_no_mistake(state: TaskState) -> None:
     assert cancellable(RECORDS[state], Dialect.EXTENSION) is (state not in TERMINAL)
