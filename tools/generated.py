@@ -230,7 +230,7 @@ def _branch(kind: type[Exception], depth: int) -> list[tuple[str, str, object, s
     told = issubclass(kind, errors.ProtocolError)
     code: object = NONE if not told else "the refusal's" if kind is errors.Refusal else kind.code
     row = ("&emsp;" * depth + f"`{kind.__name__}`", f"`{kind.kind}`" if told else NONE, code, sentence(kind))
-    under = [child for child in kind.__subclasses__() if child.__module__ == errors.__name__]
+    under = [child for child in kind.__subclasses__() if child.__module__.startswith(f"{errors.__name__}.")]
     return [row, *(line for child in under for line in _branch(child, depth + 1))]
 
 

@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from trunkline.errors import AuthorizationFailed
 
-__all__ = ["Origin", "is_loopback", "origin_of", "safe_text", "secured", "without_fragment"]
+__all__ = ["Origin", "is_loopback", "origin_of", "safe_text", "secured"]
 
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _SAME: Final = {"ws": "http", "wss": "https"}  # one server, whichever way it is spoken to
@@ -68,11 +68,6 @@ def secured(url: str, what: str, *, hop: str, clause: str) -> str:
         why = "must be https; http is only for this machine"
         raise AuthorizationFailed(f"{what} {why}: {safe_text(url)!r}", hop=hop, clause=clause)
     return url
-
-
-def without_fragment(url: str) -> str:
-    """An address as it is sent to a server."""
-    return url.partition("#")[0]
 
 
 def safe_text(said: str) -> str:

@@ -42,7 +42,7 @@
 `kind` is a stable name, the same in every revision; it travels as `data.kind`.
 """
 
-from trunkline.errors.base import TrunklineError
+from trunkline.errors.base import TrunklineError, again
 from trunkline.errors.raised import (
     AuthorizationFailed,
     BadAnswer,
@@ -108,5 +108,5 @@ __all__ = [
     "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal", "RegistrationError", "RequestIdConflict",
     "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound", "RetriesExhausted", "StoreError", "SupervisionError",
     "TemplateError", "TimeoutReconnecting", "ToolError", "ToolFailed", "ToolNotFound", "TransportError",
-    "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase",
+    "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase", "again",
 ]  # fmt: skip

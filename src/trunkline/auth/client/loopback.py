@@ -78,6 +78,7 @@ class _Desk:
         self._state: bytes | None = None
         self._server: asyncio.Server | None = None
         self._visits: set[asyncio.Task[None]] = set()
+        self._lines: dict[asyncio.Task[None], StreamWriter] = {}  # of those that have a place, the oldest first
         self._back: asyncio.Future[str] | None = None
 
     async def open(self, fixed: str | None, prefer: str | None) -> None:
@@ -127,12 +128,16 @@ class _Desk:
     # --- visits -------------------------------------------------------------------------------------
 
     def _begin(self, reader: StreamReader, writer: StreamWriter) -> None:
-        if len(self._visits) == _MOST_VISITS:
-            writer.close()
-            return
+        if len(self._lines) == _MOST_VISITS:  # whoever came first goes: a page that keeps every place keeps nobody away
+            self._lines.pop(next(iter(self._lines))).transport.abort()
         task = asyncio.ensure_future(self._visited(reader, writer))
         self._visits.add(task)
-        task.add_done_callback(self._visits.discard)
+        self._lines[task] = writer
+        task.add_done_callback(self._ended)
+
+    def _ended(self, visit: "asyncio.Task[None]") -> None:
+        self._visits.discard(visit)
+        self._lines.pop(visit, None)
 
     async def _visited(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
