@@ -45,7 +45,7 @@ async def test_a_new_key_is_found_and_the_old_one_is_good_no_more() -> None:
         assert jwt.generation == before + 1
         with pytest.raises(BadToken):
             await verified(jwt, issuer, old)
-        issuer.rotate()
+        issuer.rotate("third")
         with pytest.raises(BadToken):  # the last look is too short a while ago
             await verified(jwt, issuer, issuer.token())
         assert issuer.asked["/keys"] == 2
