@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NPM_FOLDER = ROOT / ".peers" / "node"
 REQUIREMENTS = {
-    "trunkline": [".[http,speed]"],
+    "trunkline": [".[auth,http,speed]"],
     "trunkline-plain": ["."],
     "bare-http": ["--requirement", "bench/peers/bare-http.txt"],
     "bare": ["--requirement", "bench/peers/bare.txt"],

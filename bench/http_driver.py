@@ -27,10 +27,16 @@ class HttpServerProcess(Process):
     """A server under test, spoken to over sockets. Leaving it, as a context manager, kills the server."""
 
     def __init__(
-        self, command: Sequence[str], env: Mapping[str, str] | None = None, stateless: str | None = None
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        stateless: str | None = None,
+        token: str | None = None,
     ) -> None:
-        """`stateless` is the revision that each request names by itself; without it every connection has a session."""
+        """`stateless` is the revision that each request names by itself; without it every connection has a session.
+        `token` goes with every request."""
         self._stateless = stateless
+        self._authorization = "" if token is None else f"Authorization: Bearer {token}\r\n"
         self._port = _free_port()
         super().__init__([*command, "http", str(self._port)], env)
         self._lines: list[Line] = []
@@ -159,7 +165,7 @@ class HttpServerProcess(Process):
     # --- one at a time -------------------------------------------------------------------------
 
     def _line(self, headers: str = "") -> "Line":
-        return Line(self._port, headers)
+        return Line(self._port, headers, self._authorization)
 
     def _ids(self, count: int) -> range:
         self._next_id += count
@@ -203,8 +209,9 @@ class HttpServerProcess(Process):
 class Line:
     """One connection, with the headers of its session."""
 
-    def __init__(self, port: int, headers: str) -> None:
+    def __init__(self, port: int, headers: str, authorization: str = "") -> None:
         self._port = port
+        self._authorization = authorization
         self._socket = _connected(port)
         self._buffer = bytearray(1 << 18)
         self._host = f"Host: 127.0.0.1:{port}\r\n"
@@ -221,7 +228,7 @@ class Line:
         self._headers = headers
         self._post = (
             f"POST {PATH} HTTP/1.1\r\n{self._host}Content-Type: application/json\r\n"
-            f"Accept: application/json, text/event-stream\r\n{headers}Content-Length: "
+            f"Accept: application/json, text/event-stream\r\n{self._authorization}{headers}Content-Length: "
         ).encode()
 
     def fileno(self) -> int:

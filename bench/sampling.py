@@ -6,6 +6,7 @@ from typing import Final
 
 from bench.driver import ClientProcess, Sample, ServerProcess
 from bench.http_driver import HttpServerProcess
+from bench.verified import TOKEN
 from bench.workloads import TARGETS, Row
 
 BATCH_US = 25_000  # CPU time that a batch aims at: some 2,000 calls of ours, some 30 of `mcp`
@@ -21,7 +22,8 @@ def samples(row: Row, name: str, command: Command, batches: int) -> Iterator[Sam
 
 def _environment(row: Row, name: str) -> dict[str, str]:
     own = TARGETS[name].tools if name in TARGETS else None
-    return os.environ | {"BENCH_TOOLS": str(row.tools if own is None else own)}
+    verified = {"BENCH_VERIFIED": "1"} if name in TARGETS and TARGETS[name].verified else {}
+    return os.environ | {"BENCH_TOOLS": str(row.tools if own is None else own)} | verified
 
 
 def _over_stdio(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
@@ -35,7 +37,8 @@ def _over_stdio(row: Row, name: str, command: Command, batches: int) -> Iterator
 
 def _over_http(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
     stateless = TARGETS[name].stateless if name in TARGETS else None
-    with HttpServerProcess(command, _environment(row, name), stateless) as server:
+    token = TOKEN if name in TARGETS and TARGETS[name].verified else None
+    with HttpServerProcess(command, _environment(row, name), stateless, token) as server:
         yield from _asked(row, server, batches)
 
 

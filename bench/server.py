@@ -1,11 +1,17 @@
 """The benchmark's server on Trunkline, with its defaults: `server.py stdio`, or `server.py http PORT`."""
 
+import os
 import sys
 
 from peers.handlers import add, echo, echo_sync, extra, extra_names, greet, item, static
 from trunkline import Server
 
-server = Server("bench")
+if os.environ.get("BENCH_VERIFIED"):
+    from verified import auth
+
+    server = Server("bench", auth=auth())
+else:
+    server = Server("bench")
 for tool in (echo, echo_sync, add):
     server.add_tool(tool)
 

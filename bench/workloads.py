@@ -15,13 +15,14 @@ class Target:
     tools: int | None = None  # instead of the row's number
     line: str | None = None  # of a client: how it reaches its server
     stateless: str | None = None  # over HTTP, without sessions: the revision that each request names
+    verified: bool = False  # over HTTP: it wants to see a token, and the driver has one
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A ratio of two figures of one row that has to be reached, or a figure; one that is a gate fails the run."""
+    """What two figures of one row have to be to each other, or one by itself; a bar that is a gate fails the run."""
 
-    kind: Literal["cheaper", "at most"]  # how many times cheaper than the peer, or how many times as dear
+    kind: Literal["cheaper", "at most", "above"]  # times cheaper than the peer, times as dear, or how much dearer
     times: float
     peer: str | None  # None: `times` is the figure itself, in the row's unit
     ours: str = "trunkline"
@@ -31,6 +32,8 @@ class Bar:
 
     def ratio(self, ours: float, theirs: float) -> float:
         """The figure that is compared with `times`."""
+        if self.kind == "above":
+            return ours - theirs
         return theirs / ours if self.kind == "cheaper" else ours / theirs
 
     def cleared(self, ratio: float) -> bool:
@@ -41,6 +44,8 @@ class Bar:
         unit = " per byte" if self.per == "byte" else ""
         if self.peer is None:
             return f"{subject}{self.kind} {self.times:g}"
+        if self.kind == "above":
+            return f"{subject}at most {self.times:g} µs above {self.peer}"
         wanted = (
             f"{self.times:g} times cheaper{unit} than" if self.kind == "cheaper" else f"at most {self.times:g} times"
         )
@@ -84,6 +89,8 @@ TARGETS = {
     "zeromcp": Target("peers/zeromcp_server.py", "zeromcp"),
     "bare uvicorn": Target("peers/bare_http.py", "bare-http"),
     "trunkline, modern": Target("server.py", "trunkline", stateless="2026-07-28"),
+    "trunkline, verified": Target("server.py", "trunkline", verified=True),
+    "trunkline, modern, verified": Target("server.py", "trunkline", stateless="2026-07-28", verified=True),
     "mcp, modern": Target("peers/mcp_server.py", "mcp", stateless="2026-07-28"),
     "http-mcp": Target("peers/http_mcp_server.py", "http-mcp", stateless="2025-11-25"),  # it knows no newer one
     "typescript": Target("peers/typescript_server.mjs", "node"),
@@ -244,6 +251,17 @@ ROWS = (
         (
             Bar("at most", 1.25, "trunkline", ours="trunkline, modern"),
             Bar("cheaper", 5, "http-mcp", ours="trunkline, modern"),
+        ),
+        window=32,
+        how="http",
+    ),
+    Row(
+        "http verified echo, 32 connections",
+        ECHO,
+        ("trunkline", "trunkline, verified", "trunkline, modern", "trunkline, modern, verified"),
+        (
+            Bar("above", 40, "trunkline", ours="trunkline, verified"),
+            Bar("above", 40, "trunkline, modern", ours="trunkline, modern, verified"),
         ),
         window=32,
         how="http",

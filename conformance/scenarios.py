@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from logins import LOGINS
+
 from trunkline import Client
 
 __all__ = ["SCENARIOS"]
@@ -104,6 +106,13 @@ async def list_only(url: str) -> None:
         await client.list_tools()
 
 
+async def use_with(login: Callable[[], Any], url: str) -> None:
+    """Uses a server that wants to know who calls."""
+    async with spoken(url, auth=login()) as client:
+        [tool] = [tool async for tool in client.tools()]
+        await client.call_tool(tool.name)
+
+
 SCENARIOS: Final[Mapping[str, Callable[[str], Awaitable[None]]]] = {
     "initialize": initialize,
     "tools_call": call_a_tool,
@@ -116,4 +125,5 @@ SCENARIOS: Final[Mapping[str, Callable[[str], Awaitable[None]]]] = {
     "http-custom-headers": call_as_told,
     "http-invalid-tool-headers": call_all,
     "json-schema-ref-no-deref": list_only,
+    **{name: partial(use_with, login) for name, login in LOGINS.items()},
 }

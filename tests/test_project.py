@@ -24,7 +24,13 @@ MOST_LINES = 500
 MOST_PACKAGES = 3
 
 GROUND_FLOOR = {"errors", "config", "facts", "clock", "version"}
-SEAMS = {"transports.channel"}  # of a layer that others may know by its seam only
+SEAMS = {
+    "transports.channel",
+    "transports.http.gate",
+    "transports.http.client.credentials",
+    "transports.http.client.library",
+    "auth.principal",
+}  # of a layer that others may know by its seam only
 MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
@@ -36,16 +42,25 @@ MAY_IMPORT = {
     "registry": GROUND_FLOOR | {"wire", "protocol"},
     "transports": GROUND_FLOOR | {"wire", "protocol"},
     "stores": GROUND_FLOOR | {"wire"},
+    "auth": GROUND_FLOOR
+    | {
+        "wire",
+        "protocol",
+        "transports.http.gate",
+        "transports.http.client.credentials",
+        "transports.http.client.library",
+        "transports.http.client.by_aiohttp",
+    },
     "observers": GROUND_FLOOR,
     "conversation": GROUND_FLOOR | {"wire", "protocol", "registry", "transports.channel"},
-    "server": GROUND_FLOOR | {"wire", "protocol", "registry", "conversation", "transports.channel"},
+    "server": GROUND_FLOOR | {"wire", "protocol", "registry", "conversation", "transports.channel", "auth.principal"},
     "supervision": GROUND_FLOOR,
     "client": GROUND_FLOOR
     | {"wire", "protocol", "registry", "conversation", "transports.channel", "supervision.policy"},
 }
 ASSEMBLY = {"server.server", "server.run", "client.client", "client.targets"}  # may also import these:
-ASSEMBLED = {"transports", "observers", "server", "client"}
-ANYTHING = {"", "testing"}  # the package itself, and what tests use
+ASSEMBLED = {"transports", "observers", "server", "client", "auth"}
+ANYTHING = {"", "__main__", "cli", "testing"}  # the package itself, its command line, and what tests use
 
 PURE = ("wire", "protocol", "registry")
 WRAPS_COROUTINES = {"registry.handlers", "registry.generators"}  # those of users, for others to drive
@@ -60,9 +75,22 @@ HOME_OF = {
     "websockets": "transports.websocket.framing",
     "cryptography": "server.seals",
     "sqlite3": "stores",
+    "joserfc": "auth.jose",
+    "rich": "cli",
     **dict.fromkeys(JSON, "wire.codec"),
 }
-THIRD_PARTY = {"msgspec", "jsonschema_rs", "uvloop", "orjson", "uvicorn", "aiohttp", "websockets", "cryptography"}
+THIRD_PARTY = {
+    "msgspec",
+    "jsonschema_rs",
+    "uvloop",
+    "orjson",
+    "uvicorn",
+    "aiohttp",
+    "websockets",
+    "cryptography",
+    "joserfc",
+    "rich",
+}
 
 
 class Import(NamedTuple):
@@ -156,7 +184,7 @@ def test_the_manual_shows_the_same_table() -> None:
     page = (ROOT / "docs/design/architecture.md").read_text("utf-8")
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
     shown = {name: _named(cells[3]) for cells in rows if len(cells) == 4 for name in _named(cells[0])}
-    for name in ("wire", "protocol", "registry", "transports", "stores", "observers", "server"):
+    for name in ("wire", "protocol", "registry", "transports", "auth", "stores", "observers", "server"):
         assert shown[name] == MAY_IMPORT[name] - GROUND_FLOOR
 
 

@@ -5,6 +5,7 @@ A setting is a field. `Settings.load` takes it from keyword arguments, from envi
 """
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any, Final, Literal, cast, get_args
@@ -14,7 +15,15 @@ from msgspec.structs import force_setattr
 
 from trunkline.errors import ConfigError
 
-__all__ = ["OnDuplicate", "Settings", "inherited_environment", "proxy_for"]
+__all__ = [
+    "OnDuplicate",
+    "Settings",
+    "inherited_environment",
+    "named_browser",
+    "proxy_for",
+    "system_program",
+    "tokens_folder",
+]
 
 OnDuplicate = Literal["error", "replace", "warn"]
 
@@ -72,6 +81,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()  # names that a server is known by, beside those of its own machine; "*": any
     allowed_origins: tuple[str, ...] = ()  # of pages that may talk to it, beside its own; "*": any
     trusted_proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-* headers are believed
+
+    # Requests that are about authorization.
+    egress_allowed: tuple[str, ...] = ()  # names, "*.names" and networks that they may go to, though not public
+    egress_timeout: float | None = 30.0  # for one of them, with all redirects
+    egress_answer_limit: int = 1 * MIB  # of an answer
 
     # How servers on HTTP keep connections, sessions and streams.
     max_header_bytes: int = 64 * KIB  # of all headers of a request
@@ -250,6 +264,32 @@ def _in_network(host: str, network: str) -> bool:
         return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
     except ValueError:
         return False
+
+
+def tokens_folder(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> str:
+    """Where tokens are kept, by the custom of each system."""
+    found = os.environ if environ is None else environ
+    if platform == "win32":
+        named, usual = found.get("LOCALAPPDATA", ""), ("AppData", "Local")
+    elif platform == "darwin":
+        named, usual = "", ("Library", "Application Support")
+    else:
+        named, usual = found.get("XDG_STATE_HOME", ""), (".local", "state")
+    if not os.path.isabs(named):  # which is to be ignored, says XDG
+        named = os.path.join(os.path.expanduser("~"), *usual)
+    return os.path.join(named, "trunkline", "tokens")
+
+
+def named_browser(environ: Mapping[str, str] | None = None) -> str:
+    """What the environment names as the browser: commands, one after the other."""
+    return (os.environ if environ is None else environ).get("BROWSER", "")
+
+
+def system_program(name: str, environ: Mapping[str, str] | None = None) -> str:
+    """A program of Windows itself, and not one of its name that lies in the current folder."""
+    found = os.environ if environ is None else environ
+    root = found.get("SYSTEMROOT") or r"C:\Windows"
+    return rf"{root}\System32\{name}"
 
 
 def _from_file(path: str | PathLike[str]) -> dict[str, Any]:

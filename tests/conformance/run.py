@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.conformance.gate import LEAST, complaints, old_complaints
+from tests.conformance.gate import LEAST, LEAST_OF_OLDEST, complaints, old_complaints
 from tests.conformance.suite import (
     OLD_SERVER_SCENARIOS,
     OLD_SUITE,
     REVISIONS,
     Check,
+    play,
     playable,
     playable_before,
     run,
@@ -49,14 +50,23 @@ def rows(revision: str, folder: Path) -> Iterator[Row]:
         checks = outcome.checks.get(name)
         yield Row("server", name, checks, complaints(checks, least["server"][name]))
     for name in playable(revision):
-        played = run_client(name, "--spec-version", revision, output=folder / name)
+        played = play(name, revision, folder / name)
         checks = played.checks.get(name)
         ended = [] if played.status == 0 else [f"the suite ended with {played.status}"]
         yield Row("client", name, checks, ended + complaints(checks, least["client"][name]))
 
 
+def oldest_rows(folder: Path) -> Iterator[Row]:
+    """What there is for a client of 2025-03-26."""
+    for name, least in LEAST_OF_OLDEST.items():
+        played = run_client(name, output=folder / name)
+        checks = played.checks.get(name)
+        ended = [] if played.status == 0 else [f"the suite ended with {played.status}"]
+        yield Row("client", name, checks, ended + complaints(checks, least))
+
+
 def old_rows(folder: Path) -> Iterator[Row]:
-    """Everything in suite 0.1.16 that needs no authorization."""
+    """Everything in suite 0.1.16."""
     with serving() as url:
         outcome = run("server", "--url", url, "--suite", "all", output=folder / "server", suite=OLD_SUITE)
     for name, checks in outcome.checks.items():
@@ -89,6 +99,7 @@ def main() -> int:
         if "--old" in sys.argv[1:]:
             return 0 if show("0.1.16", old_rows(folder)) else 1
         passed = [show(revision, rows(revision, folder / revision)) for revision in REVISIONS]
+        passed.append(show("2025-03-26", oldest_rows(folder)))
         return 0 if all(passed) else 1
 
 

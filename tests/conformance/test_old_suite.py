@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.gate import old_complaints
-from tests.conformance.suite import OLD_SERVER_SCENARIOS, OLD_SUITE, playable_before, run, run_client
+from tests.conformance.suite import (
+    OLD_CLIENT_SCENARIOS,
+    OLD_SERVER_SCENARIOS,
+    OLD_SUITE,
+    playable_before,
+    run,
+    run_client,
+)
+
+CLIENT = playable_before()
 
 
 def test_z08_the_old_suite_is_content_with_the_server(url: str, tmp_path: Path) -> None:
@@ -14,7 +23,11 @@ def test_z08_the_old_suite_is_content_with_the_server(url: str, tmp_path: Path) 
     assert (outcome.status, len(told)) == (0, OLD_SERVER_SCENARIOS), outcome.said
 
 
-@pytest.mark.parametrize("scenario", playable_before())
+def test_z08_the_old_suite_has_all_its_scenarios_for_clients() -> None:
+    assert len(CLIENT) == OLD_CLIENT_SCENARIOS
+
+
+@pytest.mark.parametrize("scenario", CLIENT)
 def test_z08_the_old_suite_is_content_with_the_client(scenario: str, tmp_path: Path) -> None:
     outcome = run_client(scenario, output=tmp_path, suite=OLD_SUITE)
     assert outcome.status == 0, outcome.said

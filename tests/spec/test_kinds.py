@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Literal
 
 import pytest
+from tests.unit.auth.server.issuing import issuing
 from tests.unit.transports.http.asgi import Host, request
 
 from trunkline import (
@@ -15,6 +16,7 @@ from trunkline import (
     Settings,
     UrlElicitationRequired,
 )
+from trunkline.auth import Jwt, Principal, ResourceServer, StaticTokens
 from trunkline.errors import MisuseError, ProtocolError
 from trunkline.facts import Dropped
 from trunkline.protocol.codes import CODES
@@ -246,6 +248,7 @@ class Stage:
         add("doc://files/{+path}", lambda path: path)
         add("doc://long", "x" * 21)
         add("doc://binary", b"x" * 11)
+        add("doc://private", "x", allow=lambda _: False)
         self.server.add_tool(lambda: ImageContent("@@@", "image/png"), name="no_base64", thread=False)
         self.server.add_tool(lambda: ImageContent("AAEC", "foo"), name="no_mime", thread=False)
         self.server.on_first_subscriber(self._watch)
@@ -296,6 +299,19 @@ class Stage:
     async def visits(self, method: str = "POST", **headers: str) -> Any:
         """The answer to an HTTP request."""
         return (await Host(self.server, clock=self.clock).ask(method, request("ping"), **headers)).json
+
+    async def is_checked(self, token: str | None = None, **options: Any) -> Any:
+        """The answer to an HTTP request with a token, where tokens are asked for."""
+        gate = ResourceServer(StaticTokens({"known": Principal("ada")}), **options).within("/")
+        sent = None if token is None else f"Bearer {token}"
+        return (await Host(self.server, clock=self.clock, gate=gate).ask("POST", "{}", authorization=sent)).json
+
+    async def is_verified(self, **claims: Any) -> Any:
+        """The answer to an HTTP request with a token that somebody else has signed."""
+        async with issuing() as issuer:
+            gate = ResourceServer(Jwt(issuer.url), now=issuer.wall).within("/")
+            sent = f"Bearer {issuer.token(**claims)}"
+            return (await Host(self.server, clock=self.clock, gate=gate).ask("POST", "{}", authorization=sent)).json
 
     async def comes_late(self) -> Any:
         """The answer to a request in a session that was not used for too long."""
@@ -351,9 +367,16 @@ ON_THE_WIRE: dict[str, Cause] = {
     "prompt_render_failed": lambda s: s.gets("broken"),
     "invalid_prompt_arguments": lambda s: s.gets("level", number="3"),
     "sampling_timeout": lambda s: s.late("tools/call", {"name": "asks"}, 2),
+    "authentication_failed": lambda s: s.is_checked(),
+    "authorization_failed": lambda s: s.is_checked("known", scopes=["notes"]),
+    "invalid_credentials": lambda s: s.is_checked("unknown"),
+    "token_expired": lambda s: s.is_verified(exp=1),
+    "insufficient_permissions": lambda s: s.reads("doc://private"),
     "access_denied": lambda s: s.visits(origin="https://evil.example"),
     "session_expired": lambda s: s.comes_late(),
     "session_not_found": lambda s: s.visits(mcp_session_id="made-up"),
+    "invalid_token": lambda s: s.is_verified(aud="https://elsewhere.example.com"),
+    "unauthorized_operation": lambda s: s.is_checked("known", allow=lambda _: False),
     "invalid_cursor": lambda s: s.peer.request("tools/list", {"cursor": "xxx"}),
     "cursor_expired": lambda s: s.expired(),
     "page_size_too_large": lambda s: s.peer.request("tools/list", {"limit": 1001}),

@@ -5,7 +5,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from msgspec import UNSET, Struct
 
@@ -55,6 +55,9 @@ from trunkline.protocol.types import (
 from trunkline.transports.channel import Channel, Closed, Repeating
 from trunkline.version import __version__
 
+if TYPE_CHECKING:
+    from trunkline.transports.http.client.credentials import Auth
+
 __all__ = ["Client", "Pending"]
 
 T = TypeVar("T")
@@ -82,6 +85,7 @@ class Client(Calls):
         self,
         target: Any,
         *,
+        auth: "Auth | None" = None,
         name: str = "trunkline",
         version: str | None = None,
         title: str | None = None,
@@ -100,12 +104,13 @@ class Client(Calls):
         observers: Iterable[Observer] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`revision` is the newest to be spoken. `sampling`, `elicitation`, `open_url` and `roots` answer what the
-        server asks; what is not given is not offered. `on_failed` is told when a line that was lost will not be made
-        again."""
+        """`auth` proves who we are to a server on the web: a token, or a way to get some, such as
+        `trunkline.auth.OAuth()`. `revision` is the newest to be spoken. `sampling`, `elicitation`, `open_url` and
+        `roots` answer what the server asks; what is not given is not offered. `on_failed` is told when a line that was
+        lost will not be made again."""
         super().__init__()
         self.settings = settings or Settings()
-        self._connector = connector_of(target, self.settings)
+        self._connector = connector_of(target, self.settings, auth)
         self._info = Implementation(name=name, version=version or __version__, title=title)
         self._revisions = _up_to(revision)
         self._answers = Answers(

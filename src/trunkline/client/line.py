@@ -17,6 +17,7 @@ from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.conversation.requests import loss
 from trunkline.errors import (
+    AuthorizationFailed,
     ConnectionClosed,
     Degraded,
     HandshakeFailed,
@@ -24,6 +25,7 @@ from trunkline.errors import (
     TransportError,
     TrunklineError,
     WrongPhase,
+    again,
 )
 from trunkline.facts import Fact, Observers, OpeningStep, ReconnectStep
 from trunkline.protocol import lifecycle
@@ -31,7 +33,7 @@ from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.revisions import Era
 from trunkline.supervision import policy
 from trunkline.supervision.policy import Again, Decision, GiveUp, History, Policy
-from trunkline.transports.channel import Channel, Closed, Connector, Receiver
+from trunkline.transports.channel import Channel, Closed, Connector, Questioning, Receiver
 
 __all__ = ["Line"]
 
@@ -154,7 +156,7 @@ class Line:
         due = None if timeout is None else self._clock.now() + timeout
         while self.connection is None:
             if self._failure is not None:
-                raise _again(self._failure)
+                raise again(self._failure)
             if not self._opened.done():
                 raise WrongPhase(what, self.phase.name.lower())
             await self.wait_for([self._back], due)
@@ -212,6 +214,8 @@ class Line:
                 await self._attempt(again=True)
             except TrunklineError as error:
                 self._step("Failure", attempt, str(error))
+                if isinstance(error, AuthorizationFailed) and not error.passing:
+                    raise  # nobody is asked who we are time and again
                 if isinstance(self._decision, Again):
                     chance = random.random()  # noqa: S311 - no secret depends on it
                     self._history, self._decision = policy.failed(self._history, self._policy, chance)
@@ -308,7 +312,7 @@ class Line:
         self.connection = None
         self._failure = self._failure or ConnectionClosed("the client was closed")
         if not self._opened.done():
-            self._opened.set_exception(_again(self._failure))
+            self._opened.set_exception(again(self._failure))
             self._opened.exception()
         self._call_back()
         if self._fresh is not None:
@@ -349,7 +353,7 @@ class Line:
         task = self._loop.create_task(work)
         try:
             await self.wait_for([task], None if seconds is None else self._clock.now() + seconds)
-            while not task.done() and seconds is not None and self._fresh is not None and self._fresh.questions:
+            while not task.done() and seconds is not None and self._asks:
                 await self.wait_for([task], self._clock.now() + seconds)  # a person takes as long as a person takes
         finally:
             if not task.done():
@@ -358,6 +362,14 @@ class Line:
         if task.cancelled():
             raise TimeoutError
         return task.result()
+
+    @property
+    def _asks(self) -> bool:
+        """Whether it is being settled who we are."""
+        connector = self._connector
+        if isinstance(connector, Questioning) and connector.questions:
+            return True
+        return self._fresh is not None and self._fresh.questions > 0
 
     # --- facts ---------------------------------------------------------------------------------
 
@@ -387,12 +399,3 @@ async def _closed(channel: Channel) -> None:
             await channel.close()
         except asyncio.CancelledError:
             await channel.close()
-
-
-def _again(error: TrunklineError) -> TrunklineError:
-    """The same error for one more who asks: an exception that is raised twice gathers two tracebacks."""
-    copy = type(error).__new__(type(error), *error.args)
-    copy.args = error.args
-    copy.__dict__.update(error.__dict__)
-    copy.__cause__ = error.__cause__
-    return copy

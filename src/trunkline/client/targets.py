@@ -12,6 +12,7 @@ from trunkline.transports.channel import Accept, Channel, Connector
 
 if TYPE_CHECKING:
     from trunkline.server.server import Server
+    from trunkline.transports.http.client.credentials import Auth
 
 __all__ = ["Target", "connector_of"]
 
@@ -22,16 +23,18 @@ a `Connector`."""
 _INTERPRETERS: Final = {".py": (sys.executable,), ".js": ("node",), ".mjs": ("node",)}
 
 
-def connector_of(target: Any, settings: Settings) -> Connector:
-    """Who opens lines to a target."""
+def connector_of(target: Any, settings: Settings, auth: "Auth | None" = None) -> Connector:
+    """Who opens lines to a target. `auth` proves who we are, which only servers on the web want to know."""
     from trunkline.server.server import Server
 
+    if auth is not None and not _on_the_web(target):
+        raise MisuseError("auth= is for addresses like https://example.org/mcp; a connector takes its own")
     if isinstance(target, Server):
         return InProcess(target)
     if hasattr(target, "connect"):
         return cast("Connector", target)
     if isinstance(target, str):
-        return _by_text(target, settings)
+        return _by_text(target, settings, auth)
     if isinstance(target, PathLike):
         return _command(_script(Path(cast("PathLike[str]", target))), settings)
     if isinstance(target, Sequence) and target:
@@ -39,25 +42,33 @@ def connector_of(target: Any, settings: Settings) -> Connector:
     raise MisuseError(f"{target!r} is nothing to connect to: a command, a script, an address or a Server is")
 
 
-def _by_text(text: str, settings: Settings) -> Connector:
+def _on_the_web(target: Any) -> bool:
+    from trunkline.transports import addresses
+
+    if not isinstance(target, str) or "://" not in target:
+        return False
+    return addresses.parse(target).scheme in {*addresses.WEB, *addresses.WEBSOCKET}
+
+
+def _by_text(text: str, settings: Settings, auth: "Auth | None") -> Connector:
     if "://" in text:
-        return _by_address(text, settings)
+        return _by_address(text, settings, auth)
     path = Path(text)
     return _command(_script(path) if path.suffix in _INTERPRETERS and path.is_file() else text, settings)
 
 
-def _by_address(text: str, settings: Settings) -> Connector:
+def _by_address(text: str, settings: Settings, auth: "Auth | None") -> Connector:
     from trunkline.transports import addresses
 
     address = addresses.parse(text)
     if address.scheme in addresses.WEB:
         from trunkline.transports.http.client.connector import HttpConnector
 
-        return HttpConnector(text, settings=settings)
+        return HttpConnector(text, auth=auth, settings=settings)
     if address.scheme in addresses.WEBSOCKET:
         from trunkline.transports.websocket.client import WebSocketConnector
 
-        return WebSocketConnector(text, settings=settings)
+        return WebSocketConnector(text, auth=auth, settings=settings)
     if address.scheme == "unix":
         from trunkline.transports.unix import UnixConnector
 

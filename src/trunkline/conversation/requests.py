@@ -8,7 +8,15 @@ from msgspec import UNSET
 
 from trunkline.clock import Clock
 from trunkline.conversation.alarm import Alarm
-from trunkline.errors import ConnectionClosed, MisuseError, PeerError, RequestTimeout
+from trunkline.errors import (
+    AuthorizationFailed,
+    ConnectionClosed,
+    MisuseError,
+    PeerError,
+    RequestTimeout,
+    TransportError,
+    again,
+)
 from trunkline.protocol.events import Answered, ProgressHeard
 from trunkline.protocol.inflight import Awaited, Running
 from trunkline.protocol.lifecycle import Phase
@@ -176,8 +184,10 @@ class Requests:
             _fail(waiter, loss(closed))
 
 
-def loss(closed: Closed) -> ConnectionClosed:
-    """What whoever waits is told of a line that has closed."""
+def loss(closed: Closed) -> TransportError:
+    """What whoever waits is told of a line that has closed, or of a request that was turned away."""
+    if isinstance(closed.error, AuthorizationFailed):
+        return again(closed.error)
     return ConnectionClosed(
         f"the connection closed: {closed.reason}",
         status=closed.status,

@@ -46,7 +46,7 @@
 `kind` is a stable name, the same in every revision; it travels as `data.kind`.
 """
 
-from trunkline.errors.base import TrunklineError
+from trunkline.errors.base import TrunklineError, again
 from trunkline.errors.raised import (
     AuthorizationFailed,
     BadAnswer,
@@ -117,4 +117,5 @@ __all__ = [
     "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound", "RetriesExhausted", "StoreError", "StoreUnavailable",
     "StoreUnusable", "SupervisionError", "TemplateError", "TimeoutReconnecting", "ToolError", "ToolFailed",
     "ToolNotFound", "TransportError", "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase",
+    "again",
 ]  # fmt: skip

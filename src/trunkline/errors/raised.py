@@ -147,13 +147,16 @@ class OutcomeUnknown(ConnectionClosed):
 
 
 class AuthorizationFailed(TransportError):
-    """The server wants to know who calls, and that could not be settled. `hop` is where it failed: a stable name such
-    as `resource-metadata`; `clause` is the rule that something there broke."""
+    """The server wants to know who calls, and that could not be settled.
 
-    def __init__(self, message: str, *, hop: str, clause: str = "") -> None:
+    `hop` is where it failed, a stable name such as `resource-metadata`; `clause` is the rule that was broken there;
+    `passing` says that it may fare better later."""
+
+    def __init__(self, message: str, *, hop: str, clause: str = "", passing: bool = False) -> None:
         super().__init__(message)
         self.hop = hop
         self.clause = clause
+        self.passing = passing
 
 
 # --- what we keep and run ----------------------------------------------------------------------

@@ -53,7 +53,6 @@ def _reserved(founding: int, name: str, why: str) -> Kind:
     return Kind(founding, name, reserved=why)
 
 
-_AUTH: Final = "authentication is not built yet"
 _TASKS: Final = "tasks are not built yet"
 _MODELS: Final = "model providers are not built yet; what a client says of its model is raised as `PeerError`"
 
@@ -112,16 +111,16 @@ KINDS: Final[tuple[Kind, ...]] = (
     _raised(-32048, "invalid_model_preferences"),
     _reserved(-32049, "model_not_available", _MODELS),
     _reserved(-32050, "sampling_rate_limited", _MODELS),
-    _reserved(-32051, "authentication_failed", _AUTH),
-    _reserved(-32052, "authorization_failed", _AUTH),
-    _reserved(-32053, "invalid_credentials", _AUTH),
-    _reserved(-32054, "token_expired", _AUTH),
-    _reserved(-32055, "insufficient_permissions", _AUTH),
+    _error(-32051, "authentication_failed", -32600),
+    _error(-32052, "authorization_failed", -32600),
+    _error(-32053, "invalid_credentials", -32600),
+    _error(-32054, "token_expired", -32600),
+    _error(-32055, "insufficient_permissions", -32600),
     _error(-32056, "access_denied", -32600),
     _error(-32057, "session_expired", -32600),
     _error(-32058, "session_not_found", -32600),
-    _reserved(-32059, "invalid_token", _AUTH),
-    _reserved(-32060, "unauthorized_operation", _AUTH),
+    _error(-32059, "invalid_token", -32600),
+    _error(-32060, "unauthorized_operation", -32600),
     _error(-32071, "invalid_cursor"),
     _error(-32072, "cursor_expired"),
     _reserved(-32073, "pagination_not_supported", "every list has pages"),

@@ -18,6 +18,7 @@ from trunkline.protocol.types import (
     Role,
     TextContent,
 )
+from trunkline.registry.access import Access
 from trunkline.registry.handlers import Handler, Run, from_texts, runner
 from trunkline.registry.options import PromptOptions, shown
 from trunkline.registry.results import BadResult, as_block
@@ -59,6 +60,7 @@ class PromptEntry(Struct, frozen=True):
     validator: Validator | None = None  # stricter checks, by a schema that was written by hand
     wants_context: bool = False
     open: bool = False  # takes arguments that it does not name
+    access: Access | None = None  # who may have it, if anything was said of that
 
     @property
     def key(self) -> str:
@@ -143,15 +145,22 @@ class _Messages(Struct, frozen=True):
         return BadResult(f"prompt {self.name!r}: {why}", kind=kind)
 
 
-def make_prompt(handler: Handler, settings: Settings, **options: Unpack[PromptOptions]) -> PromptEntry:
+def make_prompt(
+    handler: Handler, settings: Settings, *, access: Access | None = None, **options: Unpack[PromptOptions]
+) -> PromptEntry:
     """A prompt made of a function, whose parameters are its arguments."""
     arguments = [PromptArgument(p.name, p.description, p.required or None) for p in handler.parameters]
     name = options.get("name") or handler.name
-    return _made(handler, arguments, settings, options, name=name, described=handler.description)
+    return _made(handler, arguments, settings, options, name=name, access=access, described=handler.description)
 
 
 def make_text_prompt(
-    text: str, settings: Settings, *, defaults: Mapping[str, str] | None = None, **options: Unpack[PromptOptions]
+    text: str,
+    settings: Settings,
+    *,
+    defaults: Mapping[str, str] | None = None,
+    access: Access | None = None,
+    **options: Unpack[PromptOptions],
 ) -> PromptEntry:
     """A prompt made of a text with places, each of which is an argument."""
     name = options.get("name") or ""
@@ -163,7 +172,7 @@ def make_text_prompt(
     if bad := [field for field in fields if not field.isidentifier()]:
         raise RegistrationError(f"prompt {name!r}: {{{bad[0]}}} is not the name of an argument")
     arguments = [PromptArgument(field, required=field not in source.defaults or None) for field in fields]
-    return _made(source, arguments, settings, options, name=name)
+    return _made(source, arguments, settings, options, name=name, access=access)
 
 
 def _made(
@@ -173,6 +182,7 @@ def _made(
     options: PromptOptions,
     *,
     name: str,
+    access: Access | None,
     described: str = "",
 ) -> PromptEntry:
     if not name:
@@ -191,10 +201,15 @@ def _made(
     result = _Messages(name, definition.description, settings, longest).result
     if isinstance(source, Handler):
         decode, run = from_texts(source), runner(source, result)
-        return PromptEntry(definition, names, decode, run, validator, source.wants_context, source.open)
+        return PromptEntry(definition, names, decode, run, validator, source.wants_context, source.open, access)
     fill = _checked(names, frozenset(argument.name for argument in arguments if argument.required))
     return PromptEntry(
-        definition, names, fill, lambda values, _, subject: result(source.render(values), subject), validator
+        definition,
+        names,
+        fill,
+        lambda values, _, subject: result(source.render(values), subject),
+        validator,
+        access=access,
     )
 
 

@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct
 from trunkline.config import Settings
 from trunkline.errors import InvalidParams, InvalidUri, RegistrationError, ResourceAccessDenied, TemplateError
 from trunkline.protocol.types import ReadResourceResult, Resource, ResourceContents, ResourceTemplate
+from trunkline.registry.access import Access
 from trunkline.registry.handlers import Handler, Run, from_texts, runner
 from trunkline.registry.options import ResourceOptions, TemplateOptions, shown
 from trunkline.registry.results import BadResult, check_contents, check_mime, resource_contents
@@ -51,6 +52,7 @@ class ResourceEntry(Struct, frozen=True):
     wants_context: bool = False
     ttl: float = 0.0  # seconds that what was read may be kept
     public: bool = False  # and by whom: it is the same for everybody
+    access: Access | None = None  # who may read it, if anything was said of that
 
     @property
     def key(self) -> str:
@@ -73,6 +75,7 @@ class TemplateEntry(Struct, frozen=True, dict=True):
     lister: Handler | None = None  # gives the resources that are shown in lists
     ttl: float = 0.0  # seconds that what was read may be kept
     public: bool = False  # and by whom: each is the same for everybody
+    access: Access | None = None  # who may read them, if anything was said of that
 
     @property
     def key(self) -> str:
@@ -144,6 +147,7 @@ def make_resource(
     settings: Settings,
     *,
     finish: Finish | None = None,
+    access: Access | None = None,
     **options: Unpack[ResourceOptions],
 ) -> ResourceEntry:
     """A resource made of a function or a value. Raises `RegistrationError` for one that could not be read.
@@ -163,11 +167,13 @@ def make_resource(
         uri=uri, size=options.get("size"), **_told(options, handler.name if handler is not None else uri, handler)
     )
     finish = finish or _finisher(definition.mime_type, settings)
-    ttl, public = _ttl(options, uri), options.get("public", handler is None)
+    ttl, public = _ttl(options, uri), _public(options, access, uri, default=handler is None)
     if handler is None:
-        return ResourceEntry(definition, lambda _arguments, _context, uri: finish(source, uri), ttl=ttl, public=public)
+        return ResourceEntry(
+            definition, lambda _arguments, _context, uri: finish(source, uri), ttl=ttl, public=public, access=access
+        )
     run, arguments = runner(handler, finish), handler.convert({})
-    return ResourceEntry(definition, run, handler, arguments, handler.wants_context, ttl, public)
+    return ResourceEntry(definition, run, handler, arguments, handler.wants_context, ttl, public, access)
 
 
 def make_template(
@@ -178,6 +184,7 @@ def make_template(
     guard: bool = True,
     lister: Handler | None = None,
     finish: Finish | None = None,
+    access: Access | None = None,
     **options: Unpack[TemplateOptions],
 ) -> TemplateEntry:
     """A template made of a pattern and a function. Raises `RegistrationError` for a pair that do not fit."""
@@ -198,7 +205,8 @@ def make_template(
         wants_context=handler.wants_context,
         lister=lister,
         ttl=_ttl(options, pattern),
-        public=options.get("public", False),
+        public=_public(options, access, pattern, default=False),
+        access=access,
     )
 
 
@@ -207,6 +215,18 @@ def _ttl(options: TemplateOptions, uri: str) -> float:
     if not 0 <= ttl < inf:
         raise RegistrationError(f"resource {uri!r}: ttl must be 0 seconds or more, not {ttl!r}")
     return ttl
+
+
+def _public(options: TemplateOptions, access: Access | None, uri: str, *, default: bool) -> bool:
+    """Whether others may keep what was read, too. Not where some may not read it."""
+    given = options.get("public")
+    if access is None or access.open:
+        return default if given is None else given
+    if given:
+        raise RegistrationError(
+            f"resource {uri!r}: public=True is for what everybody may read; scopes= and allow= say who may"
+        )
+    return False
 
 
 def _told(options: TemplateOptions, name: str, handler: Handler | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
 from trunkline.protocol.headers import InvalidAnnotation, Mirror, annotations
 from trunkline.protocol.types import Icon, Tool, ToolAnnotations
 from trunkline.registry import types as kinds
+from trunkline.registry.access import Access
 from trunkline.registry.generators import gathering
 from trunkline.registry.handlers import Handler, Run, runner
 from trunkline.registry.options import ToolOptions, shown
@@ -46,6 +47,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
     given_schema: Mapping[str, Any] | None = None  # written by hand
     given_validator: Validator | None = None
     asks: tuple[str, ...] = ()  # what the client has to be able to be asked
+    access: Access | None = None  # who may call it, if anything was said of that
 
     @cached_property
     def mirrors(self) -> tuple[Mirror, ...]:
@@ -142,7 +144,14 @@ class ToolEntry(Struct, frozen=True, dict=True):
         )
 
 
-def make_tool(handler: Handler, settings: Settings, *, guard: Any = None, **options: Unpack[ToolOptions]) -> ToolEntry:
+def make_tool(
+    handler: Handler,
+    settings: Settings,
+    *,
+    guard: Any = None,
+    access: Access | None = None,
+    **options: Unpack[ToolOptions],
+) -> ToolEntry:
     """A tool made of a function. Raises `RegistrationError` for one that could not be offered."""
     name = options.get("name") or handler.name
     if not _NAME.fullmatch(name):
@@ -176,6 +185,7 @@ def make_tool(handler: Handler, settings: Settings, *, guard: Any = None, **opti
         given_schema=input_schema,
         given_validator=validator,
         asks=tuple(asks),
+        access=access,
         **shown(options),
     )
 

@@ -34,7 +34,7 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
 class Connection(connection.Connection):
     """One client on the line."""
 
-    __slots__ = ("log_level", "offer", "shared")
+    __slots__ = ("last_call", "log_level", "offer", "shared")
 
     def __init__(self, shared: Shared, channel: Channel) -> None:
         offer = shared.offer
@@ -50,6 +50,7 @@ class Connection(connection.Connection):
         self.shared = shared
         self.offer = offer
         self.log_level = LOGGING_LEVELS.index("info")
+        self.last_call: Running | None = None  # where calls are marked, or something was subscribed to
         if channel.info.revision is not None:
             session.assume(Revision(channel.info.revision))
         if offer.marks_calls:
@@ -63,15 +64,22 @@ class Connection(connection.Connection):
         return len(LOGGING_LEVELS) if envelope.log_level is None else LOGGING_LEVELS.index(envelope.log_level)
 
     def mark_calls(self) -> None:
-        """From now on the call that is being answered can be found without its context, see `CURRENT`."""
+        """From now on the call that is being answered can be found without its context, see `CURRENT`, and the last
+        one is known: a client may come back as somebody with other rights."""
         self._start = self._start_marked
 
     def _start_marked(self, call: Running, params: Any) -> None:
+        self.last_call = call
         mark = CURRENT.set(Current(self, call))
         try:
             self._start_call(call, params)
         finally:
             CURRENT.reset(mark)
+
+    @property
+    def standing(self) -> "tuple[Connection, Running | None]":
+        """Who it is that has subscribed, as far as is known by now: the sender of the last call."""
+        return self, self.last_call
 
     def fail(self, call: Running, error: BaseException) -> None:
         """Answers a call that failed; one of the modern era perhaps by a question."""

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.conversation.progress import report
-from trunkline.errors import InvalidUri, MisuseError
+from trunkline.errors import InsufficientScope, InvalidUri, MisuseError
 from trunkline.protocol.capabilities import Negotiated, declared
 from trunkline.protocol.extensions import agreed
 from trunkline.protocol.inflight import Running
@@ -41,7 +41,9 @@ from trunkline.protocol.types import (
     Tool,
     ToolChoice,
 )
+from trunkline.registry.access import is_scope
 from trunkline.registry.resources import check_uri
+from trunkline.server.access import Ruled, held_by
 from trunkline.server.ask import Asker, ClientLacks, LiveAsker, OnProgress
 from trunkline.server.connection import Connection
 from trunkline.server.rounds import Once, RoundAsker
@@ -118,8 +120,20 @@ class Context:
 
     @property
     def principal(self) -> Any:
-        """Who was verified to call; None where nobody was asked to prove it."""
+        """Who was verified to call: a `Principal` if the server checks tokens, what `identify` gave if it was told how
+        to find out, and None where nobody was asked to prove anything, as on stdio."""
         return self._call.origin.principal
+
+    def require(self, *scopes: str) -> None:
+        """Raises `InsufficientScope` unless the caller has these scopes: for handlers that need them for some arguments
+        only. What they always need is said by `scopes=`, where they are registered."""
+        if strange := [scope for scope in scopes if not is_scope(scope)]:
+            raise MisuseError(f"{strange[0]!r} is no scope, which is a text without spaces and quotes")
+        held = held_by(self.principal, local=self._connection.channel.info.local)
+        if held is not None and not held.issuperset(scopes):
+            entry: Ruled | None = self._call.admitted
+            always = () if entry is None or entry.access is None else entry.access.scopes
+            raise InsufficientScope("this request", list(dict.fromkeys((*always, *scopes))))
 
     @property
     def trace(self) -> Mapping[str, str]:

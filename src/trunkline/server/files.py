@@ -14,6 +14,7 @@ from trunkline.config import Settings
 from trunkline.errors import InvalidUri, RegistrationError, ResourceAccessDenied, ResourceNotFound, TemplateError
 from trunkline.protocol.types import ReadResourceResult, Resource, ResourceContents
 from trunkline.registry import options as registry_options
+from trunkline.registry.access import access_of
 from trunkline.registry.handlers import Handler
 from trunkline.registry.resources import ResourceEntry, TemplateEntry, check_uri, make_resource, make_template
 from trunkline.registry.results import resource_contents
@@ -137,7 +138,9 @@ def make_file(
     options["mime_type"] = options.get("mime_type") or mime_type_of(file)
     options["name"] = options.get("name") or file.name
     finish = partial(_result, options["mime_type"], offer.settings)
-    made = make_resource(uri, read(lambda: _read(file, uri)), offer.settings, finish=finish, **options)
+    access = access_of(f"resource {uri!r}", options.get("scopes"), options.get("allow"))
+    described = only(registry_options.ResourceOptions, options)
+    made = make_resource(uri, read(lambda: _read(file, uri)), offer.settings, finish=finish, access=access, **described)
     return FileEntry(**_members(made), path=file)
 
 
@@ -160,12 +163,13 @@ def make_directory(
         uri = template.expand({_PLACE: path})
         return _read(inside(root, path, uri), uri)
 
+    access = access_of(f"resource {pattern!r}", options.get("scopes"), options.get("allow"))
     described = only(registry_options.TemplateOptions, options)
     described["name"] = options.get("name") or root.resolve().name
     walk = partial(_list, root, template, options.get("mime_type"), settings)
     lister = read(walk) if options.get("listed", True) else None
     finish = partial(_result, options.get("mime_type"), settings)
-    made = make_template(pattern, read(file), settings, lister=lister, finish=finish, **described)
+    made = make_template(pattern, read(file), settings, lister=lister, finish=finish, access=access, **described)
     return DirectoryEntry(**_members(made), folder=root, on_listed=on_listed)
 
 

@@ -1,37 +1,25 @@
-"""What a tool may be held to: who may call it, how often at once, how much it may answer, and what must be well first.
+"""What a tool may be held to: how often at once it is called, how much it may answer, and what must be well first.
 
 A tool that is held to nothing has no guard, and its calls pass none. Every refusal here is a result that says so.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
-from inspect import isawaitable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Unpack
 
 from trunkline.conversation.perform import perform
 from trunkline.conversation.threads import Threads
 from trunkline.errors import InternalError, RegistrationError
-from trunkline.registry.handlers import exited
 from trunkline.registry.signatures import name_of
 from trunkline.registry.tools import ToolEntry
-from trunkline.server.context import Context
+from trunkline.server.access import holds
 from trunkline.server.options import Health, LimitOptions
 from trunkline.wire import codec
 
 __all__ = ["Guard", "Predicates", "guard_of"]
 
 _QUEUE: Final = 64  # calls that wait for one tool: a burst of a busy host, not a backlog
-
-
-class ToolNotAllowed(InternalError):
-    """A call that its tool does not admit."""
-
-    kind = "tool_not_allowed"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"tool {name!r} is not allowed here", data={"name": name})
 
 
 class TooManyCalls(InternalError):
@@ -119,13 +107,11 @@ def guard_of(name: str, predicates: Predicates, **limits: Unpack[LimitOptions]) 
             raise RegistrationError(f"tool {name!r}: {option} must be {least} or more, not {value}")
     if limits.get("max_queue") is not None and most is None:
         raise RegistrationError(f"tool {name!r}: max_queue says how many wait; it needs max_concurrency")
-    allow, requires = limits.get("allow"), limits.get("requires", ())
-    if allow is not None and not callable(allow):
-        raise RegistrationError(f"tool {name!r}: allow is a function of the context, not {allow!r}")
+    requires = limits.get("requires", ())
     if isinstance(requires, str) or not all(isinstance(each, str) or callable(each) for each in requires):
         raise RegistrationError(f"tool {name!r}: requires is a list of names and predicates, not {requires!r}")
     predicates.added(name, requires)
-    needed = requires or not (most is limits.get("max_result_bytes") is allow is None)
+    needed = requires or not (most is limits.get("max_result_bytes") is None)
     return Guard(name, predicates, limits) if needed else None
 
 
@@ -133,7 +119,6 @@ class Guard:
     """Holds the calls of one tool to its limits."""
 
     def __init__(self, name: str, predicates: Predicates, limits: LimitOptions) -> None:
-        self.allow = limits.get("allow")
         self.requires = tuple(limits.get("requires", ()))
         self._name = name
         self._predicates = predicates
@@ -144,19 +129,10 @@ class Guard:
         self._queue = _QUEUE if queue is None else queue
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def allows(self, context: Context) -> bool:
-        """Whether a session may call the tool. What may not be called is not shown."""
-        return self.allow is None or await _true(partial(self.allow, context))
-
-    async def run(
-        self, context: Context, read: Callable[[], Any], start: Callable[[Any], Any], threads: Threads
-    ) -> Any:
-        """Runs a call, if it may and when it may. `read` gives its arguments, `start` its work with them."""
-        if not await self.allows(context):
-            raise ToolNotAllowed(self._name)
-        arguments = read()
+    async def run(self, arguments: Any, start: Callable[[Any], Any], threads: Threads) -> Any:
+        """Runs a call, if it may and when it may. `start` gives its work with the arguments."""
         for required in self.requires:
-            if not await _true(self._predicates.of(required)):
+            if not await holds(self._predicates.of(required)):
                 raise ToolDependencyFailed(self._name, required if isinstance(required, str) else name_of(required))
         if self._most is None:
             result = await perform(start(arguments), threads)
@@ -195,11 +171,3 @@ class Guard:
         else:
             self._waiting.remove(turn)
             turn.set_result(None)
-
-
-async def _true(predicate: Callable[[], bool | Awaitable[bool]]) -> bool:
-    try:
-        answer = predicate()
-        return bool(await answer if isawaitable(answer) else answer)
-    except SystemExit as error:
-        raise exited(error) from error

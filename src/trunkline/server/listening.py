@@ -48,6 +48,11 @@ class Listening:
         named = self._call.origin.named
         return self._call.id if named is None else named
 
+    @property
+    def standing(self) -> "tuple[Connection, Running | None]":
+        """Who it is that listens: the sender of the request."""
+        return self.connection, self._call
+
     def acknowledge(self) -> None:
         """Tells the client what it will be told of; and then what has happened meanwhile."""
         early, self._early = self._early or [], None

@@ -4,7 +4,7 @@ The chain is put together when a middleware is added, for each method once; a se
 as if this module did not exist.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -12,20 +12,29 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.conversation.dispatch import Answer
+from trunkline.conversation.drive import Work
 from trunkline.conversation.perform import perform
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import find
 from trunkline.protocol.types import CallToolParams, CallToolResult, CompleteParams
 from trunkline.registry.handlers import exited
 from trunkline.registry.results import BadResult, unspliced
+from trunkline.server.admission import Wanted, admitted
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
+from trunkline.server.features import completion, prompts, resources, tools
+from trunkline.server.offer import Offer
 from trunkline.wire.codec import as_written
 
 __all__ = ["AROUND", "Call", "Middleware", "Next", "surrounded"]
 
-AROUND: Final = ("tools/call", "resources/read", "prompts/get", "completion/complete")
-"""The methods that run handlers."""
+AROUND: Final[Mapping[str, Callable[[Offer, Any], Wanted | None]]] = {
+    "tools/call": tools.wanted,
+    "resources/read": resources.wanted,
+    "prompts/get": prompts.wanted,
+    "completion/complete": completion.wanted,
+}
+"""The methods that run handlers, and what a request for one is about, if that is not for everybody."""
 
 
 class Call(Struct, frozen=True):
@@ -49,7 +58,12 @@ def surrounded(method: str, answer: Answer, around: Sequence[Middleware]) -> Ans
     row = find(method)
     expected: Any = None if row is None else row.result
 
-    async def run(connection: Connection, running: Running, params: Any) -> Any:
+    def run(connection: Connection, running: Running, params: Any) -> Work:
+        asked = AROUND[method](connection.offer, params)
+        work = partial(inside, connection, running, params)
+        return work() if asked is None else admitted(connection, running, asked, work)
+
+    async def inside(connection: Connection, running: Running, params: Any) -> Any:
         async def innermost(call: Call) -> Any:
             result = await perform(answer(connection, running, call.params), connection.threads)
             return unspliced(result) if isinstance(result, CallToolResult) else result

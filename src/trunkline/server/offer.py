@@ -1,6 +1,6 @@
 """What a server offers to all of its connections: who it is, its registries, and lists of them ready to be sent."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import Any, Final, Generic
 
@@ -19,12 +19,14 @@ from trunkline.protocol.types import (
     ListResourceTemplatesResult,
     ListToolsResult,
 )
+from trunkline.registry.access import Access
 from trunkline.registry.completions import CompletionEntry
 from trunkline.registry.cursors import Cursors
 from trunkline.registry.prompts import PromptEntry
-from trunkline.registry.registry import E, Registry
+from trunkline.registry.registry import E, Page, Registry
 from trunkline.registry.resources import ResourceEntry, TemplateEntry
 from trunkline.registry.tools import ToolEntry
+from trunkline.server.access import NOBODY, Rules, Viewer
 from trunkline.wire import codec
 
 __all__ = ["Offer", "Selected", "Switches"]
@@ -32,6 +34,12 @@ __all__ = ["Offer", "Selected", "Switches"]
 CACHED: Final = ("discover", "tools", "resources", "resource_templates", "prompts")
 """What a client may be told to keep for a while; of the contents of resources, each one says it."""
 
+_RESULTS: Final[Mapping[str, type[Any]]] = {
+    "tool": ListToolsResult,
+    "resource": ListResourcesResult,
+    "resource_template": ListResourceTemplatesResult,
+    "prompt": ListPromptsResult,
+}
 _KEPT_PAGES: Final = 256  # encoded pages; a peer that asks for ever other limits gains nothing
 
 
@@ -87,8 +95,9 @@ class Offer:
         self.prompts: Registry[PromptEntry] = Registry("prompt", **shared)
         self.completions: Registry[CompletionEntry] = Registry("completion", **shared)
         self.listing_templates = Selected(self.templates, lambda entry: entry.lister is not None)
-        self.guarded_tools = Selected(self.tools, lambda entry: entry.guard is not None and bool(entry.guard.allow))
-        self._pages: dict[tuple[Any, ...], tuple[int, Raw]] = {}
+        self._ruled: tuple[Registry[Any], ...] = (self.tools, self.resources, self.templates, self.prompts)
+        self.rules: dict[str, Rules[Any]] = {registry.kind: Rules(registry) for registry in self._ruled}
+        self._pages: dict[tuple[str | None, Any], tuple[int, Raw]] = {}  # by whose they are; None: everybody's
 
     def capabilities(self) -> Mapping[str, Any]:
         """What is declared: each feature that there is something for, or that was asked for."""
@@ -127,64 +136,87 @@ class Offer:
         """How long something may be kept; for everybody only if it is the same for everybody."""
         return CacheHint(self.cache.get(what, 0.0), "public" if shared else "private")
 
+    # --- who may have what ------------------------------------------------------------------------
+
+    def reader(self, uri: str) -> ResourceEntry | TemplateEntry | None:
+        """Who reads a URI: a resource, or the first template whose pattern it follows."""
+        entry = self.resources.live.get(uri)
+        if entry is not None or len(uri) > self.settings.max_uri:
+            return entry
+        return next((template for template in self.templates if template.template.match(uri) is not None), None)
+
+    def rule_of(self, uri: str) -> Access | None:
+        """What is asked of those who want to read a URI; None where everybody may."""
+        if not (self.rules["resource"] or self.rules["resource_template"]):
+            return None
+        entry = self.reader(uri)
+        return None if entry is None or entry.access is None or entry.access.open else entry.access
+
+    def scoped(self) -> list[str]:
+        """The names of what needs scopes."""
+        return [name for name, access in self._accesses() if access is not None and access.scopes]
+
+    def undeclared(self) -> list[str]:
+        """The names of what neither scopes nor a predicate were given for. To give no scopes is to say that none are
+        needed."""
+        return [name for name, access in self._accesses() if access is None]
+
+    def _accesses(self) -> Iterator[tuple[str, Access | None]]:
+        for registry in self._ruled:
+            kind = registry.kind.replace("_", " ")
+            yield from ((f"{kind} {entry.key!r}", entry.access) for entry in registry.all())
+
     # --- lists, as bytes that are kept until something changes -----------------------------------
 
-    def list_tools(
-        self,
-        revision: Revision,
-        cursor: str | None,
-        limit: object,
-        now: float = 0.0,
-        *,
-        hidden: frozenset[str] = frozenset(),
-        whose: str = "",
-    ) -> Raw:
-        """A page of tools, without the hidden ones; `whose` it is, where not everybody is shown the same."""
-        return self._page(self.tools, ListToolsResult, revision, cursor, limit, now=now, hidden=hidden, whose=whose)
+    def shown(self, registry: Registry[E], cursor: str | None, limit: object, *, now: float, viewer: Viewer) -> Page[E]:
+        """A page of what somebody may have."""
+        while True:
+            version = registry.version
+            hidden = self.rules[registry.kind].hidden(viewer)
+            page = registry.page(cursor, limit, now=now, without=hidden, whose=viewer.whose)
+            if registry.version == version:  # or else a thread has changed it meanwhile, and perhaps who may have what
+                return page
 
-    def list_resources(self, revision: Revision, cursor: str | None, limit: object, now: float = 0.0) -> Raw:
-        """A page of resources."""
-        return self._page(self.resources, ListResourcesResult, revision, cursor, limit, now=now)
-
-    def list_templates(self, revision: Revision, cursor: str | None, limit: object, now: float = 0.0) -> Raw:
-        """A page of resource templates."""
-        return self._page(self.templates, ListResourceTemplatesResult, revision, cursor, limit, now=now)
-
-    def list_prompts(self, revision: Revision, cursor: str | None, limit: object, now: float = 0.0) -> Raw:
-        """A page of prompts."""
-        return self._page(self.prompts, ListPromptsResult, revision, cursor, limit, now=now)
-
-    def _page(
+    def listed(
         self,
         registry: Registry[Any],
-        result: type[Any],
         revision: Revision,
         cursor: str | None,
         limit: object,
         *,
-        now: float,
-        hidden: frozenset[str] = frozenset(),
-        whose: str = "",
+        now: float = 0.0,
+        viewer: Viewer = NOBODY,
     ) -> Raw:
-        key = (registry.kind, revision, cursor, repr(limit), hidden, whose)  # True is not 1, though it is equal to it
+        """A page of what somebody may have, as the result of a request. What everybody may have anybody may."""
+        rules = self.rules[registry.kind]
         version = registry.version  # before the page is made: a thread may change the registry meanwhile
-        kept_at, kept = self._pages.get(key, (-1, _NOTHING))
-        if kept_at == version:
+        ruled = bool(rules)
+        key = (registry.kind, revision, cursor, repr(limit), rules.hidden(viewer) if ruled else None)
+        owner = viewer.whose if ruled else None
+        kept = self._kept((None, key), version) or self._kept((owner, key), version)  # True is not 1, as repr tells
+        if kept is not None:
             return kept
-        page = registry.page(cursor, limit, now=now, without=hidden, whose=whose)
+        page = self.shown(registry, cursor, limit, now=now, viewer=viewer if ruled else NOBODY)
+        made = self._made(registry, revision, page, shared=not ruled)
+        alone = cursor is page.next_cursor is None  # nothing in it is bound to whoever it was made for
+        if self.cursors.lifetime is None or alone:  # what has a cursor in it does not last
+            if len(self._pages) >= _KEPT_PAGES:
+                self._pages.clear()
+            self._pages[None if alone else owner, key] = (version, made)
+        return made
+
+    def _kept(self, key: tuple[str | None, Any], version: int) -> Raw | None:
+        kept_at, kept = self._pages.get(key, (-1, None))
+        return kept if kept_at == version else None
+
+    def _made(self, registry: Registry[Any], revision: Revision, page: Page[Any], *, shared: bool) -> Raw:
+        result = _RESULTS[registry.kind]
         if revision.era is Era.MODERN:
             natural = "modern_definition" if registry is self.tools else "definition"
             listed = result([getattr(entry, natural) for entry in page.entries], next_cursor=page.next_cursor)
-            shared = registry is not self.tools or not self.guarded_tools()
-            made = self.stateless.dressed(listed, hint=self.hint(f"{registry.kind}s", shared=shared))
-        else:
-            listed = result([entry.definition for entry in page.entries], next_cursor=page.next_cursor)
-            made = codec.to_raw(project(listed, revision))
-        if self.cursors.lifetime is None or cursor is page.next_cursor is None:  # what has a cursor in it does not last
-            if len(self._pages) >= _KEPT_PAGES:
-                self._pages.clear()
-            self._pages[key] = (version, made)
-        return made
+            return self.stateless.dressed(listed, hint=self.hint(f"{registry.kind}s", shared=shared))
+        listed = result([entry.definition for entry in page.entries], next_cursor=page.next_cursor)
+        return codec.to_raw(project(listed, revision))
 
 
 class Selected(Generic[E]):
@@ -202,9 +234,6 @@ class Selected(Generic[E]):
             found = [entry for entry in self._registry if self._wanted(entry)]
             self._found = (version, found)
         return found
-
-
-_NOTHING: Final = Raw(b"")
 
 
 def _checked(cache: Mapping[str, float]) -> dict[str, float]:

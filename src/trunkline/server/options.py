@@ -8,6 +8,7 @@ from trunkline.registry import options
 from trunkline.server.context import Context
 
 __all__ = [
+    "AccessOptions",
     "Allow",
     "CompletionOptions",
     "DirectoryOptions",
@@ -22,7 +23,7 @@ __all__ = [
 ]
 
 Allow = Callable[[Context], bool | Awaitable[bool]]
-"""Whether a session may call a tool, and is shown it. It runs on the loop, so it must not block."""
+"""Whether a session may have something, and is shown it. It runs on the loop, so it must not block."""
 
 Health = Callable[[], bool | Awaitable[bool]]
 """Whether something that tools rely on is well. It runs on the loop, so it must not block."""
@@ -34,40 +35,46 @@ class _Started(TypedDict, total=False):
     thread: bool | None  # False: a plain function runs on the loop, and must not block
 
 
+class AccessOptions(TypedDict, total=False):
+    """Who may have an entry. Whoever may not is not shown it either, nor told of changes."""
+
+    scopes: Sequence[str] | None  # that a token must have, all of them; `()` says that none is needed
+    allow: Allow | None  # says who may have it, for what scopes do not tell
+
+
 class LimitOptions(TypedDict, total=False):
     """What a tool can be held to. Whoever is refused gets a failed result that says why."""
 
     max_concurrency: int | None  # calls that run at once, of all connections together
     max_queue: int | None  # calls that wait for their turn; more are refused
     max_result_bytes: int | None  # of a result, as JSON
-    allow: Allow | None  # says who may call it; others are not shown it either
     requires: Sequence[str | Health]  # what must be well: predicates, or names given to `health`
 
 
-class ToolOptions(options.ToolOptions, LimitOptions, _Started, total=False):
+class ToolOptions(options.ToolOptions, AccessOptions, LimitOptions, _Started, total=False):
     """What `tool` and `add_tool` take."""
 
     enabled: bool  # False: not offered until `server.tools.enable`
 
 
-class ResourceOptions(options.ResourceOptions, _Started, total=False):
+class ResourceOptions(options.ResourceOptions, AccessOptions, _Started, total=False):
     """What `resource` and `add_resource` take."""
 
     guard: bool  # False: the values of a template may climb with `..`
     list: Callable[..., Any] | None  # gives the resources of a template, or their URIs, whenever clients list
 
 
-class FileOptions(options.ResourceOptions, total=False):
+class FileOptions(options.ResourceOptions, AccessOptions, total=False):
     """What `add_file` takes."""
 
 
-class DirectoryOptions(options.TemplateOptions, total=False):
+class DirectoryOptions(options.TemplateOptions, AccessOptions, total=False):
     """What `add_directory` takes."""
 
     listed: bool  # False: not in lists, which otherwise walk through the folder
 
 
-class PromptOptions(options.PromptOptions, _Started, total=False):
+class PromptOptions(options.PromptOptions, AccessOptions, _Started, total=False):
     """What `prompt` and `add_prompt` take."""
 
     defaults: Mapping[str, str] | None  # of the places of a text

@@ -11,11 +11,13 @@ from trunkline.config import Settings
 from trunkline.errors import RegistrationError
 from trunkline.registry import handlers
 from trunkline.registry import options as registry_options
+from trunkline.registry.access import access_of
 from trunkline.registry.completions import CompletionEntry, make_completion, matching
 from trunkline.registry.handlers import Handler
 from trunkline.registry.prompts import PromptEntry, make_prompt, make_text_prompt
 from trunkline.registry.registry import Registry
 from trunkline.registry.resources import ResourceEntry, TemplateEntry, make_resource, make_template
+from trunkline.registry.signatures import name_of
 from trunkline.registry.tools import ToolEntry, make_tool
 from trunkline.server.context import Context
 from trunkline.server.limits import Predicates, guard_of
@@ -81,6 +83,14 @@ class Registrar:
         """The completers."""
         return self._offer.completions
 
+    def scoped(self) -> list[str]:
+        """The names of what needs scopes: a server that has some is put only where it is known who comes."""
+        return self._offer.scoped()
+
+    def undeclared(self) -> list[str]:
+        """The names of what was given neither `scopes` nor `allow`. `scopes=()` says that none are needed."""
+        return self._offer.undeclared()
+
     # --- registering ---------------------------------------------------------------------------
 
     @overload
@@ -96,13 +106,16 @@ class Registrar:
         """Offers a function as a tool.
 
         Its parameters become the input schema and its return type the output schema. A plain function runs on a
-        thread, with `thread=False` on the loop. Who is not let in by `allow` is not shown the tool either.
+        thread, with `thread=False` on the loop. Who has not its `scopes`, or is not let in by
+        `allow`, is not shown it either.
         """
         checked("a tool", ToolOptions, options)
         handler = self._read(function, options.get("thread"))
-        guard = guard_of(options.get("name") or handler.name, self._health, **only(LimitOptions, options))
+        name = options.get("name") or handler.name
+        access = access_of(f"tool {name!r}", options.get("scopes"), options.get("allow"))
+        guard = guard_of(name, self._health, **only(LimitOptions, options))
         described = only(registry_options.ToolOptions, options)
-        entry = make_tool(handler, self.settings, guard=guard, **described)
+        entry = make_tool(handler, self.settings, guard=guard, access=access, **described)
         self.tools.add(entry, enabled=options.get("enabled", True))
 
     def health(self, name: str) -> Callable[[H], H]:
@@ -124,17 +137,20 @@ class Registrar:
         checked("a resource", ResourceOptions, options)
         thread, listing = options.get("thread"), options.get("list")
         handler = self._read(source, thread) if callable(source) else None
+        access = access_of(f"resource {uri!r}", options.get("scopes"), options.get("allow"))
         if "{" in uri or "}" in uri:
             if handler is None:
                 raise RegistrationError(f"resource template {uri!r} needs a function to read it with")
             lister = None if listing is None else self._read(listing, thread)
             guard, described = options.get("guard", True), only(registry_options.TemplateOptions, options)
-            self.templates.add(make_template(uri, handler, self.settings, guard=guard, lister=lister, **described))
+            self.templates.add(
+                make_template(uri, handler, self.settings, guard=guard, lister=lister, access=access, **described)
+            )
         elif listing is not None:
             raise RegistrationError(f"resource {uri!r} is one of a kind; list= is for templates")
         else:
             described = only(registry_options.ResourceOptions, options)
-            self.resources.add(make_resource(uri, handler or source, self.settings, **described))
+            self.resources.add(make_resource(uri, handler or source, self.settings, access=access, **described))
 
     @overload
     def prompt(self, function: F, /) -> F: ...
@@ -152,12 +168,15 @@ class Registrar:
         """
         checked("a prompt", PromptOptions, options)
         described, defaults = only(registry_options.PromptOptions, options), options.get("defaults")
+        name = options.get("name") or (name_of(source) if callable(source) else "")
+        access = access_of(f"prompt {name!r}", options.get("scopes"), options.get("allow"))
         if isinstance(source, str):
-            self.prompts.add(make_text_prompt(source, self.settings, defaults=defaults, **described))
+            self.prompts.add(make_text_prompt(source, self.settings, defaults=defaults, access=access, **described))
         elif defaults is not None:
             raise RegistrationError("a prompt's defaults= are for a text; a function has defaults of its own")
         else:
-            self.prompts.add(make_prompt(self._read(source, options.get("thread")), self.settings, **described))
+            handler = self._read(source, options.get("thread"))
+            self.prompts.add(make_prompt(handler, self.settings, access=access, **described))
 
     def completion(self, *, argument: str, **options: Unpack[CompletionOptions]) -> Callable[[F], F]:
         """Proposes values for an argument of a prompt, a resource template or a tool.

@@ -16,11 +16,13 @@ from trunkline.transports.stdio import END_OF_INPUT, private_streams, serve_stdi
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from trunkline.auth.server.gate import ResourceServer
     from trunkline.server.server import Server
     from trunkline.transports.guard import Guard
-    from trunkline.transports.http.asgi import App, Identify
+    from trunkline.transports.http.asgi import App
+    from trunkline.transports.http.gate import Gate, Identify
 
-__all__ = ["application", "listener", "run_listening", "run_stdio"]
+__all__ = ["application", "gate_at", "listener", "run_listening", "run_stdio"]
 
 
 def run_stdio(server: "Server") -> None:
@@ -61,13 +63,19 @@ async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> N
         await server.aclose()
 
 
-async def listener(server: "Server", address: str, tls: "SSLContext | None", clock: Clock) -> Listener:
+async def listener(
+    server: "Server", address: str, tls: "SSLContext | None", clock: Clock, auth: "ResourceServer | None" = None
+) -> Listener:
     """Has a server wait for clients at an address. A transport is given the guard alone, to hand its peers to."""
     where = parse(address)
     if where.scheme in {"ws", "wss"}:
         raise ConfigError(f"{address} is no place to listen at: a WebSocket is served by http:// and https://, too")
     if (tls is not None) is not (where.scheme in {"tls", "https"}):
         raise ConfigError(f"{address} and tls= do not fit: tls:// and https:// need a context, and nothing else does")
+    if auth is None:
+        _check_unscoped(server)
+    if auth is not None and where.scheme not in {"http", "https"}:
+        raise ConfigError(f"nobody can say who it is at {address}: a server with auth= listens at http:// or https://")
     if where.scheme == "unix":
         from trunkline.transports.unix import listen_unix
 
@@ -79,8 +87,10 @@ async def listener(server: "Server", address: str, tls: "SSLContext | None", clo
             raise ConfigError(
                 f"HTTP needs {str(error.name).partition('.')[0]}: pip install 'trunkline[http]'"
             ) from error
-        guard = _guard(server, clock, names_of(where.host))
-        return await listen_http(guard, host=where.host, port=where.port, path=where.path, tls=tls)
+        names = names_of(where.host)
+        gate = gate_at(server, where.path, auth, names=names)
+        guard = _guard(server, clock, names)
+        return await listen_http(guard, host=where.host, port=where.port, path=where.path, tls=tls, gate=gate)
     from trunkline.transports.tcp import listen_tcp
 
     return await listen_tcp(_guard(server, clock), host=where.host, port=where.port, tls=tls)
@@ -92,21 +102,54 @@ def _guard(server: "Server", clock: Clock, names: Iterable[str] = ()) -> "Guard"
     return Guard(server.connect, server.settings, clock, names=names)
 
 
+def _check_unscoped(server: "Server") -> None:
+    """Keeps a server from where nobody can tell who has the scopes that it asks for."""
+    if names := server.scoped():
+        named = names[0] if len(names) == 1 else f"{names[0]}, as {len(names) - 1} more,"
+        raise ConfigError(
+            f"{named} needs scopes, and nothing says who has them: make the server with auth=ResourceServer(…), or its "
+            "application by asgi(identify=…)"
+        )
+
+
+def gate_at(
+    server: "Server",
+    path: str,
+    auth: "ResourceServer | None",
+    identify: "Identify | None" = None,
+    *,
+    names: Iterable[str] = (),
+) -> "Gate | None":
+    """Who decides at an endpoint who may come in, or only says who it is; None where nobody does."""
+    if auth is not None:
+        from trunkline.transports.door import IP
+
+        known = (*names, *server.settings.allowed_hosts)
+        return auth.within(path, named=not any(name.startswith("*") or name == IP for name in known))
+    if identify is not None:
+        from trunkline.transports.http.gate import Known
+
+        return Known(identify)
+    return None
+
+
 def application(
     server: "Server",
     clock: Callable[[], Clock],
     path: str,
-    identify: "Identify | None",
+    gate: "Gate | None",
     released: Callable[[], None],
 ) -> "App":
     """An ASGI application around a server. `released` ends what is open for those who only listen."""
     from trunkline.transports.http.asgi import App
 
     async def start() -> "Guard":
+        if gate is None:
+            _check_unscoped(server)
         await server.start()
         return _guard(server, clock())
 
-    return App(start, server.aclose, path=path, identify=identify, released=released)
+    return App(start, server.aclose, path=path, gate=gate, released=released)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -22,7 +22,6 @@ from trunkline.protocol.types import (
     Empty,
     Icon,
     Implementation,
-    ResourceUpdatedParams,
 )
 from trunkline.registry.signatures import called, name_of
 from trunkline.server.announcer import CHANGES, Announcer
@@ -34,6 +33,7 @@ from trunkline.server.offer import Offer, Switches
 from trunkline.server.options import DirectoryOptions, FileOptions, checked
 from trunkline.server.registrar import Registrar
 from trunkline.server.rounds import Seals
+from trunkline.server.updates import Updates
 from trunkline.server.watchers import Watch, Watchers
 from trunkline.transports.addresses import spelt
 from trunkline.transports.channel import Channel, Listener
@@ -44,6 +44,7 @@ from trunkline.wire.messages import Encoded, Notification
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from trunkline.auth.server.gate import ResourceServer
     from trunkline.server.filewatch import FileWatch
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.middleware import Middleware
@@ -70,6 +71,7 @@ class Server(Registrar):
         icons: Sequence[Icon] | None = None,
         instructions: str | None = None,
         settings: Settings | None = None,
+        auth: "ResourceServer | None" = None,
         tools: bool | None = None,
         resources: bool | None = None,
         prompts: bool | None = None,
@@ -85,12 +87,13 @@ class Server(Registrar):
         features: Iterable[Feature] = FEATURES,
         clock: Clock | None = None,
     ) -> None:
-        """`tools`, `resources`, `prompts` and `completions` declare a capability, or not; by default each is
-        declared when there is something to offer. `extensions` are declared with their settings, `{}` for none. `cache`
-        says for how many seconds clients may keep what they are shown: "tools", "prompts", "resources",
-        "resource_templates" and "discover". `observers` replaces the one that logs failures. `lifespan` is an
-        async context manager function of the server: entered before the first connection is served, left by
-        `aclose()` and at the end of `run()`; handlers find its value at `ctx.lifespan`."""
+        """`auth` says who may come in over HTTP, by which tokens: a `ResourceServer`. `tools`, `resources`, `prompts`
+        and `completions` declare a capability, or not; by default each is declared when there is something to offer.
+        `extensions` are declared with their settings, `{}` for none. `cache` says for how many seconds clients may keep
+        what they are shown: "tools", "prompts", "resources", "resource_templates" and "discover". `observers` replaces
+        the one that logs failures. `lifespan` is an async context manager function of the server: entered before the
+        first connection is served, left by `aclose()` and at the end of `run()`; handlers find its value at
+        `ctx.lifespan`."""
         info = Implementation(
             name=name,
             version=version or __version__,
@@ -111,11 +114,13 @@ class Server(Registrar):
             on_change=self._changed,
         )
         super().__init__(offer)
+        self._auth = auth
         self._observers = Observers(_default_observers() if observers is None else observers)
         self._dispatcher = Dispatcher(features)
         self._middleware: list[Middleware] = []
         self._lifespan = None if lifespan is None else _lifespan(lifespan)
         self._watchers: Watchers[Connection | Listening] = Watchers()
+        self._updates = Updates(offer, self._watchers.subscriptions)
         self._on_roots_changed: list[Callable[[Context], Awaitable[None]]] = []
         self._connections: dict[Connection, None] = {}
         self._places: list[Listener] = []
@@ -176,7 +181,7 @@ class Server(Registrar):
 
         if self._files is None:
             changed = partial(self._changed, self.resources.kind)
-            self._files = FileWatch(self._offer, self._ready, self._send_updated, changed)
+            self._files = FileWatch(self._offer, self._ready, self._updates.send, changed)
             self.on_first_subscriber(self._files.begin)
             self.on_last_unsubscribed(self._files.end)
         return self._files
@@ -215,7 +220,7 @@ class Server(Registrar):
 
     def notify_updated(self, uri: str) -> None:
         """Tells the subscribers of a resource that it has changed. Callable from any thread."""
-        self._post(partial(self._send_updated, uri))
+        self._post(partial(self._updates.send, uri))
 
     def notify_list_changed(self, what: Literal["tools", "resources", "prompts"]) -> None:
         """Tells every client that what it is shown in a list has changed, where nothing was added or removed: `allow`
@@ -226,15 +231,6 @@ class Server(Registrar):
             raise MisuseError(why, kind="invalid_notification_type")
         if self._connections:
             self._post(partial(self._announce, name))
-
-    def _send_updated(self, uri: str) -> None:
-        name = "notifications/resources/updated"
-        subscribers = self._watchers.subscriptions.subscribers(uri)
-        if subscribers:
-            params = ResourceUpdatedParams(uri=uri)
-            frame = Encoded(codec.encode(Notification(name, params)))
-            for subscriber in subscribers:
-                subscriber.broadcast(name, frame, params)
 
     def _changed(self, kind: str) -> None:
         """A registry has changed."""
@@ -314,9 +310,16 @@ class Server(Registrar):
 
     async def start(self) -> None:
         """Enters the lifespan, if there is one and it has not been entered. `run()` does that by itself."""
+        if self._auth is not None and self._auth.strict:
+            self._require_access()
         self._health.settle(self.tools.all())
         if self._lifespan is not None:
             await self._lifespan.start(self)
+
+    def _require_access(self) -> None:
+        """Refuses to start if it was not said of everything who may have it."""
+        if silent := self.undeclared():
+            raise MisuseError(f"nothing says who may have {', '.join(silent)}; with strict=True scopes= or allow= must")
 
     async def aclose(self) -> None:
         """Takes no more clients, ends every connection in good order and lets go of everything. A closed server can
@@ -329,6 +332,7 @@ class Server(Registrar):
         await asyncio.gather(*(connection.finish(timeout) for connection in self.connections))
         for place in places:
             await place.gone()
+        self._updates.close()
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._shared is not None and self._announcer is not None:
             self._announcer.close()
@@ -347,17 +351,21 @@ class Server(Registrar):
         from trunkline.server.run import listener
 
         await self.start()
-        made = await listener(self, address, tls, self._ready().clock)
+        made = await listener(self, address, tls, self._ready().clock, self._auth)
         self._places.append(made)
         return made
 
     def asgi(self, *, path: str = "/", identify: "Callable[[dict[str, Any]], Any] | None" = None) -> "App":
         """An ASGI application: Streamable HTTP and WebSocket at a path, HTTP+SSE at /sse beside it. It runs under any
         ASGI server and can be mounted under any path. `identify` gives the principal of a request from what has been
-        verified about it, by its ASGI scope: sessions belong to the principal who opened them."""
-        from trunkline.server.run import application
+        verified about it, by its ASGI scope: sessions belong to the principal who opened them. A server with `auth=`
+        verifies that by itself."""
+        from trunkline.server.run import application, gate_at
 
-        return application(self, lambda: self._ready().clock, path, identify, self._listeners.end)
+        if identify is not None and self._auth is not None:
+            raise MisuseError("a server with auth= knows who comes by their tokens; identify= is for servers without")
+        gate = gate_at(self, path, self._auth, identify)
+        return application(self, lambda: self._ready().clock, path, gate, self._listeners.end)
 
     def run(
         self,

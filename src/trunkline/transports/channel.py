@@ -24,6 +24,7 @@ __all__ = [
     "Listener",
     "Mirrors",
     "Origin",
+    "Questioning",
     "Receiver",
     "Repeating",
 ]
@@ -142,6 +143,16 @@ class Connector(Protocol):
     async def connect(self, accept: Accept) -> Channel:
         """A new line. Raises `TransportError` with a sentence if there is none to be had; then nothing is left behind,
         nor if it is cancelled."""
+        ...
+
+
+@runtime_checkable
+class Questioning(Protocol):
+    """A connector that may have to ask somebody who we are before there is a line."""
+
+    @property
+    def questions(self) -> int:
+        """How many are being asked now."""
         ...
 
 

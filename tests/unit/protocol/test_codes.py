@@ -67,7 +67,9 @@ def protocol_errors(of: type[ProtocolError] = ProtocolError) -> Iterator[type[Pr
         yield from protocol_errors(derived)
 
 
-@pytest.mark.parametrize("error", [error for error in protocol_errors() if error.__module__ == errors.__name__])
+@pytest.mark.parametrize(
+    "error", [error for error in protocol_errors() if error.__module__.startswith(f"{errors.__name__}.")]
+)
 def test_the_default_code_of_an_error_is_one_of_json_rpc_or_has_a_row(error: type[ProtocolError]) -> None:
     assert error.code in STANDARD or error.kind in CODES
 

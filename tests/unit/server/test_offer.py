@@ -50,47 +50,52 @@ def test_l07_what_was_asked_for_is_declared_and_what_was_turned_off_is_not() -> 
 
 
 @pytest.mark.parametrize(
-    ("lists", "member", "key", "first"),
+    ("registry", "member", "key", "first"),
     [
-        ("list_tools", "tools", "name", "tool0"),
-        ("list_prompts", "prompts", "name", "prompt0"),
-        ("list_resources", "resources", "uri", "r://0"),
-        ("list_templates", "resourceTemplates", "uriTemplate", "r://0/{x}"),
+        ("tools", "tools", "name", "tool0"),
+        ("prompts", "prompts", "name", "prompt0"),
+        ("resources", "resources", "uri", "r://0"),
+        ("templates", "resourceTemplates", "uriTemplate", "r://0/{x}"),
     ],
 )
-def test_y01_each_list_is_cut_into_pages(lists: str, member: str, key: str, first: str) -> None:
+def test_y01_each_list_is_cut_into_pages(registry: str, member: str, key: str, first: str) -> None:
     offer = make_offer(settings=Settings(page_size=2))
-    page = json.loads(bytes(getattr(offer, lists)(NEWEST, None, None)))
+    page = json.loads(bytes(offer.listed(getattr(offer, registry), NEWEST, None, None)))
     assert page[member][0][key] == first
     assert len(page[member]) == 2
-    rest = json.loads(bytes(getattr(offer, lists)(NEWEST, page["nextCursor"], None)))
+    rest = json.loads(bytes(offer.listed(getattr(offer, registry), NEWEST, page["nextCursor"], None)))
     assert len(rest[member]) == 1
     assert "nextCursor" not in rest
 
 
 def test_a19_a_list_is_made_once_and_made_anew_when_something_has_changed() -> None:
     offer = make_offer()
-    kept = offer.list_tools(NEWEST, None, None)
-    assert offer.list_tools(NEWEST, None, None) is kept
+    kept = offer.listed(offer.tools, NEWEST, None, None)
+    assert offer.listed(offer.tools, NEWEST, None, None) is kept
     offer.tools.remove("tool1")
-    made = offer.list_tools(NEWEST, None, None)
+    made = offer.listed(offer.tools, NEWEST, None, None)
     assert [tool["name"] for tool in json.loads(bytes(made))["tools"]] == ["tool0", "tool2"]
     offer.tools.disable("tool0")
-    assert [tool["name"] for tool in json.loads(bytes(offer.list_tools(NEWEST, None, None)))["tools"]] == ["tool2"]
+    assert [tool["name"] for tool in json.loads(bytes(offer.listed(offer.tools, NEWEST, None, None)))["tools"]] == [
+        "tool2"
+    ]
 
 
 def test_a19_each_revision_and_limit_has_its_own_list() -> None:
     offer = make_offer()
-    newest, oldest = offer.list_tools(NEWEST, None, None), offer.list_tools(Revision.V2024_11_05, None, None)
+    newest, oldest = (
+        offer.listed(offer.tools, NEWEST, None, None),
+        offer.listed(offer.tools, Revision.V2024_11_05, None, None),
+    )
     assert "title" in json.loads(bytes(newest))["tools"][0]
     assert "title" not in json.loads(bytes(oldest))["tools"][0]
-    assert len(json.loads(bytes(offer.list_tools(NEWEST, None, 1)))["tools"]) == 1
+    assert len(json.loads(bytes(offer.listed(offer.tools, NEWEST, None, 1)))["tools"]) == 1
 
 
 def test_a19_a_peer_that_asks_for_ever_other_pages_fills_no_memory() -> None:
     offer = make_offer()
     for limit in range(1, 600):
-        offer.list_tools(NEWEST, None, limit)
+        offer.listed(offer.tools, NEWEST, None, limit)
     assert len(offer._pages) <= 256
 
 
@@ -99,7 +104,7 @@ def test_a_refused_page_is_not_kept() -> None:
     for cursor, limit, error in (("made up", None, InvalidCursor), (None, 10_000, PageSizeTooLarge)):
         for _ in range(2):
             with pytest.raises(error):
-                offer.list_tools(NEWEST, cursor, limit)
+                offer.listed(offer.tools, NEWEST, cursor, limit)
 
 
 def test_n02_a_change_is_told_with_its_kind() -> None:
@@ -120,6 +125,7 @@ def test_a19_a_list_that_changes_while_it_is_made_is_made_anew() -> None:
         """A tool during whose description, as by a thread, another one is added."""
 
         key = "late"
+        access = None
 
         @property
         def definition(self) -> Tool:
@@ -129,6 +135,7 @@ def test_a19_a_list_that_changes_while_it_is_made_is_made_anew() -> None:
 
     offer.tools.add(Late())
     names = [
-        [tool["name"] for tool in json.loads(bytes(offer.list_tools(NEWEST, None, None)))["tools"]] for _ in range(2)
+        [tool["name"] for tool in json.loads(bytes(offer.listed(offer.tools, NEWEST, None, None)))["tools"]]
+        for _ in range(2)
     ]
     assert names == [["tool0", "tool1", "late"], ["tool0", "tool1", "late", "tool2"]]

@@ -1,24 +1,55 @@
 """Completion: proposals for the arguments of prompts, resource templates and tools."""
 
+from collections.abc import Container
+from functools import partial
+from typing import assert_never
+
 from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
 from trunkline.errors import CompletionNotFound, InvalidParams
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import CompleteParams, Reference
 from trunkline.registry.completions import completion_key, no_completion
+from trunkline.registry.prompts import PromptEntry
+from trunkline.registry.resources import ResourceEntry, TemplateEntry
+from trunkline.registry.tools import ToolEntry
+from trunkline.server.admission import Wanted, admitted
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
+from trunkline.server.offer import Offer
 
-__all__ = ["FEATURE"]
+__all__ = ["FEATURE", "wanted"]
+
+Completed = PromptEntry | ToolEntry | TemplateEntry | ResourceEntry
+"""What has arguments, or could have some."""
+
+
+def wanted(offer: Offer, params: CompleteParams) -> Wanted | None:
+    """What is being completed, if it is not for everybody. To others it is not there."""
+    kind, name = _target(params.ref)
+    entry = _entry(offer, kind, name)
+    return None if entry is None else _wanted(entry, name)
+
+
+def _wanted(entry: Completed, name: str) -> Wanted | None:
+    return Wanted.of(entry, repr(name), CompletionNotFound(name))
 
 
 def _complete(connection: Connection, call: Running, params: CompleteParams) -> Work:
     kind, name = _target(params.ref)
-    known = _arguments_of(connection, kind, name)
-    if known is None:
+    entry = _entry(connection.offer, kind, name)
+    if entry is None:
         raise CompletionNotFound(name)
+    if entry.access is not None and (asked := _wanted(entry, name)) is not None:
+        return admitted(connection, call, asked, partial(_run, entry, connection, call, params, kind=kind, name=name))
+    return _run(entry, connection, call, params, kind=kind, name=name)
+
+
+def _run(
+    target: Completed, connection: Connection, call: Running, params: CompleteParams, *, kind: str, name: str
+) -> Work:
     argument = params.argument
-    if argument.name not in known:
+    if argument.name not in _arguments_of(target):
         raise InvalidParams(
             f"{name!r} has no argument {argument.name!r}",
             data={"kind": "invalid_completion_argument", "argument": argument.name},
@@ -44,19 +75,28 @@ def _target(ref: Reference) -> tuple[str, str]:
     return kind, name
 
 
-def _arguments_of(connection: Connection, kind: str, name: str) -> set[str] | None:
-    """The names of what can be completed; None if there is no such thing."""
-    offer = connection.offer
+def _entry(offer: Offer, kind: str, name: str) -> Completed | None:
+    """What is being completed; None if there is no such thing."""
     if kind == "prompt":
-        prompt = offer.prompts.get(name)
-        return None if prompt is None else {argument.name for argument in prompt.definition.arguments or []}
+        return offer.prompts.get(name)
     if kind == "tool":
-        tool = offer.tools.get(name)
-        return None if tool is None else set(tool.definition.input_schema.get("properties", {}))
-    template = offer.templates.get(name)
-    if template is not None:
-        return set(template.template.variables)
-    return set() if name in offer.resources else None
+        return offer.tools.get(name)
+    return offer.templates.get(name) or offer.resources.get(name)
+
+
+def _arguments_of(entry: Completed) -> Container[str]:
+    """The names of what can be completed."""
+    match entry:
+        case PromptEntry():
+            return {argument.name for argument in entry.definition.arguments or []}
+        case ToolEntry():
+            return entry.definition.input_schema.get("properties", {})
+        case TemplateEntry():
+            return entry.template.variables
+        case ResourceEntry():
+            return ()
+        case _:
+            assert_never(entry)
 
 
 FEATURE = Feature("completion", {"completion/complete": _complete})

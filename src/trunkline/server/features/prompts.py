@@ -2,8 +2,6 @@
 
 from functools import partial
 
-from msgspec import Raw
-
 from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
 from trunkline.errors import PromptNotFound
@@ -12,23 +10,40 @@ from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import progress_token
 from trunkline.protocol.types import GetPromptParams, PaginatedParams
 from trunkline.registry.prompts import PromptEntry
+from trunkline.server.admission import Wanted, admitted
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
+from trunkline.server.listing import listed
+from trunkline.server.offer import Offer
 from trunkline.server.rounds import begin
 
-__all__ = ["FEATURE"]
+__all__ = ["FEATURE", "wanted"]
 
 
-def _list(connection: Connection, call: Running, params: PaginatedParams) -> Raw:
-    return connection.offer.list_prompts(
-        connection.session.revision_of(call), params.cursor, params.limit, connection.now()
-    )
+def _list(connection: Connection, call: Running, params: PaginatedParams) -> Work:
+    return listed(connection, call, params, connection.offer.prompts)
+
+
+def wanted(offer: Offer, params: GetPromptParams) -> Wanted | None:
+    """The prompt that a request is about, if it is not for everybody."""
+    entry = offer.prompts.live.get(params.name)
+    return None if entry is None else _wanted(entry)
+
+
+def _wanted(entry: PromptEntry) -> Wanted | None:
+    return Wanted.of(entry, f"prompt {entry.key!r}")
 
 
 def _get(connection: Connection, call: Running, params: GetPromptParams) -> Work:
     entry = connection.offer.prompts.live.get(params.name)
     if entry is None:
         raise PromptNotFound(params.name)
+    if entry.access is not None and (asked := _wanted(entry)) is not None:
+        return admitted(connection, call, asked, partial(_run, entry, connection, call, params))
+    return _run(entry, connection, call, params)
+
+
+def _run(entry: PromptEntry, connection: Connection, call: Running, params: GetPromptParams) -> Work:
     if params.meta is not None:
         call.token = progress_token(params.meta)
     if call.envelope is not None:

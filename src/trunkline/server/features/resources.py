@@ -1,6 +1,9 @@
 """Resources: listed, read and watched."""
 
-from msgspec import UNSET, Raw
+from functools import partial
+from typing import Any, Final
+
+from msgspec import UNSET
 
 from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
@@ -16,48 +19,87 @@ from trunkline.protocol.types import (
     SubscribeParams,
     UnsubscribeParams,
 )
-from trunkline.registry.resources import check_uri
+from trunkline.registry.resources import ResourceEntry, TemplateEntry, check_uri
+from trunkline.server.admission import Wanted, admitted
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.listing import list_with_templates
+from trunkline.server.listing import listed, listed_with_templates
+from trunkline.server.offer import Offer
 from trunkline.server.rounds import begin
 
-__all__ = ["FEATURE"]
+__all__ = ["FEATURE", "wanted"]
+
+Entry = ResourceEntry | TemplateEntry
+"""Whatever reads a URI."""
+
+_SAID: Final = 200  # characters of a URI that are repeated in a sentence
 
 
 def _list(connection: Connection, call: Running, params: PaginatedParams) -> Work:
     if connection.offer.listing_templates():
         call.hint = connection.offer.hint("resources", shared=False)
-        return list_with_templates(connection, call, params)
-    spoken, now = connection.session.revision_of(call), connection.now()
-    return connection.offer.list_resources(spoken, params.cursor, params.limit, now)
+        return listed_with_templates(connection, call, params)
+    return listed(connection, call, params, connection.offer.resources)
 
 
-def _list_templates(connection: Connection, call: Running, params: PaginatedParams) -> Raw:
-    spoken, now = connection.session.revision_of(call), connection.now()
-    return connection.offer.list_templates(spoken, params.cursor, params.limit, now)
+def _list_templates(connection: Connection, call: Running, params: PaginatedParams) -> Work:
+    return listed(connection, call, params, connection.offer.templates)
+
+
+def wanted(offer: Offer, params: ReadResourceParams | SubscribeParams) -> Wanted | None:
+    """The resource or template that a request is about, if not everybody may read it."""
+    if offer.rule_of(params.uri) is None:
+        return None
+    entry = offer.reader(params.uri)
+    return None if entry is None else _wanted(entry, params.uri)
+
+
+def _wanted(entry: Entry, uri: str) -> Wanted | None:
+    return Wanted.of(entry, f"resource {uri[:_SAID]!r}")
 
 
 def _read(connection: Connection, call: Running, params: ReadResourceParams) -> Work:
     offer, uri = connection.offer, params.uri
+    entry = offer.resources.live.get(uri)
+    if entry is not None:
+        if entry.access is not None and (asked := _wanted(entry, uri)) is not None:
+            return admitted(connection, call, asked, partial(_run, entry, entry.arguments, connection, call, params))
+        return _run(entry, entry.arguments, connection, call, params)
+    if len(uri) <= connection.settings.max_uri:
+        for template in offer.templates:
+            if template.access is not None and template.template.match(uri) is not None:
+                work = partial(_run_template, template, connection, call, params)
+                asked = _wanted(template, uri)
+                return work() if asked is None else admitted(connection, call, asked, work)
+            if (arguments := template.arguments(uri)) is not UNSET:
+                return _run(template, arguments, connection, call, params)
+    raise ResourceNotFound(check_uri(uri, connection.settings))
+
+
+def _run_template(entry: TemplateEntry, connection: Connection, call: Running, params: ReadResourceParams) -> Work:
+    return _run(entry, entry.arguments(params.uri), connection, call, params)
+
+
+def _run(entry: Entry, arguments: Any, connection: Connection, call: Running, params: ReadResourceParams) -> Work:
     if params.meta is not None:
         call.token = progress_token(params.meta)
     if call.envelope is not None:
         begin(connection, call, params)
-    entry = offer.resources.live.get(uri)
-    if entry is not None:
-        call.hint = CacheHint(entry.ttl, "public" if entry.public else "private")
-        return entry.run(entry.arguments, Context(connection, call) if entry.wants_context else None, uri)
-    if len(uri) <= connection.settings.max_uri:
-        for template in offer.templates:
-            if (arguments := template.arguments(uri)) is not UNSET:
-                call.hint = CacheHint(template.ttl, "public" if template.public else "private")
-                return template.run(arguments, Context(connection, call) if template.wants_context else None, uri)
-    raise ResourceNotFound(check_uri(uri, connection.settings))
+    call.hint = CacheHint(entry.ttl, "public" if entry.public else "private")
+    return entry.run(arguments, Context(connection, call) if entry.wants_context else None, params.uri)
 
 
-async def _subscribe(connection: Connection, call: Running, params: SubscribeParams) -> Empty:  # noqa: ARG001
+def _subscribe(connection: Connection, call: Running, params: SubscribeParams) -> Work:
     uri = check_uri(params.uri, connection.settings)
+    connection.last_call = call
+    asked = wanted(connection.offer, params)
+    if asked is None:
+        return _subscribed(connection, uri)
+    connection.mark_calls()  # who calls later may be somebody with less rights
+    return admitted(connection, call, asked, partial(_subscribed, connection, uri))
+
+
+async def _subscribed(connection: Connection, uri: str) -> Empty:
     _step(connection, "RegisterSubscription", uri)
     _step(connection, "SetupWatcher", uri)
     await connection.shared.watchers.started(uri, connection)

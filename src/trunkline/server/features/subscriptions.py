@@ -1,10 +1,13 @@
 """Subscriptions: a request that stays open, for what a client wants to hear of."""
 
+from msgspec.structs import replace
+
 from trunkline.conversation.dispatch import Feature
 from trunkline.errors import InternalError
 from trunkline.protocol.inflight import Running
-from trunkline.protocol.types import ListenParams
+from trunkline.protocol.types import ListenParams, SubscriptionFilter
 from trunkline.registry.resources import check_uri
+from trunkline.server.admission import may_have
 from trunkline.server.connection import Connection
 from trunkline.server.listening import Listening, honoured
 
@@ -21,7 +24,7 @@ class TooManyListens(InternalError):
 
 
 async def _listen(connection: Connection, call: Running, params: ListenParams) -> None:
-    wanted = honoured(params.notifications, connection.offer.capabilities())
+    wanted = await _permitted(connection, call, honoured(params.notifications, connection.offer.capabilities()))
     listening = Listening(connection, call, wanted)
     shared = connection.shared
     if not connection.channel.info.shared and shared.listeners.of(connection) >= connection.settings.max_calls:
@@ -37,6 +40,16 @@ async def _listen(connection: Connection, call: Running, params: ListenParams) -
         shared.listeners.discard(listening)
         connection.rest(-1)
         await shared.watchers.ended(shared.watchers.subscriptions.drop(listening))
+
+
+async def _permitted(connection: Connection, call: Running, wanted: SubscriptionFilter) -> SubscriptionFilter:
+    """What a client may hear of, of what it wants to: no resources that it may not read."""
+    uris: list[str] = []
+    for uri in wanted.resource_subscriptions or ():
+        access = connection.offer.rule_of(uri)
+        if access is None or await may_have(connection, call, access):
+            uris.append(uri)
+    return replace(wanted, resource_subscriptions=uris or None)
 
 
 FEATURE = Feature("subscriptions", {"subscriptions/listen": _listen})

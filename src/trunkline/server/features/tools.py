@@ -15,14 +15,16 @@ from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import progress_token
 from trunkline.protocol.types import NO_ARGUMENTS, CallToolParams, PaginatedParams
 from trunkline.registry.tools import ToolEntry
+from trunkline.server.admission import Wanted, admitted
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.limits import Guard
-from trunkline.server.listing import list_allowed
+from trunkline.server.listing import listed
+from trunkline.server.offer import Offer
 from trunkline.server.rounds import begin
 from trunkline.wire.codec import DecodeError, as_written, decoder
 
-__all__ = ["FEATURE"]
+__all__ = ["FEATURE", "wanted"]
 
 
 read_object = decoder(dict[str, Any])
@@ -38,10 +40,17 @@ class ToolDisabled(InternalError):
 
 
 def _list(connection: Connection, call: Running, params: PaginatedParams) -> Work:
-    offer = connection.offer
-    if offer.guarded_tools():
-        return list_allowed(connection, call, params)
-    return offer.list_tools(connection.session.revision_of(call), params.cursor, params.limit, connection.now())
+    return listed(connection, call, params, connection.offer.tools)
+
+
+def wanted(offer: Offer, params: CallToolParams) -> Wanted | None:
+    """The tool that a call is about, if not everybody may call it."""
+    entry = offer.tools.live.get(params.name)
+    return None if entry is None else _wanted(entry)
+
+
+def _wanted(entry: ToolEntry) -> Wanted | None:
+    return Wanted.of(entry, f"tool {entry.name!r}")
 
 
 def _call(connection: Connection, call: Running, params: CallToolParams) -> Work:
@@ -49,16 +58,24 @@ def _call(connection: Connection, call: Running, params: CallToolParams) -> Work
     entry = tools.live.get(params.name)
     if entry is None:
         raise ToolDisabled(params.name) if params.name in tools else ToolNotFound(params.name)
+    if entry.timeout is not None:
+        connection.limit(call, entry.timeout)
+    if entry.access is not None and (asked := _wanted(entry)) is not None:
+        return admitted(connection, call, asked, partial(_run, entry, connection, call, params))
+    return _run(entry, connection, call, params)
+
+
+def _run(entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams) -> Work:
     if params.meta is not None:
         call.token = progress_token(params.meta)
     if call.envelope is not None:
         _begin(entry, connection, call, params, call.envelope)
-    if entry.guard is not None:
-        return _guarded(entry, entry.guard, connection, call, params)
     arguments = _arguments(entry, params)
-    if entry.timeout is not None:
-        connection.limit(call, entry.timeout)
-    return entry.run(arguments, Context(connection, call) if entry.handler.wants_context else None, None)
+    context = Context(connection, call) if entry.handler.wants_context else None
+    if entry.guard is not None:
+        guard: Guard = entry.guard
+        return guard.run(arguments, lambda read: entry.run(read, context, None), connection.threads)
+    return entry.run(arguments, context, None)
 
 
 def _begin(entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, said: Envelope) -> None:
@@ -81,19 +98,6 @@ def _object(params: CallToolParams) -> dict[str, Any]:
         return read_object(as_written(params.arguments))
     except DecodeError:
         return {}
-
-
-def _guarded(entry: ToolEntry, guard: Guard, connection: Connection, call: Running, params: CallToolParams) -> Work:
-    """A call that may have to wait, or be refused, before its arguments are looked at."""
-    if entry.timeout is not None:
-        connection.limit(call, entry.timeout)
-    context = Context(connection, call)
-    return guard.run(
-        context,
-        partial(_arguments, entry, params),
-        lambda arguments: entry.run(arguments, context, None),
-        connection.threads,
-    )
 
 
 def _arguments(entry: ToolEntry, params: CallToolParams) -> Any:

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
+from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.protocol.revisions import Revision
 from trunkline.transports.http.channel import Exchange
@@ -29,7 +30,8 @@ _BOTH: Final = "Accept must have application/json and text/event-stream"
 class Answering:
     """Writes out what comes of exchanges, and streams."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._clock = clock
         self._retry = round(settings.stream_retry * 1000)
         self._keepalive = settings.stream_keepalive
 
@@ -46,14 +48,21 @@ class Answering:
         if exchange.stream is not None:
             await self.flow(visit, exchange.stream)
         elif exchange.answer is not None:
-            await visit.respond(exchange.status if exchange.ids else 400, exchange.answer, JSON)
+            await self._answer_plainly(visit, exchange, exchange.answer)
         elif exchange.ids and not exchange.dropped:
             await visit.refuse(404, "the session has ended", kind="session_not_found")
         else:
             await visit.respond(202)
 
+    async def _answer_plainly(self, visit: Visit, exchange: Exchange, answer: bytes) -> None:
+        if exchange.lacks is not None:
+            await visit.respond(403, answer, JSON, visit.challenge(exchange.lacks))
+        else:
+            await visit.respond(exchange.status if exchange.ids else 400, answer, JSON)
+
     async def flow(self, visit: Visit, stream: Stream, after: int | None = None) -> None:
-        """Writes a stream out until it ends, the peer goes, or somebody else reads it."""
+        """Writes a stream out until it ends, the peer goes, somebody else reads it, or what proved who it is for has
+        run out: with a new proof it can be read on."""
         reader = stream.attach(after)
         await visit.begin_stream()
         if stream.ids and after is None and visit.headers.get(VERSION, _PRIMED) >= _PRIMED:
@@ -61,6 +70,7 @@ class Answering:
         gone = asyncio.ensure_future(visit.hung_up())
         gone.add_done_callback(lambda _: stream.rouse())
         silence = Silence(self._keepalive, stream.rouse)
+        expiry = None if visit.until is None else self._clock.call_at(visit.until, lambda: stream.leave(reader))
         if (more := visit.more) is not None and stream.reads(reader):
             stream.push = silence.breaking(more)
         try:
@@ -80,11 +90,12 @@ class Answering:
                 await visit.end_stream()
         finally:
             silence.end()
+            if expiry is not None:
+                expiry.cancel()
             gone.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await gone
-            if stream.reads(reader):
-                stream.detach()
+            stream.leave(reader)
 
 
 class Silence:

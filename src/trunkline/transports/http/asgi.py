@@ -6,25 +6,23 @@ has a lifespan lets it end the application, whoever has none may call `aclose`. 
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from trunkline.clock import Timer
-from trunkline.errors import MisuseError
 from trunkline.transports.guard import Guard
 from trunkline.transports.http.farewell import on_farewell
 from trunkline.transports.http.forwarded import Proxies
+from trunkline.transports.http.gate import Admitted, Gate, Turned
 from trunkline.transports.http.legacy import LegacyEndpoint
 from trunkline.transports.http.sessionless import SessionlessEndpoint
 from trunkline.transports.http.stateless import StatelessEndpoint
 from trunkline.transports.http.streamable import Endpoint
-from trunkline.transports.http.visits import Headers, Receive, Scope, Send, Visit
-from trunkline.transports.websocket.serving import WebSocketEndpoint
+from trunkline.transports.http.visits import JSON, Headers, Receive, Scope, Send, Visit
+from trunkline.transports.websocket.serving import WebSocketEndpoint, refuse_call
 
-__all__ = ["App", "Identify"]
-
-Identify = Callable[[Scope], Any]
-"""Who is known to have sent a request, from what has been verified about it; None for nobody in particular."""
+__all__ = ["App", "House"]
 
 _SSE: Final = "/sse"
 _MESSAGES: Final = "/messages"
@@ -37,6 +35,8 @@ _ONCE: Final = frozenset(
         b"mcp-session-id",
         b"mcp-protocol-version",
         b"last-event-id",
+        b"authorization",
+        b"dpop",
     }
 )
 _ROUTING: Final = (b"mcp-method", b"mcp-name")  # what repeats something of the body
@@ -45,8 +45,10 @@ _SAID_TWICE: Final = b"\0"  # no header has it, so it contradicts whatever the b
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
 _ALLOWED: Final = (
     *(b"content-type", b"accept", b"authorization", b"mcp-session-id", b"mcp-protocol-version", b"last-event-id"),
-    *_ROUTING,
+    *(b"dpop", *_ROUTING),
 )
+_ANYBODY: Final = (b"access-control-allow-origin", b"*")
+_PAGE_METHODS: Final = b"GET, OPTIONS"
 
 
 class App:
@@ -58,16 +60,16 @@ class App:
         stop: Callable[[], Awaitable[None]],
         *,
         path: str = "/",
-        identify: Identify | None = None,
+        gate: Gate | None = None,
         released: Callable[[], None] = lambda: None,
     ) -> None:
         """`start` readies the server for the running loop, as often as it is asked; `stop` ends it; `released` ends
-        what it has open for those who only listen."""
+        what it has open for those who only listen. Without a gate everybody may come in, as nobody in particular."""
         self._start = start
         self._stop = stop
         self._released = released
         self._path = "/" + path.strip("/")
-        self._identify = identify
+        self._gate = gate
         self._house: House | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -88,7 +90,7 @@ class App:
             raise NotImplementedError(f"this application does not serve {kind}")
 
     async def _ready(self) -> "House":
-        house = House(await self._start(), self._path, self._identify, self._released)
+        house = House(await self._start(), self._path, self._gate, self._released)
         self._loop = asyncio.get_running_loop()
         self._house = house
         return house
@@ -142,7 +144,7 @@ class House:
     """What an application has open on one event loop."""
 
     def __init__(
-        self, guard: Guard, path: str, identify: Identify | None, released: Callable[[], None] = lambda: None
+        self, guard: Guard, path: str, gate: Gate | None = None, released: Callable[[], None] = lambda: None
     ) -> None:
         settings = guard.settings
         self.guard = guard
@@ -153,7 +155,7 @@ class House:
         self.legacy = LegacyEndpoint(guard, _MESSAGES)
         self.websocket = WebSocketEndpoint(guard, settings)
         self._path = path
-        self._identify = identify
+        self._gate = gate
         self._released = released
         self._end: Timer | None = None
         self._routes: dict[str, Callable[[Visit], Awaitable[None]]] = {path: self.streamable.handle}
@@ -169,39 +171,74 @@ class House:
                 await visit.refuse(400, f"the header {name} must not stand there twice")
                 return
             headers.update(_ambiguous(scope["headers"]))
+        route = _route(scope)
+        handle = self._routes.get(route)
+        if handle is None and await self._showed(visit, route):
+            return
         origin = headers.get(b"origin")
         if (why := self.guard.refusal(headers.get(b"host"), origin)) is not None:
             await visit.refuse(403, why, kind="access_denied")
             return
         if origin is not None:
             visit.extra = _cors(origin)
-        handle = self._routes.get(_route(scope))
         if handle is None:
             await visit.refuse(404, f"there is nothing here; the endpoint is {self._path}", kind="not_found")
         elif scope["method"] == "OPTIONS":
             await visit.respond(204, b"", *_preflight(headers.get(b"access-control-request-headers", b"")))
-        else:
-            visit.principal = self._principal(scope)
+        elif self._gate is None or await self._admitted(visit, self._gate, self._known_as(route)):
             await handle(visit)
+
+    async def _admitted(self, visit: Visit, gate: Gate, path: str) -> bool:
+        """Whether whoever sent a request may come in; it is told if not."""
+        verdict = gate.admit(visit.scope, visit.headers, path)
+        if not isinstance(verdict, Admitted | Turned):
+            verdict = await verdict
+        if isinstance(verdict, Turned):
+            await visit.refuse(verdict.status, verdict.why, *verdict.headers, kind=verdict.kind)
+            return False
+        visit.principal = verdict.principal
+        visit.until = self._until(verdict)
+        visit.challenge = partial(gate.challenge, visit.scope, path, verdict.principal)
+        return True
+
+    def _until(self, admitted: Admitted) -> float | None:
+        return None if admitted.lasts is None else self.guard.clock.now() + admitted.lasts
+
+    def _known_as(self, route: str) -> str:
+        """The path of an endpoint, as clients know it: what HTTP+SSE posts to is a part of its stream."""
+        return route if route == self._path else _SSE
+
+    async def _showed(self, visit: Visit, route: str) -> bool:
+        """Shows whoever asks how to get in, if that is asked for: whatever page it comes from, and whoever it is."""
+        page = None if self._gate is None else self._gate.page(visit.scope, route)
+        if page is None or self.guard.refusal(visit.headers.get(b"host"), None) is not None:
+            return False
+        match visit.scope["method"]:
+            case "GET":
+                await visit.respond(200, page, JSON, _ANYBODY, (b"cache-control", b"max-age=300"))
+            case "OPTIONS":
+                allowed = (b"access-control-allow-headers", b"mcp-protocol-version")
+                await visit.respond(204, b"", _ANYBODY, (b"access-control-allow-methods", _PAGE_METHODS), allowed)
+            case _:
+                await visit.not_allowed(_PAGE_METHODS)
+        return True
 
     async def called(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Takes a WebSocket, if it may come in."""
         headers = dict(scope["headers"])
         refused = _doubled(scope["headers"]) or self.guard.refusal(headers.get(b"host"), headers.get(b"origin"))
         if refused is not None or _route(scope) != self._path:
-            await receive()
+            await receive()  # websocket.connect
             await send({"type": "websocket.close", "code": 1008, "reason": (refused or "there is nothing here")[:120]})
             return
-        await self.websocket.handle(scope, receive, send, self._principal(scope))
-
-    def _principal(self, scope: Scope) -> Any:
-        """Who is known to have sent a request. What cannot be told from others cannot own anything."""
-        if self._identify is None:
-            return None
-        principal = self._identify(scope)
-        if not isinstance(principal, Hashable):
-            raise MisuseError(f"identify must give something hashable, such as a name, not {type(principal).__name__}")
-        return principal
+        verdict = Admitted() if self._gate is None else self._gate.admit(scope, headers, self._path)
+        if not isinstance(verdict, Admitted | Turned):
+            verdict = await verdict
+        if isinstance(verdict, Turned):
+            await receive()
+            await refuse_call(scope, send, verdict.status, verdict.why, *verdict.headers)
+        else:
+            await self.websocket.handle(scope, receive, send, verdict.principal, self._until(verdict))
 
     def shut(self) -> None:
         """Lets nobody new in."""
@@ -261,7 +298,7 @@ def _cors(origin: bytes) -> Headers:
     """What lets a page of an origin that is allowed read our answers."""
     return [
         (b"access-control-allow-origin", origin),
-        (b"access-control-expose-headers", b"mcp-session-id, mcp-protocol-version"),
+        (b"access-control-expose-headers", b"mcp-session-id, mcp-protocol-version, www-authenticate"),
         (b"vary", b"origin"),
     ]
 

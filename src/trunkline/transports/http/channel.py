@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any, Protocol, cast
 
 from trunkline.config import Settings
+from trunkline.errors import InsufficientScope
 from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
 from trunkline.transports.http.events import EventStore, MemoryEvents
 from trunkline.transports.http.streams import STANDALONE, Stream
@@ -27,7 +28,7 @@ from trunkline.wire.messages import (
     Response,
 )
 
-__all__ = ["Exchange", "HttpChannel"]
+__all__ = ["Exchange", "HttpChannel", "scopes_missed"]
 
 
 class Streaming(Protocol):
@@ -55,7 +56,7 @@ class Exchange:
     """One POST: what it asks, and what comes of it."""
 
     __slots__ = (
-        *("_channel", "_done", "answer", "dropped", "failed", "faults", "finished", "ids", "number", "over"),
+        *("_channel", "_done", "answer", "dropped", "failed", "faults", "finished", "ids", "lacks", "number", "over"),
         *("status", "stream"),
     )
 
@@ -64,6 +65,7 @@ class Exchange:
         self.ids = ids  # of the requests in it
         self.number = 0  # of our own, where ids are not enough
         self.status = 200  # of a plain answer
+        self.lacks: Sequence[str] | None = None  # the scopes that would be needed for another answer
         self.faults: Sequence[RequestId | None] = ()  # the ids of what is no message, where they could be read
         self.answer: bytes | None = None  # the last message
         self.failed = False  # the answer is an error
@@ -239,7 +241,7 @@ class HttpChannel:
         if type(message) is Response and current is not None and message.id in current.ids:  # the short way of most
             current.finish(frame, failed=False)
         elif isinstance(message, Response | ErrorResponse):
-            self._answer([message.id], frame, failed=isinstance(message, ErrorResponse))
+            self._answer([message.id], frame, message if isinstance(message, ErrorResponse) else None)
         elif isinstance(message, Sequence):
             self._answer([one.id for one in message if isinstance(one, Response | ErrorResponse)], frame)
         else:
@@ -258,7 +260,7 @@ class HttpChannel:
         current = self._current
         return current if current is not None and ident in current.ids else self._exchanges.get(ident)
 
-    def _answer(self, idents: Sequence[Any], frame: bytes, *, failed: bool = False) -> None:
+    def _answer(self, idents: Sequence[Any], frame: bytes, error: ErrorResponse | None = None) -> None:
         current = self._current
         if current is not None and any(current.is_about(ident) for ident in idents):
             exchange: Exchange | None = current
@@ -269,7 +271,8 @@ class HttpChannel:
         for one in exchange.ids:
             if self._exchanges.get(one) is exchange:
                 del self._exchanges[one]
-        exchange.finish(frame, failed=failed)
+        exchange.lacks = None if error is None else scopes_missed(error)
+        exchange.finish(frame, failed=error is not None)
 
     # --- streams -------------------------------------------------------------------------------
 
@@ -337,3 +340,11 @@ class HttpChannel:
             self._receiver.closed(closed)
         for exchange in exchanges.values():
             exchange.abandon()
+
+
+def scopes_missed(error: ErrorResponse) -> Sequence[str] | None:
+    """The scopes without which something was refused; None if that is not what an error is about."""
+    data: Any = error.error.data
+    if not isinstance(data, dict) or (told := cast("dict[str, Any]", data)).get("kind") != InsufficientScope.kind:
+        return None
+    return told.get("scopes") or ()

@@ -32,7 +32,7 @@ class Proxies:
         if not self._networks or not client or not self._trusts(client[0]):
             return scope
         headers = _forwarded(scope)
-        seen = dict(scope)
+        seen = dict(scope, proxied=True)
         if b"x-forwarded-for" in headers:
             seen["client"] = (self._caller(headers[b"x-forwarded-for"].decode("latin-1")), 0)
         if (scheme := headers.get(b"x-forwarded-proto", b"").strip().lower()) in {b"http", b"https"}:

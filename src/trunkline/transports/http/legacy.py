@@ -174,11 +174,15 @@ class LegacyEndpoint:
         channel.open(self._guard.admit(channel, channel.lost))
         self._lines[token] = (channel, visit.principal)
         root: str = visit.scope.get("prefix", "") + visit.scope.get("root_path", "")
+        expired = Closed("what proved who the stream is for has run out")
+        expiry = None if visit.until is None else self._guard.clock.call_at(visit.until, lambda: channel.lost(expired))
         try:
             await visit.begin_stream()
             await visit.go_on(sse.encode(f"{root}{self._messages}?session_id={token}".encode(), kind="endpoint"))
             await channel.flow(visit)
         finally:
+            if expiry is not None:
+                expiry.cancel()
             del self._lines[token]
             channel.lost(Closed("the peer closed the stream"))
 

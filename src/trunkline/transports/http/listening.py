@@ -16,6 +16,7 @@ from trunkline.transports.door import IP
 from trunkline.transports.guard import Guard
 from trunkline.transports.http.asgi import App
 from trunkline.transports.http.connections import Connections
+from trunkline.transports.http.gate import Gate
 from trunkline.transports.tcp import BACKLOG, LOOPBACK, warn_if_open
 from trunkline.transports.websocket.connections import WebSocketConnection
 
@@ -32,7 +33,13 @@ def names_of(host: str) -> tuple[str, ...]:
 
 
 async def listen_http(
-    guard: Guard, *, host: str = LOOPBACK, port: int = 0, path: str = "/", tls: ssl.SSLContext | None = None
+    guard: Guard,
+    *,
+    host: str = LOOPBACK,
+    port: int = 0,
+    path: str = "/",
+    tls: ssl.SSLContext | None = None,
+    gate: Gate | None = None,
 ) -> Listener:
     """Waits for clients at a host and port: Streamable HTTP and WebSocket at a path, HTTP+SSE beside it."""
 
@@ -42,7 +49,7 @@ async def listen_http(
     async def nothing() -> None:
         pass
 
-    app = App(guarded, nothing, path=path)
+    app = App(guarded, nothing, path=path, gate=gate)
     connections = Connections(guard, _config(app, guard.settings))
     secured: dict[str, Any] = {"ssl": tls} if tls else {}
     try:

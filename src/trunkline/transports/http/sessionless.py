@@ -30,7 +30,7 @@ class SessionlessEndpoint:
         self._stateless = stateless
         self._settings = guard.settings
         self._reading = Reading(guard.settings, guard.clock)
-        self._answering = Answering(guard.settings)
+        self._answering = Answering(guard.settings, guard.clock)
         self._channels: dict[HttpChannel, None] = {}
 
     async def handle(self, visit: Visit) -> None:

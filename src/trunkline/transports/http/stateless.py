@@ -20,7 +20,7 @@ from trunkline.protocol.types import CancelledParams
 from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
 from trunkline.transports.guard import Guard
 from trunkline.transports.http.answering import VERSION, Answering
-from trunkline.transports.http.channel import Exchange
+from trunkline.transports.http.channel import Exchange, scopes_missed
 from trunkline.transports.http.events import MemoryEvents
 from trunkline.transports.http.streams import Stream
 from trunkline.transports.http.visits import HeaderView, Visit
@@ -118,6 +118,7 @@ class StatelessChannel:
             if exchange is not None:
                 if isinstance(message, ErrorResponse):
                     exchange.status = _status_of(message)
+                    exchange.lacks = scopes_missed(message)
                 exchange.finish(codec.encode(replace(message, id=exchange.ids[0])), failed=False)
         elif about is not None and (exchange := self._exchanges.get(about)) is not None:
             exchange.tell(codec.encode(cast("Any", message)))
@@ -173,7 +174,7 @@ class StatelessEndpoint:
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        self._answering = Answering(guard.settings)
+        self._answering = Answering(guard.settings, guard.clock)
         self._channel: StatelessChannel | None = None
 
     async def takes(self, visit: Visit, message: Incoming) -> bool:

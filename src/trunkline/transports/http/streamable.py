@@ -35,7 +35,7 @@ class Endpoint:
         self._guard = guard
         self._settings = guard.settings
         self._reading = Reading(guard.settings, guard.clock)
-        self._answering = Answering(guard.settings)
+        self._answering = Answering(guard.settings, guard.clock)
 
     async def handle(self, visit: Visit) -> None:
         """Answers one HTTP request."""

@@ -89,6 +89,11 @@ class Stream:
         self.rouse()
         self._relax()
 
+    def leave(self, reader: object) -> None:
+        """Lets a reader go, if it is still the one who reads."""
+        if self._reader is reader:
+            self.detach()
+
     def release(self) -> None:
         """Has whoever reads, or is about to, go and come back later."""
         self._unwanted = self._reader is None

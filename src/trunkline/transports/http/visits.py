@@ -1,6 +1,6 @@
 """One HTTP request, as ASGI has it, and what can be answered to it."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ __all__ = [
     "Scope",
     "Send",
     "Visit",
+    "lacking",
 ]
 
 Scope = dict[str, Any]
@@ -54,7 +55,7 @@ class Disconnected(Exception):
 class Visit:
     """A request, and the way to answer it."""
 
-    __slots__ = ("_send", "extra", "headers", "principal", "receive", "scope")
+    __slots__ = ("_send", "challenge", "extra", "headers", "principal", "receive", "scope", "until")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
@@ -62,6 +63,8 @@ class Visit:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.extra: Headers = []  # what goes with every answer
         self.principal: Any = None
+        self.until: float | None = None  # when what proves who sent it runs out, by the guard's clock
+        self.challenge: Callable[[Sequence[str]], tuple[bytes, bytes]] = lacking  # says which scopes are needed
         self._send = send
 
     async def respond(self, status: int, body: bytes = b"", *headers: tuple[bytes, bytes]) -> None:
@@ -165,6 +168,11 @@ class HeaderView(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._raw)
+
+
+def lacking(scopes: Sequence[str]) -> tuple[bytes, bytes]:
+    """The header that says which scopes are needed, and nothing of where they are to be had."""
+    return (b"www-authenticate", f'Bearer error="insufficient_scope", scope="{" ".join(scopes)}"'.encode())
 
 
 @lru_cache(256)

@@ -8,23 +8,26 @@ are sent, since MCP has its own.
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from trunkline.config import Settings
-from trunkline.errors import ConfigError, TransportError
+from trunkline.errors import AuthorizationFailed, ConfigError, TransportError
 from trunkline.transports.addresses import WEBSOCKET, parse, spelt
 from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed
 from trunkline.transports.dialling import dial
+from trunkline.transports.http.client.credentials import Auth, Heard, credentials_for
 from trunkline.transports.sockets import LINGER, Admit, Lines, SocketLine
 from trunkline.transports.stream import StreamChannel
 from trunkline.transports.websocket.proxy import Proxy
 
 try:
-    from trunkline.transports.websocket.framing import ClientFraming
+    from trunkline.transports.websocket.framing import ClientFraming, Refused
 except ModuleNotFoundError as error:
     raise ConfigError("WebSocket needs the package websockets: pip install 'trunkline[http]'") from error
 
 __all__ = ["WebSocketConnector"]
+
+_MOST_ATTEMPTS: Final = 8  # with other credentials each; whoever has them stops long before
 
 
 class WebSocketConnector:
@@ -37,10 +40,12 @@ class WebSocketConnector:
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
         proxy: str | None = None,
+        auth: Auth | None = None,
         settings: Settings | None = None,
     ) -> None:
         """`headers` go with the request that opens a line. `tls` says whom to trust with `wss://`, by default whom the
-        system trusts. `proxy` is the address of an HTTP proxy; the environment is not asked for one."""
+        system trusts. `proxy` is the address of an HTTP proxy; the environment is not asked for one. `auth` proves who
+        we are: a token, or a way to get some."""
         where = parse(url)
         if where.scheme not in WEBSOCKET:
             raise ConfigError(f"{where.scheme}:// is no WebSocket; ws:// and wss:// are")
@@ -51,8 +56,13 @@ class WebSocketConnector:
         self._proxy = None if proxy is None else Proxy(proxy)
         peer = spelt(where.host, where.port)
         self._name = f"{where.scheme}://{peer}{where.path.partition('?')[0]}"
-        place = f"{where.scheme}://{peer}{where.path}"
-        self._lines = _WebSocketLines(place, dict(headers or {}), settings or Settings(), peer)
+        self._place = f"{where.scheme}://{peer}{where.path}"
+        self._headers = dict(headers or {})
+        self._settings = settings or Settings()
+        self._peer = peer
+        self._asked_at = f"http{self._place.removeprefix('ws')}"  # as the handshake is a request of HTTP
+        self._credentials = credentials_for(auth, self._asked_at, self._settings, tls)
+        self.questions = 0  # that have to be settled before there is a line: who we are, for one
 
     @property
     def name(self) -> str:
@@ -60,14 +70,29 @@ class WebSocketConnector:
         return self._name
 
     async def connect(self, accept: Accept) -> Channel:
-        """Opens a line."""
-        return await dial(self.name, self._lines, accept, self._open)
+        """Opens a line. If the server wants to know who we are, and that can be settled, it is asked once more."""
+        credentials = self._credentials
+        for _ in range(_MOST_ATTEMPTS):
+            proof: Mapping[str, str] = {} if credentials is None else await credentials.headers("GET", self._asked_at)
+            lines = _WebSocketLines(self._place, {**self._headers, **proof}, self._settings, self._peer)
+            try:
+                return await dial(self.name, lines, accept, self._open)
+            except Refused as refused:
+                heard = Heard("GET", self._asked_at, proof, refused.status, refused.headers)
+                if credentials is None or not await credentials.heard(heard, self._asking):
+                    raise
+        raise AuthorizationFailed("the server is never content with who we are", hop="retry")
+
+    def _asking(self, begun: bool) -> None:
+        self.questions += 1 if begun else -1
 
     async def _open(self, factory: Callable[[], Any]) -> tuple[Any, SocketLine]:
         proxy = self._proxy
         try:
             transport, line = await (self._directly(factory) if proxy is None else self._through(proxy, factory))
             await _agreement(transport, line)
+        except Refused as error:
+            raise Refused(f"cannot reach {self.name}: {error}", error.status, error.headers) from error.__cause__
         except TransportError as error:
             raise TransportError(f"cannot reach {self.name}: {error}") from error.__cause__
         return transport, line

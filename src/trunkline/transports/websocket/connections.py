@@ -40,6 +40,12 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self.conn.fail(int(code), reason)
         self.handle_parser_exception()
 
+    async def send(self, message: Any) -> None:
+        """Takes what the application says. A refusal that is an answer of HTTP ends the handshake, too."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True
+
     def handle_ping(self) -> None:
         """Answers a ping."""
         super().handle_ping()

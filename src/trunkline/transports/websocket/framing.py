@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urljoin
 
 from websockets.client import ClientProtocol
+from websockets.datastructures import Headers
 from websockets.frames import Frame as WebSocketFrame
 from websockets.frames import Opcode
 from websockets.http11 import Response
@@ -22,10 +23,19 @@ from trunkline.transports.websocket.codes import SUBPROTOCOL, Code, sentence
 from trunkline.version import __version__
 from trunkline.wire.framing import Frame, TooLarge
 
-__all__ = ["ClientFraming"]
+__all__ = ["ClientFraming", "Refused"]
 
 _DATA: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
 _SHOWN: Final = 300  # characters of what a server says when it refuses
+
+
+class Refused(TransportError):
+    """The server answered, and does not agree."""
+
+    def __init__(self, message: str, status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
 
 
 class ClientFraming:
@@ -60,14 +70,18 @@ class ClientFraming:
             self._protocol.receive_eof()
         events = self._protocol.events_received()
         if (error := self._protocol.handshake_exc) is not None:
-            raise TransportError(self._refusal(events, error)) from error
+            raise self._refusal(events, error) from error
         self._early = events[1:]  # behind the answer
         return bool(events)
 
-    def _refusal(self, events: list[Event], error: Exception) -> str:
+    def _refusal(self, events: list[Event], error: Exception) -> TransportError:
         answer = events[0] if events else None
         if not isinstance(answer, Response):
-            return "it closed the connection, or does not speak HTTP"
+            return TransportError("it closed the connection, or does not speak HTTP")
+        headers = Headers({name: ", ".join(answer.headers.get_all(name)) for name in answer.headers})
+        return Refused(self._why(answer, error), answer.status_code, headers)
+
+    def _why(self, answer: Response, error: Exception) -> str:
         status = answer.status_code
         if status == HTTPStatus.SWITCHING_PROTOCOLS:
             return f"it does not speak WebSocket as we do: {error}"

@@ -15,19 +15,19 @@ from trunkline.config import Settings
 from trunkline.transports.addresses import spelt
 from trunkline.transports.channel import ChannelInfo, Closed, Origin
 from trunkline.transports.guard import Guard
-from trunkline.transports.http.visits import HeaderView, Receive, Scope, Send
+from trunkline.transports.http.visits import Headers, HeaderView, Receive, Scope, Send
 from trunkline.transports.sockets import LINGER
 from trunkline.transports.stream import StreamChannel
 from trunkline.transports.websocket.codes import SUBPROTOCOL, Code, sentence, shortened
 from trunkline.wire.framing import Frame, TooLarge
 
-__all__ = ["WebSocketEndpoint"]
+__all__ = ["WebSocketEndpoint", "refuse_call"]
 
 REFUSE: Final = "websocket.http.response"  # how an ASGI server says that a refusal may have a body
 
 
 class WebSocketEndpoint:
-    """Takes WebSocket connections. Host and Origin were looked at before."""
+    """Takes WebSocket connections. Host and Origin were looked at before, and who calls."""
 
     def __init__(self, guard: Guard, settings: Settings) -> None:
         self._guard = guard
@@ -37,21 +37,27 @@ class WebSocketEndpoint:
     def __len__(self) -> int:
         return len(self._lines)
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send, principal: Any = None) -> None:
-        """Keeps up one connection until it ends."""
+    async def handle(
+        self, scope: Scope, receive: Receive, send: Send, principal: Any = None, until: float | None = None
+    ) -> None:
+        """Keeps up one connection until it ends; by the guard's clock, not longer than it is proved whose it is."""
         await receive()  # websocket.connect
         offered = cast("Sequence[str]", scope.get("subprotocols") or ())
         if offered and SUBPROTOCOL not in offered:
-            await _refuse(scope, send, 400, f"none of the subprotocols is {SUBPROTOCOL!r}; offer that, or none")
+            await refuse_call(scope, send, 400, f"none of the subprotocols is {SUBPROTOCOL!r}; offer that, or none")
         elif self._guard.full:
-            await _refuse(scope, send, 503, "there are too many connections; try again later")
+            await refuse_call(scope, send, 503, "there are too many connections; try again later")
         else:
             line = _Line(scope, principal, self._settings)
             line.channel.open(self._guard.admit(line.channel, line.cut), line, line)
+            expired = Closed("what proved who is on the line has run out")
+            expiry = None if until is None else self._guard.clock.call_at(until, lambda: line.cut(expired))
             self._lines.add(line)
             try:
                 await line.run(receive, send, SUBPROTOCOL if offered else None)
             finally:
+                if expiry is not None:
+                    expiry.cancel()
                 self._lines.discard(line)
 
     def close(self, reason: str) -> None:
@@ -60,13 +66,13 @@ class WebSocketEndpoint:
             line.stop(Closed(reason))
 
 
-async def _refuse(scope: Scope, send: Send, status: int, why: str) -> None:
+async def refuse_call(scope: Scope, send: Send, status: int, why: str, *headers: tuple[bytes, bytes]) -> None:
     """Says no before the connection stands. Where the ASGI server has no words for it, the peer sees status 403."""
     if REFUSE not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": Code.POLICY, "reason": shortened(why)})
         return
-    headers = [(b"content-type", b"text/plain; charset=utf-8")]
-    await send({"type": f"{REFUSE}.start", "status": status, "headers": headers})
+    told: Headers = [(b"content-type", b"text/plain; charset=utf-8"), *headers]
+    await send({"type": f"{REFUSE}.start", "status": status, "headers": told})
     await send({"type": f"{REFUSE}.body", "body": why.encode()})
 
 

@@ -10,6 +10,7 @@ from trunkline import Server
 from trunkline.clock import Clock, LoopClock
 from trunkline.transports.guard import Guard
 from trunkline.transports.http.asgi import App
+from trunkline.transports.http.gate import Gate, Known
 from trunkline.transports.http.streamable import Endpoint
 from trunkline.transports.http.visits import Scope
 from trunkline.wire.sse import Event, EventDecoder
@@ -75,11 +76,13 @@ class Answer:
 class Host:
     """An application, and what is asked of it."""
 
-    def __init__(self, server: Server, *, clock: Clock | None = None, path: str = "/") -> None:
+    def __init__(
+        self, server: Server, *, clock: Clock | None = None, path: str = "/", gate: Gate | None = None
+    ) -> None:
         self.server = server
         self.principal: Any = None
         self._clock = clock
-        self.app = App(self._start, server.aclose, path=path, identify=lambda _: self.principal)
+        self.app = App(self._start, server.aclose, path=path, gate=gate or Known(lambda _: self.principal))
 
     async def _start(self) -> Guard:
         await self.server.start()

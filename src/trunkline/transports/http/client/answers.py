@@ -22,7 +22,7 @@ HTTP_ERROR: Final = -32000
 
 _SHOWN: Final = 200  # characters of a text that came instead of a message
 _ADVICE: Final = {
-    401: "the server wants to know who is calling; pass credentials as headers",
+    401: "the server wants to know who is calling; pass auth=",
     403: "the server does not allow that, with these credentials or from here",
     404: "there is nothing at that address",
     405: "that address takes no messages",

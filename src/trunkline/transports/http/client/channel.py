@@ -7,15 +7,18 @@ and the end.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from trunkline.config import Settings
-from trunkline.errors import TransportError
+from trunkline.errors import AuthorizationFailed, TransportError
 from trunkline.transports.channel import ChannelInfo, Closed, Mirrors, Origin, Receiver
 from trunkline.transports.http.client.answers import answers, revision_in
+from trunkline.transports.http.client.credentials import Asking
 from trunkline.transports.http.client.legacy import Legacy
 from trunkline.transports.http.client.letters import INITIALIZE, Letter, Outbox
 from trunkline.transports.http.client.library import Library
@@ -26,6 +29,7 @@ from trunkline.wire.messages import Encoded, ErrorResponse, Incoming, Message, R
 
 __all__ = ["HttpChannel"]
 
+_log: Final = logging.getLogger("trunkline")
 _ORIGIN: Final = Origin()
 _GRACE: Final = 1.0  # seconds for others who are under way to find out what has become of them
 # requests that wait for no others, and take no place from them
@@ -78,10 +82,10 @@ class HttpChannel:
         if isinstance(self._way, Legacy):
             self.listen()
 
-    async def try_legacy(self) -> None:
+    async def try_legacy(self, asking: Asking) -> None:
         """Goes the older way. Raises `TransportError` if there is none."""
         legacy = Legacy(self._peer, self, self._settings)
-        await legacy.open()
+        await legacy.open(asking)
         self._way = legacy
 
     # --- out -----------------------------------------------------------------------------------
@@ -206,13 +210,29 @@ class HttpChannel:
     async def fall_back(self, letter: Letter, refused: ErrorResponse) -> None:
         """Goes the older way, since the server does not take initialize here."""
         try:
-            await self.try_legacy()
+            await self.try_legacy(partial(self.asking, letter))
+        except AuthorizationFailed as error:
+            self.turned_away(letter, error)
         except TransportError as error:
             told = f"{refused.error.message}; as for HTTP+SSE of 2024-11-05: {error}"
             await self.hand_up([replace(refused, error=replace(refused.error, message=told))])
         else:
             self.listen()
             await self._way.post(letter)
+
+    # --- who we are ----------------------------------------------------------------------------
+
+    def asking(self, letter: Letter, begun: bool) -> None:
+        """Before a letter can be answered it has to be settled who we are; and when that is over."""
+        if letter.request is not None and self._receiver is not None and self._closed is None:
+            self._receiver.asking(letter.request, begun=begun)
+
+    def turned_away(self, letter: Letter, error: AuthorizationFailed) -> None:
+        """A letter was not taken, since that could not be settled."""
+        if letter.request is None:
+            _log.warning("%s did not take %s: %s", self._peer.place.name, letter.method or "an answer", error)
+        elif self._receiver is not None and self._closed is None:
+            self._receiver.unanswered(letter.request, Closed(str(error), error, reached=False))
 
     # --- the end -------------------------------------------------------------------------------
 

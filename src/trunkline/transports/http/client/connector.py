@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from trunkline.config import Settings, proxy_for
-from trunkline.errors import ConfigError, MisuseError, TransportError
+from trunkline.errors import AuthorizationFailed, ConfigError, MisuseError, TransportError
 from trunkline.transports.channel import Accept, Channel
 from trunkline.transports.http.client.channel import HttpChannel
+from trunkline.transports.http.client.credentials import Auth, credentials_for
 from trunkline.transports.http.client.peer import Peer
 from trunkline.transports.http.client.places import place
 
@@ -28,10 +29,11 @@ class HttpConnector:
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
         proxy: str | None = None,
+        auth: Auth | None = None,
         settings: Settings | None = None,
     ) -> None:
-        """`headers` go with every request: credentials, for one. `tls` trusts an authority of your own. `proxy` is used
-        instead of the one that the environment names."""
+        """`headers` go with every request. `tls` trusts an authority of your own. `proxy` is used instead of the one
+        that the environment names. `auth` proves who we are: a token, or a way to get some."""
         try:
             from trunkline.transports.http.client.by_aiohttp import Aiohttp
         except ImportError as error:
@@ -42,7 +44,9 @@ class HttpConnector:
         self._tls = tls
         self._proxy = proxy_for(self._place.url) if proxy is None else proxy
         self._settings = settings or Settings()
+        self._credentials = credentials_for(auth, self._place.url, self._settings, tls)
         self._kind: str | None = None  # of server, once one has answered
+        self.questions = 0  # that have to be settled before there is a line: who we are, for one
 
     @property
     def name(self) -> str:
@@ -52,7 +56,7 @@ class HttpConnector:
     async def connect(self, accept: Accept) -> Channel:
         """A new conversation. Whether the server can be reached shows with the first message."""
         library = self._library(self._settings, tls=self._tls, proxy=self._proxy)
-        peer = Peer(library, self._place, self._headers)
+        peer = Peer(library, self._place, self._headers, self._credentials)
         channel = HttpChannel(library, peer, self._settings, self._settled)
         try:
             if self._kind == "sse":
@@ -66,9 +70,14 @@ class HttpConnector:
     async def _as_before(self, channel: HttpChannel) -> None:
         """Goes the way that led to the server last time; one that is gone is looked for again."""
         try:
-            await channel.try_legacy()
+            await channel.try_legacy(self._asking)
+        except AuthorizationFailed:
+            raise
         except TransportError:
             self._kind = None
+
+    def _asking(self, begun: bool) -> None:
+        self.questions += 1 if begun else -1
 
     def _settled(self, kind: str) -> None:
         self._kind = kind

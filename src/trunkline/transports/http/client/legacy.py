@@ -6,9 +6,10 @@ from typing import Final
 
 from trunkline.config import Settings
 from trunkline.errors import TransportError
+from trunkline.transports.http.client.credentials import Asking
 from trunkline.transports.http.client.letters import Letter
-from trunkline.transports.http.client.library import Reply
-from trunkline.transports.http.client.peer import EVENTS, Peer, body_of, kind_of
+from trunkline.transports.http.client.library import Reply, body_of, kind_of
+from trunkline.transports.http.client.peer import EVENTS, Peer
 from trunkline.transports.http.client.places import Place
 from trunkline.transports.http.client.posting import FAILED, NOT_FOUND, OK, Above, posted, refused
 from trunkline.transports.http.client.stream import messages_in
@@ -32,12 +33,18 @@ class Legacy:
         self._endpoint: Place | None = None
         self._read: list[Event | TooLarge] = []  # with the endpoint, and not handed up yet
 
-    async def open(self) -> None:
-        """Opens the stream and waits for its first event. Raises `TransportError` if there is none such."""
-        limit = self._settings.connect_timeout
+    async def open(self, asking: Asking) -> None:
+        """Opens the stream and waits for its first event. Raises `TransportError` if there is none such. The time that
+        this may take stands still while it is being settled who we are."""
+        limit, loop = self._settings.connect_timeout, asyncio.get_running_loop()
+
+        def ask(begun: bool) -> None:
+            asking(begun)
+            waited.reschedule(None if begun or limit is None else loop.time() + limit)
+
         try:
-            async with asyncio.timeout(limit):
-                await self._open()
+            async with asyncio.timeout(limit) as waited:
+                await self._open(ask)
         except TimeoutError:
             self.close()
             raise TransportError(f"no stream that names an endpoint within {limit:g} s") from None
@@ -45,8 +52,8 @@ class Legacy:
             self.close()
             raise
 
-    async def _open(self) -> None:
-        reply = self._stream = await self._peer.send("GET", accept=EVENTS)
+    async def _open(self, asking: Asking) -> None:
+        reply = self._stream = await self._peer.send("GET", accept=EVENTS, asking=asking)
         if reply.status != OK or kind_of(reply) != EVENTS:
             raise TransportError(f"HTTP {reply.status} {reply.reason}, and no stream of events")
         async for data in reply.chunks():

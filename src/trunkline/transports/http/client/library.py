@@ -1,15 +1,29 @@
 """The seam to HTTP itself: three verbs, behind which any library can stand."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from trunkline.errors import TransportError
 
-__all__ = ["Library", "NotReached", "Reply"]
+__all__ = ["Forbidden", "Library", "NotReached", "Reply", "Resolve", "TooMuch", "Vet", "body_of", "kind_of"]
+
+Resolve = Callable[[str], Awaitable[Sequence[str]]]
+"""The addresses of a host, by its name. Raises `OSError` if it has none."""
+
+Vet = Callable[[str], str | None]
+"""Why an address may not be gone to; None if it may."""
 
 
 class NotReached(TransportError):
     """Nobody was there: nothing of the request has been sent."""
+
+
+class Forbidden(NotReached):
+    """Somebody may be there, at an address that may not be gone to."""
+
+
+class TooMuch(TransportError):
+    """A body over the limit."""
 
 
 class Reply(Protocol):
@@ -45,3 +59,21 @@ class Library(Protocol):
     async def close(self) -> None:
         """Ends all that is under way."""
         ...
+
+
+def kind_of(reply: Reply) -> str:
+    """What the body of an answer is, without parameters."""
+    return reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+async def body_of(reply: Reply, limit: int) -> bytes:
+    """All of a body. Raises `TooMuch` as soon as it is, and `TransportError` if it breaks off."""
+    length = reply.headers.get("Content-Length", "")
+    if length.isdecimal() and int(length) > limit:
+        raise TooMuch(f"the answer is larger than the limit of {limit} bytes")
+    body = bytearray()
+    async for data in reply.chunks():
+        body += data
+        if len(body) > limit:
+            raise TooMuch(f"the answer is larger than the limit of {limit} bytes")
+    return bytes(body)

@@ -3,14 +3,15 @@ its own origin."""
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
-from trunkline.errors import TransportError
+from trunkline.errors import AuthorizationFailed
+from trunkline.transports.http.client.credentials import Asking, Credentials, Heard
 from trunkline.transports.http.client.labels import REVISION
 from trunkline.transports.http.client.library import Library, Reply
 from trunkline.transports.http.client.places import Misled, Place
 
-__all__ = ["EVENTS", "JSON", "Peer", "TooMuch", "body_of", "kind_of"]
+__all__ = ["EVENTS", "JSON", "Peer"]
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
@@ -19,21 +20,29 @@ _VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _SAME_AGAIN: Final = frozenset({307, 308})  # these keep method and body
 _MOST_REDIRECTS: Final = 3
+_MOST_ATTEMPTS: Final = 8  # with other credentials each; whoever has them stops long before
 
 
-class TooMuch(TransportError):
-    """A body over the limit."""
+class _Answered(NamedTuple):
+    """A reply, where it came from, and what was sent there to prove who we are."""
+
+    there: Place
+    proof: Mapping[str, str]
+    reply: Reply
 
 
 class Peer:
     """A server, and what it has told us to say with every request."""
 
-    def __init__(self, library: Library, place: Place, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, library: Library, place: Place, headers: Mapping[str, str], credentials: Credentials | None = None
+    ) -> None:
         self.place = place
         self.session: str | None = None
         self.revision: str | None = None
         self._library = library
         self._headers = headers
+        self._credentials = credentials
 
     async def send(
         self,
@@ -44,17 +53,41 @@ class Peer:
         last_id: str | None = None,
         to: Place | None = None,
         label: Mapping[str, str] | None = None,
+        asking: Asking = lambda _: None,
     ) -> Reply:
         """Sends a request, by default to the server's own place. `label` has what it says instead of what belongs to
-        the session. Raises `NotReached`, `Misled` or `TransportError`."""
+        the session. If the server wants to know who we are, and that can be settled, it is sent once more. Raises
+        `NotReached`, `Misled`, `AuthorizationFailed` or `TransportError`."""
         headers = self._all(accept, body, label or self._of_session(last_id))
-        there = to or self.place
+        for _ in range(_MOST_ATTEMPTS):
+            answered = await self._led(method, to or self.place, headers, body)
+            if to is None:
+                self.place = answered.there
+            if not await self._again(method, answered, asking):
+                return answered.reply
+            answered.reply.close()
+        raise AuthorizationFailed("the server is never content with who we are", hop="retry")
+
+    async def _again(self, method: str, answered: _Answered, asking: Asking) -> bool:
+        """Whether a request is to be sent once more. For a farewell nobody is asked anything."""
+        if self._credentials is None or method == "DELETE":
+            return False
+        there, proof, reply = answered
+        try:
+            return await self._credentials.heard(Heard(method, there.url, proof, reply.status, reply.headers), asking)
+        except BaseException:
+            reply.close()
+            raise
+
+    async def _led(self, method: str, there: Place, headers: Mapping[str, str], body: bytes | None) -> _Answered:
+        """The answer at the end of all redirects."""
         for _ in range(_MOST_REDIRECTS + 1):
-            reply = await self._library.send(method, there.url, headers, body)
+            proof: Mapping[str, str] = (
+                {} if self._credentials is None else await self._credentials.headers(method, there.url)
+            )
+            reply = await self._library.send(method, there.url, {**headers, **proof}, body)
             if reply.status not in _REDIRECTS or "Location" not in reply.headers:
-                if to is None:
-                    self.place = there
-                return reply
+                return _Answered(there, proof, reply)
             reply.close()
             led_to = there.leads_to(reply.headers["Location"])
             if reply.status not in _SAME_AGAIN:
@@ -77,21 +110,3 @@ class Peer:
             return "the server gave the session an id that may not stand in a header"
         self.session = session
         return None
-
-
-def kind_of(reply: Reply) -> str:
-    """What the body of an answer is, without parameters."""
-    return reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-
-
-async def body_of(reply: Reply, limit: int) -> bytes:
-    """All of a body. Raises `TooMuch` as soon as it is, and `TransportError` if it breaks off."""
-    length = reply.headers.get("Content-Length", "")
-    if length.isdecimal() and int(length) > limit:
-        raise TooMuch(f"the answer is larger than the limit of {limit} bytes")
-    body = bytearray()
-    async for data in reply.chunks():
-        body += data
-        if len(body) > limit:
-            raise TooMuch(f"the answer is larger than the limit of {limit} bytes")
-    return bytes(body)

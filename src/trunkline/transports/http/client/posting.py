@@ -1,14 +1,15 @@
 """Posting one message: what every kind of server that we post to has in common."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from trunkline.config import Settings
-from trunkline.errors import TransportError
+from trunkline.errors import AuthorizationFailed, TransportError
 from trunkline.transports.http.client.answers import failed, refusal
 from trunkline.transports.http.client.letters import Letter
-from trunkline.transports.http.client.library import NotReached, Reply
-from trunkline.transports.http.client.peer import Peer, body_of, kind_of
+from trunkline.transports.http.client.library import NotReached, Reply, body_of, kind_of
+from trunkline.transports.http.client.peer import Peer
 from trunkline.transports.http.client.places import Misled, Place
 from trunkline.wire.messages import ErrorResponse, Incoming, RequestId
 
@@ -35,6 +36,14 @@ class Above(Protocol):
         """A letter that may have arrived will not be answered."""
         ...
 
+    def asking(self, letter: Letter, begun: bool) -> None:
+        """Before a letter can be answered it has to be settled who we are; and when that is over."""
+        ...
+
+    def turned_away(self, letter: Letter, error: AuthorizationFailed) -> None:
+        """A letter was not taken, since that could not be settled."""
+        ...
+
     def lose(self, why: str, letter: Letter | None = None) -> None:
         """The server or the session is gone; a letter has not arrived for that reason."""
         ...
@@ -51,12 +60,15 @@ class Above(Protocol):
 async def posted(peer: Peer, letter: Letter, above: Above, to: Place | None = None) -> Reply | None:
     """Posts a message and gives the head of the answer; None if there is none, which has been told above."""
     try:
-        return await peer.send("POST", body=letter.body, to=to, label=letter.label)
+        asking = partial(above.asking, letter)
+        return await peer.send("POST", body=letter.body, to=to, label=letter.label, asking=asking)
     except NotReached as error:
         above.lose(f"cannot reach {peer.place.name}: {error}", letter)
     except Misled as error:
         if letter.request is not None:
             await above.hand_up([failed(letter.request, str(error))])
+    except AuthorizationFailed as error:
+        above.turned_away(letter, error)
     except TransportError as error:
         above.unanswered(letter, str(error))
     return None

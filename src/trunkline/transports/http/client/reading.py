@@ -10,8 +10,7 @@ from trunkline.config import Settings
 from trunkline.errors import TransportError
 from trunkline.transports.http.client.answers import answer_in, answers, failed
 from trunkline.transports.http.client.letters import Letter
-from trunkline.transports.http.client.library import Reply
-from trunkline.transports.http.client.peer import TooMuch, body_of, kind_of
+from trunkline.transports.http.client.library import Reply, TooMuch, body_of, kind_of
 from trunkline.transports.http.client.posting import OK, Above
 from trunkline.wire.messages import Incoming, RequestId
 

@@ -12,11 +12,11 @@ from enum import Enum, auto
 from typing import Final
 
 from trunkline.config import Settings
-from trunkline.errors import TransportError
+from trunkline.errors import AuthorizationFailed, TransportError
 from trunkline.transports.http.client.answers import failed
 from trunkline.transports.http.client.letters import INITIALIZE, INITIALIZED, Letter
-from trunkline.transports.http.client.library import Reply
-from trunkline.transports.http.client.peer import EVENTS, Peer, body_of, kind_of
+from trunkline.transports.http.client.library import Reply, body_of, kind_of
+from trunkline.transports.http.client.peer import EVENTS, Peer
 from trunkline.transports.http.client.places import Misled
 from trunkline.transports.http.client.posting import FAILED, LOST_ON_THE_WAY, NOT_FOUND, OK, Above, post, refused
 from trunkline.transports.http.client.reading import read_answer, read_events
@@ -163,7 +163,7 @@ class Streamable:
         """Opens a stream, where it stands; or says why not."""
         try:
             reply = await self._peer.send("GET", accept=EVENTS, last_id=stream.position)
-        except Misled:
+        except (Misled, AuthorizationFailed):
             return _Verdict.NEVER
         except TransportError:
             return _Verdict.AGAIN

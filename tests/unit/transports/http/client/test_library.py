@@ -10,8 +10,7 @@ from tests.unit.transports.http.client.web import Visit, web
 from trunkline import Settings
 from trunkline.errors import TransportError
 from trunkline.transports.http.client.by_aiohttp import Aiohttp
-from trunkline.transports.http.client.library import NotReached
-from trunkline.transports.http.client.peer import TooMuch, body_of
+from trunkline.transports.http.client.library import NotReached, TooMuch, body_of
 
 pytestmark = pytest.mark.off_the_record
 

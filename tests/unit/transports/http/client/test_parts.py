@@ -82,7 +82,7 @@ def test_a_batch_is_an_answer_only_where_there_are_batches() -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "body", "message"),
     [
-        (401, "", b"", "HTTP 401 the server wants to know who is calling; pass credentials as headers"),
+        (401, "", b"", "HTTP 401 the server wants to know who is calling; pass auth="),
         (500, "text/plain", b"x" * 500, "HTTP 500 " + "x" * 200),
         (500, "text/html", b"<html>", "HTTP 500 Reason"),
         (400, "application/json", b'{"detail":"no"}', "HTTP 400 Reason"),

@@ -1,0 +1,69 @@
+"""Who calls: proving it to servers, and having it proved by clients."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from trunkline.auth.client.grants import ClientCredentials, EnterpriseManaged, WorkloadIdentity
+    from trunkline.auth.client.headless import Headless
+    from trunkline.auth.client.interaction import Interaction, Redirected, Waiting
+    from trunkline.auth.client.loopback import LoopbackBrowser
+    from trunkline.auth.client.oauth import OAuth
+    from trunkline.auth.client.store import FileTokens, MemoryTokens, TokenStore
+    from trunkline.auth.jose import SigningKey
+    from trunkline.auth.principal import Principal
+    from trunkline.auth.server.gate import ResourceServer
+    from trunkline.auth.server.introspection import Introspection
+    from trunkline.auth.server.jwt import Jwt
+    from trunkline.auth.server.static import StaticTokens
+    from trunkline.auth.server.verifying import BadToken, Verified, Verifier
+
+__all__ = [
+    "BadToken",
+    "ClientCredentials",
+    "EnterpriseManaged",
+    "FileTokens",
+    "Headless",
+    "Interaction",
+    "Introspection",
+    "Jwt",
+    "LoopbackBrowser",
+    "MemoryTokens",
+    "OAuth",
+    "Principal",
+    "Redirected",
+    "ResourceServer",
+    "SigningKey",
+    "StaticTokens",
+    "TokenStore",
+    "Verified",
+    "Verifier",
+    "Waiting",
+    "WorkloadIdentity",
+]
+
+_HOMES: Final = {
+    "client.grants": ("ClientCredentials", "EnterpriseManaged", "WorkloadIdentity"),
+    "client.headless": ("Headless",),
+    "client.interaction": ("Interaction", "Redirected", "Waiting"),
+    "client.loopback": ("LoopbackBrowser",),
+    "client.oauth": ("OAuth",),
+    "client.store": ("FileTokens", "MemoryTokens", "TokenStore"),
+    "jose": ("SigningKey",),
+    "principal": ("Principal",),
+    "server.gate": ("ResourceServer",),
+    "server.introspection": ("Introspection",),
+    "server.jwt": ("Jwt",),
+    "server.static": ("StaticTokens",),
+    "server.verifying": ("BadToken", "Verified", "Verifier"),
+}
+_HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is used when it is used: a server need not know of clients, nor a client of servers."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return value

@@ -1,0 +1,65 @@
+"""What a server wants that turns a request away."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from trunkline.auth.challenge import Challenge, parse
+from trunkline.auth.urls import safe_text
+from trunkline.errors import AuthorizationFailed
+from trunkline.transports.http.client.credentials import Heard
+
+__all__ = ["FORBIDDEN", "UNAUTHORIZED", "Demand", "demand_in", "token_in"]
+
+UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
+_OURS: Final = frozenset({"bearer", "dpop"})
+
+
+class Demand(Struct, frozen=True):
+    """What was said with the request that was turned away."""
+
+    status: int
+    sent: str | None  # the token that was not liked
+    error: str | None = None  # a stable word
+    scopes: tuple[str, ...] | None = None
+    hint: str | None = None  # where the metadata of the resource is
+    words: str = ""  # for people
+    bound: bool = False  # tokens have to be bound to a key, and no others are taken
+
+    def __repr__(self) -> str:
+        return f"Demand({self.status}, {self.error}, scopes={self.scopes})"
+
+
+def demand_in(heard: Heard) -> Demand | None:
+    """What an answer demands; None if it is content with who we are. Raises `AuthorizationFailed` if it wants what is
+    not known here."""
+    if heard.status not in {UNAUTHORIZED, FORBIDDEN}:
+        return None
+    said = [value for name, value in heard.headers.items() if name.lower() == "www-authenticate"]
+    challenges = parse(", ".join(said))
+    ours = [one for one in challenges if one.scheme in _OURS]
+    params = {name: value for one in reversed(ours) for name, value in one.params.items()}
+    error = params.get("error")
+    if heard.status == FORBIDDEN and error != "insufficient_scope":
+        return None
+    if challenges and not ours:
+        schemes = ", ".join(safe_text(one.scheme) for one in challenges)
+        why = f"the server wants {schemes}, which is not OAuth"
+        raise AuthorizationFailed(why, hop="server", clause="RFC 6750, section 3")
+    words = params.get("error_description") or error
+    return Demand(
+        heard.status,
+        token_in(heard.sent),
+        error,
+        Challenge("", params).scopes,
+        params.get("resource_metadata"),
+        f": {safe_text(words)}" if words else "",
+        bool(ours) and all(one.scheme == "dpop" for one in ours),
+    )
+
+
+def token_in(sent: Mapping[str, str]) -> str | None:
+    """The token that went with a request."""
+    return sent.get("Authorization", "").partition(" ")[2] or None

@@ -1,0 +1,73 @@
+"""DPoP (RFC 9449), the client's side: a token that is of no use to whoever has only the token.
+
+Every request has a proof of its own, signed with a key that the token is bound to. A server may want a text of its own
+in it, the nonce, and names another whenever it likes.
+"""
+
+import hashlib
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from trunkline.auth.jose import SigningKey, unverified
+from trunkline.auth.urls import Origin, origin_of
+from trunkline.errors import AuthorizationFailed
+
+__all__ = ["Prover", "new_key"]
+
+_NONCE: Final = "DPoP-Nonce"
+_PREFERRED: Final = ("ES256", "EdDSA", "ES384", "ES512", "PS256", "RS256")
+_LONGEST_NONCE: Final = 1024
+
+
+def new_key(algorithms: Sequence[str] | None) -> SigningKey:
+    """A key to bind tokens to, for a server that knows these algorithms; None: it has not said which."""
+    for algorithm in _PREFERRED:
+        if algorithms is None or algorithm in algorithms:
+            return SigningKey.generate(algorithm)
+    raise AuthorizationFailed(
+        "the authorization server knows no algorithm for DPoP that is known here",
+        hop="authorization-server-metadata",
+        clause="RFC 9449, section 5.1",
+    )
+
+
+class Prover:
+    """Makes proofs with one key, and keeps the nonces of the servers that they are for."""
+
+    def __init__(self, key: SigningKey, now: Callable[[], float]) -> None:
+        self.key = key
+        self._now = now
+        self._nonces: dict[Origin, str] = {}
+
+    def proof(self, method: str, url: str, token: str | None = None) -> str:
+        """The proof for one request; with the token that goes with it, if one does."""
+        parts = urlsplit(url)
+        claims: dict[str, object] = {
+            "jti": secrets.token_urlsafe(16),
+            "htm": method,
+            "htu": f"{parts.scheme}://{parts.netloc}{parts.path}",
+            "iat": int(self._now()),
+        }
+        if token is not None:
+            claims["ath"] = urlsafe_b64encode(hashlib.sha256(token.encode()).digest()).rstrip(b"=").decode()
+        origin = origin_of(url)
+        if origin is not None and (nonce := self._nonces.get(origin)) is not None:
+            claims["nonce"] = nonce
+        jwk = {name: value for name, value in self.key.public.items() if name != "kid"}
+        return self.key.sign(claims, {"typ": "dpop+jwt", "jwk": jwk})
+
+    def heard(self, url: str, headers: Mapping[str, str]) -> None:
+        """Takes note of the nonce in an answer."""
+        nonce, origin = headers.get(_NONCE), origin_of(url)
+        if nonce and origin is not None and len(nonce) <= _LONGEST_NONCE:
+            self._nonces[origin] = nonce
+
+    def betters(self, proof: str | None, url: str) -> bool:
+        """Whether a proof that was sent has another nonce than one would have now."""
+        origin = origin_of(url)
+        if proof is None or origin is None or origin not in self._nonces:
+            return False
+        return unverified(proof).claims.get("nonce") != self._nonces[origin]

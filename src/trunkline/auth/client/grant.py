@@ -1,0 +1,90 @@
+"""The seam between whoever gets tokens and whoever uses them."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from trunkline.auth.client.discovery import Found
+from trunkline.auth.client.endpoint import Identity, TokenEndpoint
+from trunkline.auth.client.store import TokenStore
+from trunkline.auth.client.tokens import Answer
+from trunkline.auth.egress import Egress
+from trunkline.errors import AuthorizationFailed
+
+__all__ = ["Binding", "Errand", "Grant", "fields_for"]
+
+
+class Errand(Struct, frozen=True):
+    """What it takes to get a token: for which server, from whom, for what."""
+
+    server: str  # the MCP server's address
+    found: Found
+    scopes: tuple[str, ...]
+    endpoint: TokenEndpoint
+    egress: Egress
+    store: TokenStore
+    now: Callable[[], float]
+
+
+class Grant(Protocol):
+    """A way to get tokens."""
+
+    @property
+    def name(self) -> str:
+        """Keeps apart what is kept of one way and of another."""
+        ...
+
+    @property
+    def person(self) -> bool:
+        """Whether somebody has to be asked."""
+        ...
+
+    @property
+    def issuers(self) -> tuple[str, ...]:
+        """The authorization servers that are preferred, if a server has several."""
+        ...
+
+    async def obtain(self, errand: Errand) -> tuple[Identity, Answer]:
+        """A token, and who it was issued to. Raises `AuthorizationFailed`."""
+        ...
+
+    async def identity(self, errand: Errand, client_id: str) -> Identity | None:
+        """Who we are to this authorization server, if a token was issued to us under that id; None if that has been
+        forgotten."""
+        ...
+
+    async def forget(self, errand: Errand) -> None:
+        """The authorization server does not know us any more by what we have registered."""
+        ...
+
+
+def fields_for(errand: Errand, grant_type: str, **more: str | None) -> dict[str, str | None]:
+    """What every request for a token says."""
+    scope = " ".join(errand.scopes) or None
+    return {"grant_type": grant_type, "resource": errand.found.resource, "scope": scope, **more}
+
+
+class Binding:
+    """Credentials that were given by our caller belong to one authorization server: the one that is named, or the one
+    that they were first used with (authorization, "Authorization Server Binding")."""
+
+    def __init__(self, client_id: str, issuer: str | None) -> None:
+        self._client_id = client_id
+        self._issuer = issuer
+
+    async def check(self, errand: Errand) -> None:
+        """Raises `AuthorizationFailed` if the server has another authorization server now, or another server has."""
+        key = f"issuer of {self._client_id} for {errand.server}"
+        kept = ((await errand.store.get(key)) or b"").decode()
+        issuer, found = self._issuer or kept, errand.found.server.issuer
+        if not issuer or issuer == found:
+            self._issuer = found
+            if not kept:
+                await errand.store.put(key, found.encode())
+        else:
+            why = f"the client id {self._client_id!r} is for {issuer!r}, and the server now uses {found!r}"
+            clause = "authorization, Authorization Server Binding"
+            raise AuthorizationFailed(
+                f"{why}; register there and configure that client id", hop="registration", clause=clause
+            )

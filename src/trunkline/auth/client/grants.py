@@ -1,0 +1,225 @@
+"""Tokens for programs that nobody sits in front of."""
+
+import asyncio
+import inspect
+import time
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, Self, cast
+
+from trunkline.auth.client.account import Account
+from trunkline.auth.client.discovery import find_server
+from trunkline.auth.client.endpoint import Identity, TokenEndpoint, method_for
+from trunkline.auth.client.grant import Binding, Errand, fields_for
+from trunkline.auth.client.store import MemoryTokens, TokenStore
+from trunkline.auth.client.tokens import Answer, read_answer
+from trunkline.auth.jose import SigningKey
+from trunkline.auth.metadata import ServerMetadata
+from trunkline.auth.urls import secured
+from trunkline.config import Settings
+from trunkline.errors import AuthorizationFailed, ConfigError, TrunklineError
+
+__all__ = ["ClientCredentials", "EnterpriseManaged", "WorkloadIdentity"]
+
+_JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
+_ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
+_ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - the name of a type
+
+Said = str | PathLike[str] | Callable[..., str | Awaitable[str]]
+"""A token of somebody else's: itself, the file that it is in, or a function that gives it."""
+
+
+class _Program(Account):
+    """A program with an id that the authorization server knows."""
+
+    person = False
+
+    def __init__(
+        self,
+        client_id: str,
+        *,
+        secret: str | None,
+        key: SigningKey | None,
+        issuer: str | None,
+        scopes: str | Iterable[str] | None,
+        store: TokenStore | None,
+        dpop: bool | None,
+        now: Callable[[], float],
+    ) -> None:
+        super().__init__(scopes=scopes, store=store or MemoryTokens(), dpop=dpop, now=now)
+        if secret is not None and key is not None:
+            raise ConfigError("a client proves who it is by a secret or by a key, not by both")
+        self.issuers = () if issuer is None else (issuer,)
+        self._client_id = client_id
+        self._secret = secret
+        self._key = key
+        self._binding = Binding(client_id, issuer)
+
+    @property
+    def name(self) -> str:
+        """Keeps apart what is kept for one client and for another."""
+        return f"{type(self).__name__} {self._client_id}"
+
+    def _grant(self, settings: Settings) -> Self:  # noqa: ARG002 - nobody has to be asked
+        return self
+
+    async def identity(self, errand: Errand, client_id: str) -> Identity | None:
+        """Who we are."""
+        return await self._identity(errand) if client_id == self._client_id else None
+
+    async def forget(self, errand: Errand) -> None:
+        """There is nothing that we could register again."""
+
+    @abstractmethod
+    async def obtain(self, errand: Errand) -> tuple[Identity, Answer]:
+        """A token, by the program's own way to get one."""
+
+    async def _identity(self, errand: Errand) -> Identity:
+        await self._binding.check(errand)
+        method = method_for(errand.found.server, secret=self._secret is not None, key=self._key is not None)
+        return Identity(self._client_id, method, self._secret, self._key)
+
+    async def _asked(self, errand: Errand, grant_type: str, **more: str | None) -> tuple[Identity, Answer]:
+        identity = await self._identity(errand)
+        body = await errand.endpoint.ask(identity, fields_for(errand, grant_type, **more))
+        return identity, read_answer(body, hop="token")
+
+
+class ClientCredentials(_Program):
+    """A program that is somebody itself: `Client(url, auth=ClientCredentials("id", secret="…"))`."""
+
+    def __init__(
+        self,
+        client_id: str,
+        *,
+        secret: str | None = None,
+        key: SigningKey | None = None,
+        issuer: str | None = None,
+        scopes: str | Iterable[str] | None = None,
+        store: TokenStore | None = None,
+        dpop: bool | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """It proves who it is by a `secret`, or by a `key` whose public part the authorization server knows."""
+        if secret is None and key is None:
+            raise ConfigError("client credentials are an id and a secret, or an id and a key")
+        super().__init__(
+            client_id, secret=secret, key=key, issuer=issuer, scopes=scopes, store=store, dpop=dpop, now=now
+        )
+
+    async def obtain(self, errand: Errand) -> tuple[Identity, Answer]:
+        """Asks for a token in its own name."""
+        return await self._asked(errand, "client_credentials")
+
+
+class WorkloadIdentity(_Program):
+    """A program whose platform says who it is, by a signed assertion (RFC 7523)."""
+
+    def __init__(
+        self,
+        assertion: Said,
+        *,
+        client_id: str = "",
+        secret: str | None = None,
+        key: SigningKey | None = None,
+        issuer: str | None = None,
+        scopes: str | Iterable[str] | None = None,
+        store: TokenStore | None = None,
+        dpop: bool | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`assertion` is the signed text, the file that the platform writes it to, or a function that is given the
+        audience, which is the issuer of the authorization server, and gives the text."""
+        super().__init__(
+            client_id, secret=secret, key=key, issuer=issuer, scopes=scopes, store=store, dpop=dpop, now=now
+        )
+        self._assertion = assertion
+
+    async def obtain(self, errand: Errand) -> tuple[Identity, Answer]:
+        """Shows the assertion."""
+        assertion = await _said(self._assertion, errand.found.server.issuer)
+        return await self._asked(errand, _JWT_BEARER, assertion=assertion)
+
+
+class EnterpriseManaged(_Program):
+    """A person whose company decides which servers they may use: what proves who they are to their own login is
+    exchanged there for a grant, and that for a token (the extension `enterprise-managed-authorization`)."""
+
+    def __init__(
+        self,
+        client_id: str,
+        *,
+        id_token: Said,
+        idp: str | None = None,
+        idp_token_endpoint: str | None = None,
+        idp_client_id: str = "",
+        idp_client_secret: str | None = None,
+        id_token_type: str = _ID_TOKEN,
+        secret: str | None = None,
+        key: SigningKey | None = None,
+        issuer: str | None = None,
+        scopes: str | Iterable[str] | None = None,
+        store: TokenStore | None = None,
+        dpop: bool | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`id_token` is what the company's login gave, or a function or file that gives it. `idp` is the issuer of that
+        login; its token endpoint is looked up unless it is given. `client_id` is how the server's own authorization
+        server knows us, `idp_client_id` how the company's login does."""
+        super().__init__(
+            client_id, secret=secret, key=key, issuer=issuer, scopes=scopes, store=store, dpop=dpop, now=now
+        )
+        if idp is None and idp_token_endpoint is None:
+            raise ConfigError("either idp= or idp_token_endpoint= says where the company's login is")
+        self._id_token = id_token
+        self._id_token_type = id_token_type
+        self._idp = idp
+        self._idp_token_endpoint = idp_token_endpoint
+        self._idp_client_id = idp_client_id
+        self._idp_client_secret = idp_client_secret
+
+    async def obtain(self, errand: Errand) -> tuple[Identity, Answer]:
+        """Exchanges twice."""
+        return await self._asked(errand, _JWT_BEARER, assertion=await self._exchanged(errand))
+
+    async def _exchanged(self, errand: Errand) -> str:
+        """The grant, for the assertion."""
+        idp = await self._login(errand)
+        endpoint = TokenEndpoint(errand.egress, idp, None, errand.now)
+        method = method_for(idp, secret=self._idp_client_secret is not None)
+        identity = Identity(self._idp_client_id, method, self._idp_client_secret)
+        fields = fields_for(
+            errand,
+            _EXCHANGE,
+            requested_token_type=_ID_JAG,
+            audience=errand.found.server.issuer,
+            subject_token=await _said(self._id_token, errand.found.server.issuer),
+            subject_token_type=self._id_token_type,
+        )
+        body = await endpoint.ask(identity, fields)
+        return read_answer(body, hop="token", kinds={"n_a": "N_A"}).access
+
+    async def _login(self, errand: Errand) -> ServerMetadata:
+        if self._idp_token_endpoint is None:
+            return await find_server(errand.egress, cast("str", self._idp))
+        url = secured(self._idp_token_endpoint, "idp_token_endpoint", hop="token", clause="RFC 6749, section 3.2")
+        return ServerMetadata(issuer=self._idp or url, token_endpoint=url)
+
+
+async def _said(source: Said, audience: str) -> str:
+    """A token of somebody else's, as it is now."""
+    try:
+        if isinstance(source, str):
+            return source
+        if isinstance(source, PathLike):
+            return (await asyncio.to_thread(Path(cast("PathLike[str]", source)).read_text, "utf-8")).strip()
+        said: Any = source(audience) if inspect.signature(source).parameters else source()
+        return await said if inspect.isawaitable(said) else said
+    except TrunklineError:
+        raise
+    except Exception as error:
+        why = f"the assertion cannot be had: {type(error).__name__}"
+        raise AuthorizationFailed(why, hop="token") from error

@@ -1,0 +1,179 @@
+"""Who we are to an authorization server (authorization, "Client Registration"): by what our caller registered, by a
+document on the web, or by registering there ourselves."""
+
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from trunkline.auth.client.endpoint import Identity, method_for, refusal
+from trunkline.auth.client.grant import Binding, Errand
+from trunkline.auth.jose import SigningKey
+from trunkline.auth.metadata import ServerMetadata
+from trunkline.auth.urls import is_loopback
+from trunkline.errors import AuthorizationFailed, ConfigError
+from trunkline.wire import codec
+
+__all__ = ["Registrar", "Registration"]
+
+_HOP: Final = "registration"
+_MADE: Final = frozenset({200, 201})
+_KNOWN_METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
+
+
+class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an authorization server knows us by, since we have registered there."""
+
+    client_id: str
+    redirect_uri: str
+    method: str = "none"
+    secret: str | None = None
+    expires: float = 0  # seconds since the epoch, of the secret; 0: never
+
+    def __repr__(self) -> str:
+        return f"Registration({self.client_id!r}, {self.method})"
+
+
+class _Registered(Struct):
+    client_id: str = ""
+    client_secret: str | None = None
+    client_secret_expires_at: float | None = None
+    token_endpoint_auth_method: str | None = None
+
+    def __repr__(self) -> str:
+        return f"_Registered({self.client_id!r})"
+
+
+_read_registered: Final = codec.json_decoder(_Registered)
+_read_kept: Final = codec.json_decoder(Registration)
+
+
+class Registrar:
+    """Knows who we are, or finds a way to become somebody."""
+
+    def __init__(
+        self,
+        *,
+        client_id: str | None = None,
+        secret: str | None = None,
+        key: SigningKey | None = None,
+        issuer: str | None = None,
+        document: str | None = None,
+        name: str = "Trunkline",
+    ) -> None:
+        """`document` is the address of a client ID metadata document."""
+        if document is not None and (not document.startswith("https://") or urlsplit(document).path in {"", "/"}):
+            raise ConfigError("a client ID metadata document has an https address with a path")
+        if client_id is None and (secret is not None or (key is not None and document is None)):
+            raise ConfigError("a secret or a key is for a client id, which is missing")
+        self.client_id = client_id
+        self._secret = secret
+        self._key = key
+        self._binding = None if client_id is None else Binding(client_id, issuer)
+        self._document = document
+        self._name = name
+
+    async def remembered(self, errand: Errand) -> Registration | None:
+        """What we have registered with this authorization server, if that still holds."""
+        try:
+            data = await errand.store.get(_key(errand))
+            kept = None if data is None else _read_kept(data)
+        except (codec.DecodeError, RecursionError):
+            return None
+        return kept if kept is not None and not 0 < kept.expires <= errand.now() else None
+
+    async def known(self, errand: Errand, client_id: str) -> Identity | None:
+        """Who we are, if that is under this id."""
+        if self._fixed(errand.found.server) == client_id:
+            return await self._given(errand)
+        kept = await self.remembered(errand)
+        return _identity(kept) if kept is not None and kept.client_id == client_id else None
+
+    async def identity(self, errand: Errand, redirect_uri: str) -> Identity:
+        """Who we are; in the order that the specification wants. Raises `AuthorizationFailed`."""
+        server = errand.found.server
+        if self._fixed(server) is not None:
+            return await self._given(errand)
+        kept = await self.remembered(errand)
+        if kept is not None and kept.redirect_uri == redirect_uri:
+            return _identity(kept)
+        if server.registration_endpoint is None:
+            why = f"{server.issuer!r} lets nobody register by themselves; register there and pass client_id="
+            raise AuthorizationFailed(why, hop=_HOP, clause="authorization, Client Registration")
+        return _identity(await self._register(errand, server.registration_endpoint, redirect_uri))
+
+    async def forget(self, errand: Errand) -> None:
+        """What we have registered is of no use any more."""
+        await errand.store.put(_key(errand), None)
+
+    def _fixed(self, server: ServerMetadata) -> str | None:
+        """The id that we have without registering."""
+        return self.client_id or (self._document if server.client_id_metadata_document_supported else None)
+
+    async def _given(self, errand: Errand) -> Identity:
+        if self.client_id is None or self._binding is None:
+            method = method_for(errand.found.server, secret=False, key=self._key is not None)
+            return Identity(self._document or "", method, key=self._key)
+        await self._binding.check(errand)
+        method = method_for(errand.found.server, secret=self._secret is not None, key=self._key is not None)
+        return Identity(self.client_id, method, self._secret, self._key)
+
+    async def _register(self, errand: Errand, url: str, redirect_uri: str) -> Registration:
+        wanted = _wanted_method(errand.found.server)
+        request: dict[str, Any] = {
+            "client_name": self._name,
+            "redirect_uris": [redirect_uri],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": wanted,
+            "application_type": _application(redirect_uri),
+        }
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        answer = await errand.egress.post(url, codec.to_json(request), hop=_HOP, headers=headers)
+        if answer.status not in _MADE:
+            what = f"registering with {errand.found.server.issuer!r}, since no client_id= was given,"
+            raise refusal(answer, what, _HOP)
+        made = _registered(answer.body, errand.found.server, redirect_uri)
+        await errand.store.put(_key(errand), codec.to_json(made))
+        return made
+
+
+def _registered(body: bytes, server: ServerMetadata, redirect_uri: str) -> Registration:
+    try:
+        answer = _read_registered(body)
+    except (codec.DecodeError, RecursionError):
+        answer = _Registered()
+    if not answer.client_id:
+        clause = "RFC 7591, section 3.2.1"
+        raise AuthorizationFailed("the answer to a registration has no client id in it", hop=_HOP, clause=clause)
+    method, secret = answer.token_endpoint_auth_method, answer.client_secret
+    if method not in _KNOWN_METHODS or (method != "none" and secret is None):
+        method = method_for(server, secret=secret is not None)
+    return Registration(
+        client_id=answer.client_id,
+        redirect_uri=redirect_uri,
+        method=method,
+        secret=secret,
+        expires=(answer.client_secret_expires_at or 0) if secret is not None else 0,
+    )
+
+
+def _wanted_method(server: ServerMetadata) -> str:
+    """How we would prove who we are: a program on somebody's machine can keep no secret, and wants none."""
+    known = server.token_endpoint_auth_methods_supported
+    return next((method for method in _KNOWN_METHODS if known and method in known), "client_secret_basic")
+
+
+def _application(redirect_uri: str) -> str:
+    """Whether people are sent back to a program on their machine or to a page on the web."""
+    parts = urlsplit(redirect_uri)
+    on_the_web = parts.scheme in {"http", "https"} and not is_loopback(parts.hostname or "")
+    return "web" if on_the_web else "native"
+
+
+def _identity(kept: Registration) -> Identity:
+    return Identity(kept.client_id, kept.method, kept.secret, registered=True)
+
+
+def _key(errand: Errand) -> str:
+    return f"client of {errand.found.server.issuer}"

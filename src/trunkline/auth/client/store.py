@@ -1,0 +1,295 @@
+"""Where tokens are kept.
+
+On disk each is a file of its own in a folder of ours. Nobody else may read or write them: what others could have
+read is refused, not mended, since it may have been read already. A file comes to be under another name and is then
+renamed, so that whoever reads one sees all of it or nothing.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import sys
+import warnings
+from asyncio import Lock
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from os import PathLike
+from typing import Final, Protocol, TypeVar
+
+from trunkline.config import tokens_folder
+from trunkline.errors import StoreError
+
+__all__ = ["FileTokens", "MemoryTokens", "TokenStore"]
+
+T = TypeVar("T")
+
+_OTHERS: Final = 0o077  # what everybody but the owner may do
+_MARK: Final = b"trunkline-token 1 "
+_LARGEST: Final = 1 << 20
+_FIRST_LOOK, _LONGEST_LOOK = 0.005, 0.1  # seconds between two looks at a lock that somebody else holds
+_PRIVATE: Final = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+class TokenStore(Protocol):
+    """Keeps a few bytes under a key. Raises `StoreError`."""
+
+    async def get(self, key: str) -> bytes | None:
+        """What is kept under a key."""
+        ...
+
+    async def put(self, key: str, value: bytes | None) -> None:
+        """Keeps something; None: nothing any more."""
+        ...
+
+    def locked(self, key: str) -> AbstractAsyncContextManager[None]:
+        """While this is held nobody else holds it: no other task, and no other process that shares the store."""
+        ...
+
+
+class MemoryTokens:
+    """Tokens that are forgotten with the process."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytes] = {}
+        self._locks: defaultdict[str, Lock] = defaultdict(Lock)
+
+    def __repr__(self) -> str:
+        return f"MemoryTokens({len(self._kept)})"
+
+    async def get(self, key: str) -> bytes | None:
+        """What is kept under a key."""
+        return self._kept.get(key)
+
+    async def put(self, key: str, value: bytes | None) -> None:
+        """Keeps something; None: nothing any more."""
+        if value is None:
+            self._kept.pop(key, None)
+        else:
+            self._kept[key] = value
+
+    @asynccontextmanager
+    async def locked(self, key: str) -> AsyncGenerator[None]:
+        """One task at a time."""
+        async with self._locks[key]:
+            yield
+
+
+class FileTokens:
+    """Tokens in files that nobody else can read; in a folder of this user's, if none is given."""
+
+    def __init__(self, folder: str | PathLike[str] | None = None, *, patience: float = 60.0) -> None:
+        """`patience` is how long, in seconds, a lock is waited for that somebody else holds."""
+        self._folder = os.fspath(folder) if folder is not None else tokens_folder()
+        self._patience = patience
+
+    def __repr__(self) -> str:
+        return f"FileTokens({self._folder!r})"
+
+    async def get(self, key: str) -> bytes | None:
+        """What is kept under a key. A file that is not whole counts as none, with a warning."""
+        return await _finished(lambda: self._read(key))
+
+    async def put(self, key: str, value: bytes | None) -> None:
+        """Keeps something; None: nothing any more."""
+        await _finished(lambda: self._forget(key) if value is None else self._write(key, value))
+
+    @asynccontextmanager
+    async def locked(self, key: str) -> AsyncGenerator[None]:
+        """One task of one process at a time. The lock of a process that died is free. Raises `StoreError` if somebody
+        else holds it for too long."""
+        with self._opened() as folder:
+            held = folder.open(f"{_name(key)}.lock", os.O_RDWR)
+        try:
+            await self._lock(held)
+            yield
+        finally:
+            os.close(held)  # which lets go of it
+
+    async def _lock(self, held: int) -> None:
+        pause = _FIRST_LOOK
+        try:
+            async with asyncio.timeout(self._patience):
+                while not _taken(held):
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_LOOK)
+        except TimeoutError:
+            why = f"another process has been busy with the same tokens in {self._folder} for {self._patience:g} s"
+            raise StoreError(why) from None
+
+    def _read(self, key: str) -> bytes | None:
+        name = f"{_name(key)}.token"
+        with self._opened() as folder:
+            try:
+                descriptor = folder.open(name, os.O_RDONLY, create=False)
+            except FileNotFoundError:
+                return None
+            with os.fdopen(descriptor, "rb") as file:
+                content = file.read(_LARGEST + 1)
+        value = _unsealed(key, content)
+        if value is None:
+            told = f"{folder.path(name)} is not as it was written; what was kept there is forgotten"
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
+        return value
+
+    def _write(self, key: str, value: bytes) -> None:
+        content = _sealed(key, value)
+        if len(content) > _LARGEST:
+            raise StoreError(f"{len(value)} bytes are too many for tokens")
+        with self._opened() as folder:
+            folder.replace(f"{_name(key)}.token", content)
+
+    def _forget(self, key: str) -> None:
+        with self._opened() as folder, suppress(FileNotFoundError):
+            folder.remove(f"{_name(key)}.token")
+
+    @contextmanager
+    def _opened(self) -> "Generator[_Folder]":
+        try:
+            with _folder(self._folder) as folder:
+                yield folder
+        except OSError as error:
+            raise StoreError(f"tokens cannot be kept in {self._folder}: {error.strerror or error}") from error
+
+
+class _Folder:
+    """A folder that is open, so that it stays the one that was looked at."""
+
+    def __init__(self, folder: str, descriptor: int | None) -> None:
+        self._folder = folder
+        self._descriptor = descriptor
+
+    def path(self, name: str) -> str:
+        return os.path.join(self._folder, name)
+
+    def open(self, name: str, flags: int, *, create: bool = True) -> int:
+        """A file in it, which is ours alone."""
+        flags |= _PRIVATE if create else _PRIVATE & ~os.O_CREAT
+        descriptor = os.open(self._at(name), flags, 0o600, dir_fd=self._descriptor)
+        try:
+            _ours(self.path(name), os.fstat(descriptor), stat.S_ISREG)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Puts a whole file where there was another, or none."""
+        fresh = f"{name}.{secrets.token_hex(8)}.new"
+        descriptor = self.open(fresh, os.O_WRONLY | os.O_EXCL)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(self._at(fresh), self._at(name), src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        except BaseException:
+            with suppress(OSError):
+                self.remove(fresh)
+            raise
+        if self._descriptor is not None:
+            os.fsync(self._descriptor)
+
+    def remove(self, name: str) -> None:
+        os.unlink(self._at(name), dir_fd=self._descriptor)
+
+    def _at(self, name: str) -> str:
+        return self.path(name) if self._descriptor is None else name
+
+
+@contextmanager
+def _folder(path: str) -> Generator[_Folder]:
+    """Opens a folder that is ours alone, and makes it if need be."""
+    _made(path)
+    if sys.platform == "win32":  # where folders of a user's are for that user only, and modes mean nothing
+        yield _Folder(path, None)
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _ours(path, os.fstat(descriptor), stat.S_ISDIR)
+        yield _Folder(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _made(path: str) -> None:
+    """Makes a folder, and those above it that are missing, for us alone."""
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(os.path.abspath(path))
+    if above != path:
+        _made(above)
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+
+
+def _ours(path: str, seen: os.stat_result, expected: Callable[[int], bool]) -> None:
+    """Raises `StoreError` for what is not what it should be, or is not ours alone."""
+    if not expected(seen.st_mode):
+        raise StoreError(f"{path} is in the way: it is something else than tokens need")
+    if sys.platform == "win32":
+        return
+    if seen.st_uid != os.geteuid():
+        raise StoreError(f"{path} belongs to somebody else (user {seen.st_uid}), so no tokens are kept there")
+    if seen.st_mode & _OTHERS:
+        mode = "700" if stat.S_ISDIR(seen.st_mode) else "600"
+        raise StoreError(
+            f"others have access to {path} (mode {stat.S_IMODE(seen.st_mode):o}), so tokens there are not safe; "
+            f"if you trust what is in it, chmod {mode} it"
+        )
+
+
+def _name(key: str) -> str:
+    """What a key is called on disk: nothing of it could lead out of the folder, or be too long."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _sealed(key: str, value: bytes) -> bytes:
+    return _MARK + _digest(key, value) + b"\n" + value
+
+
+def _unsealed(key: str, content: bytes) -> bytes | None:
+    """What was kept; None if that is not what is there."""
+    head, _, value = content.partition(b"\n")
+    whole = hmac.compare_digest(head, _MARK + _digest(key, value))
+    return value if whole and len(content) <= _LARGEST else None
+
+
+def _digest(key: str, value: bytes) -> bytes:
+    """Tells a file that broke, or is another key's; it is no defence against who can write it."""
+    return hashlib.sha256(f"{_name(key)} ".encode() + value).hexdigest().encode()
+
+
+async def _finished(work: Callable[[], T]) -> T:
+    """Does something on a thread, to its end: whoever is cancelled lets go of a lock only after that."""
+    doing = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait([doing])
+        raise
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _taken(descriptor: int) -> bool:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _taken(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

@@ -1,0 +1,109 @@
+"""Tokens: what an authorization server answers with, and what is kept of it."""
+
+import math
+import re
+from typing import Any, Final
+
+from msgspec import Struct
+
+from trunkline.auth.metadata import canonical
+from trunkline.auth.urls import safe_text
+from trunkline.errors import AuthorizationFailed
+from trunkline.wire import codec
+
+__all__ = ["Answer", "Kept", "key_for", "read_answer", "read_kept", "write_kept"]
+
+_VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
+_KINDS: Final = {"bearer": "Bearer", "dpop": "DPoP"}
+_LONGEST_LIFE: Final = 10 * 365 * 86_400.0  # seconds; whoever says more means for ever
+_CLAUSE: Final = "RFC 6749, section 5.1"
+
+
+class Answer(Struct, frozen=True):
+    """A token that was issued."""
+
+    access: str
+    kind: str
+    lifetime: float | None = None  # seconds; None if that was not said
+    refresh: str | None = None
+    scopes: tuple[str, ...] | None = None  # None: those that were asked for
+
+    def __repr__(self) -> str:
+        return f"Answer({self.kind}, lifetime={self.lifetime}, scopes={self.scopes})"
+
+
+class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A token for one MCP server, and all that it takes to get the next one without asking anybody."""
+
+    issuer: str
+    client_id: str
+    access: str
+    kind: str = "Bearer"
+    expires: float | None = None  # seconds since the epoch
+    renew: float | None = None  # the same: when it is time to get another
+    refresh: str | None = None
+    granted: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
+    hint: str | None = None  # where the metadata of the resource is, if the server has said so
+    key: dict[str, Any] | None = None  # the private key that the token is bound to
+
+    def __repr__(self) -> str:
+        return f"Kept({self.kind} of {self.issuer!r}, expires={self.expires}, granted={self.granted})"
+
+
+class _Issued(Struct):
+    access_token: str | None = None
+    token_type: str | None = None
+    expires_in: float | str | None = None
+    refresh_token: str | None = None
+    scope: str | None = None
+
+    def __repr__(self) -> str:
+        return f"_Issued({self.token_type!r})"
+
+
+_read_issued: Final = codec.json_decoder(_Issued)
+_read_kept: Final = codec.json_decoder(Kept)
+
+
+def read_answer(body: bytes, *, hop: str, kinds: "dict[str, str] | None" = None) -> Answer:
+    """The token in the answer of a token endpoint. `kinds` are those that are of use, by their names in lower case."""
+    try:
+        issued = _read_issued(body)
+    except (codec.DecodeError, RecursionError):
+        raise AuthorizationFailed("the token response cannot be read", hop=hop, clause=_CLAUSE) from None
+    if not issued.access_token or not _VISIBLE.fullmatch(issued.access_token):
+        raise AuthorizationFailed("the token response has no usable access token", hop=hop, clause=_CLAUSE)
+    kind = (_KINDS if kinds is None else kinds).get((issued.token_type or "").lower())
+    if kind is None:
+        told = f"the token response has a token of type {safe_text(issued.token_type or '')!r}"
+        raise AuthorizationFailed(f"{told}, which cannot be used", hop=hop, clause=_CLAUSE)
+    scopes = None if issued.scope is None else tuple(issued.scope.split())
+    return Answer(issued.access_token, kind, _seconds(issued.expires_in), issued.refresh_token or None, scopes)
+
+
+def _seconds(said: float | str | None) -> float | None:
+    """How long a token lives. Some say it as a text; what makes no sense says nothing."""
+    try:
+        seconds = float(said) if said is not None else math.nan
+    except ValueError:
+        return None
+    return min(seconds, _LONGEST_LIFE) if seconds > 0 else None
+
+
+def key_for(server: str, grant: str) -> str:
+    """What the token for a server is kept under; each way to get one has its own."""
+    return f"tokens of {grant} for {canonical(server)}"
+
+
+def read_kept(data: bytes | None) -> Kept | None:
+    """What was kept; None if there is nothing, or nothing that can be read any more."""
+    try:
+        return None if data is None else _read_kept(data)
+    except (codec.DecodeError, RecursionError):
+        return None
+
+
+def write_kept(kept: Kept) -> bytes:
+    """The same as bytes."""
+    return codec.to_json(kept)

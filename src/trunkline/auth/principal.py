@@ -1,0 +1,51 @@
+"""Principal: who was verified to call."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from trunkline.errors import MisuseError
+
+__all__ = ["Principal"]
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Principal:
+    """Who calls: a subject, known to an issuer, acting through a client.
+
+    Two are the same if these three are: what else a token says may change from one to the next, and its owner's
+    sessions stay its own. All users of one application have the same client, so that a principal has a subject or is
+    none.
+    """
+
+    __slots__ = ("_identity", "claims", "client", "issuer", "scopes", "subject")
+
+    def __init__(
+        self,
+        subject: str,
+        *,
+        issuer: str = "",
+        client: str = "",
+        scopes: "frozenset[str] | tuple[str, ...]" = frozenset(),
+        claims: Mapping[str, Any] = _NOTHING,
+    ) -> None:
+        if not subject:
+            raise MisuseError("a principal needs a subject: without one all users of a client would be the same")
+        self.subject = subject
+        self.issuer = issuer
+        self.client = client
+        self.scopes = frozenset(scopes)
+        self.claims = claims
+        self._identity = (issuer, client, subject)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Principal) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __repr__(self) -> str:
+        """The identity alone: claims may hold what is nobody's business, and handles are bound to this text."""
+        issuer, client, subject = self._identity
+        return f"Principal({subject!r}, issuer={issuer!r}, client={client!r})"

@@ -1,0 +1,49 @@
+"""The header Authorization (RFC 6750, RFC 9449): which token came, and how."""
+
+import re
+from typing import Final
+from urllib.parse import parse_qsl
+
+from msgspec import Struct
+
+__all__ = ["Given", "Malformed", "given_in", "in_query"]
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
+_SCHEMES: Final = {"bearer": "Bearer", "dpop": "DPoP"}
+
+
+class Given(Struct, frozen=True):
+    """A token, and the scheme by which it came: `Bearer` or `DPoP`."""
+
+    scheme: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Given({self.scheme})"
+
+
+class Malformed(Exception):
+    """A header that cannot be read."""
+
+
+def given_in(header: bytes) -> Given | None:
+    """The token in a header; None for what is of another scheme. Raises `Malformed`."""
+    if header[:7] == b"Bearer ":  # as most write it
+        scheme, said = "Bearer", header[7:].decode("latin-1")
+    else:
+        name, _, said = header.decode("latin-1").partition(" ")
+        known = _SCHEMES.get(name.lower())
+        if known is None:
+            return None
+        scheme = known
+    token = said.strip(" ")
+    if not _TOKEN.fullmatch(token):
+        raise Malformed
+    return Given(scheme, token)
+
+
+def in_query(query: bytes) -> bool:
+    """Whether a token is in an address, where it ends up in histories and logs."""
+    if b"access" not in query.lower() and b"%" not in query:
+        return False
+    return any(name.lower() == "access_token" for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True))

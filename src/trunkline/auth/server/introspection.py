@@ -1,0 +1,94 @@
+"""Access tokens that only their issuer understands: it is asked about each (RFC 7662)."""
+
+from base64 import b64encode
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+from urllib.parse import quote_plus, urlencode
+
+from msgspec import MsgspecError
+
+from trunkline.auth.client.discovery import find_server
+from trunkline.auth.egress import Egress
+from trunkline.auth.server.claims import Rules, judged
+from trunkline.auth.server.issuers import answered, egress_for, named
+from trunkline.auth.server.verifying import BadToken, Unavailable, Verified, Verifier
+from trunkline.auth.urls import secured
+from trunkline.errors import AuthorizationFailed
+from trunkline.wire import codec
+
+__all__ = ["Introspection"]
+
+KEEP: Final = 30.0  # seconds: a token that was revoked is good for so long yet
+LEEWAY: Final = 30.0
+_HOP: Final = "token"
+_read: Final = codec.json_decoder(dict[str, Any])
+
+
+class Introspection(Verifier):
+    """Asks an issuer about each token, and remembers what it said for a short while."""
+
+    def __init__(
+        self,
+        issuer: str,
+        *,
+        client_id: str,
+        client_secret: str,
+        endpoint: str | None = None,
+        audience: str | Sequence[str] | None = None,
+        leeway: float = LEEWAY,
+        keep: float = KEEP,
+        clients: Collection[str] = (),
+        egress: Egress | None = None,
+    ) -> None:
+        """`client_id` and `client_secret` are those of this server at the issuer, whose metadata tells where to ask,
+        unless `endpoint` does. Tokens have to be for the address of this server, or for one of `audience` instead; of
+        those without an audience, only those for `clients` are taken. `keep` is for how many seconds an answer holds:
+        for so long it may not be noticed that a token was revoked."""
+        self.issuer = self._issuer = named(issuer, "the issuer")
+        self.keep = keep
+        self._endpoint = None if endpoint is None else named(endpoint, "endpoint")
+        self._credentials = _basic(client_id, client_secret)
+        self._audience = (audience,) if isinstance(audience, str) else audience
+        self._leeway = leeway
+        self._clients = frozenset(clients)
+        self._egress = egress or egress_for(issuer, endpoint)
+
+    async def verify(self, token: str, audiences: Collection[str], now: float) -> Verified:
+        """What the issuer says of a token."""
+        try:
+            said = await self._introspect(token)
+        except (AuthorizationFailed, MsgspecError) as error:
+            raise Unavailable(f"{self._issuer} cannot be asked about tokens: {error}") from error
+        if said.get("active") is not True:
+            raise BadToken("the token is not active: it has expired, was revoked, or never was")
+        rules = Rules(
+            self._issuer,
+            self._audience or audiences,
+            self._leeway,
+            lasting=True,
+            clients=self._clients,
+            silent_issuer=True,
+        )
+        return judged({}, said, rules, now)
+
+    async def _introspect(self, token: str) -> dict[str, Any]:
+        where = self._endpoint
+        if where is None:
+            where = (await find_server(self._egress, self._issuer)).introspection_endpoint
+            if where is None:
+                raise AuthorizationFailed(f"the metadata of {self._issuer} names no introspection_endpoint", hop=_HOP)
+            clause = "authorization, Communication Security"
+            self._endpoint = secured(where, "introspection_endpoint", hop=_HOP, clause=clause)
+        headers = {"Authorization": self._credentials, "Content-Type": "application/x-www-form-urlencoded"}
+        body = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
+        answer = await self._egress.post(where, body, hop=_HOP, headers=headers)
+        return _read(answered(answer, "what a token is worth", hop=_HOP))
+
+    def __repr__(self) -> str:
+        return f"Introspection({self._issuer!r})"
+
+
+def _basic(client_id: str, client_secret: str) -> str:
+    """Our own credentials, as RFC 6749, section 2.3.1 has them."""
+    pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}"
+    return f"Basic {b64encode(pair.encode()).decode()}"

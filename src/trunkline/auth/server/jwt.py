@@ -1,0 +1,102 @@
+"""Access tokens that are signed: JSON Web Tokens, verified with the keys that their issuer publishes."""
+
+from collections.abc import Awaitable, Collection, Sequence
+from typing import Final
+
+from trunkline.auth.client.discovery import find_server
+from trunkline.auth.egress import Egress
+from trunkline.auth.jose import ALGORITHMS, Jose, KeySet, UnknownKey
+from trunkline.auth.server.claims import Rules, judged
+from trunkline.auth.server.issuers import answered, egress_for, named
+from trunkline.auth.server.keys import IssuerKeys
+from trunkline.auth.server.verifying import BadToken, Unavailable, Verified, Verifier
+from trunkline.errors import AuthorizationFailed, ConfigError
+
+__all__ = ["Jwt"]
+
+LEEWAY: Final = 30.0  # seconds by which clocks may differ
+KEEP: Final = 300.0  # seconds: a signature stays true; what ends it sooner is its expiry, or other keys
+
+
+class Jwt(Verifier):
+    """Verifies JSON Web Tokens of one issuer, by its published keys."""
+
+    keep = KEEP
+
+    def __init__(
+        self,
+        issuer: str,
+        *,
+        jwks_uri: str | None = None,
+        audience: str | Sequence[str] | None = None,
+        algorithms: Sequence[str] = ALGORITHMS,
+        leeway: float = LEEWAY,
+        clients: Collection[str] = (),
+        egress: Egress | None = None,
+    ) -> None:
+        """`issuer` is exactly what tokens have as `iss`. Its metadata tells where its keys are, unless `jwks_uri` does.
+        Tokens have to be for the address of this server, or for one of `audience` instead. Of issuers that put no
+        audience into tokens, those for `clients` are taken. `algorithms` are those that it signs by."""
+        unknown = [name for name in algorithms if name not in ALGORITHMS]
+        if unknown or not algorithms:
+            raise ConfigError(f"tokens are signed by some of {', '.join(ALGORITHMS)}; not by {unknown or 'nothing'}")
+        self.issuer = self._issuer = named(issuer, "the issuer")
+        self._jwks_uri = None if jwks_uri is None else named(jwks_uri, "jwks_uri")
+        self._audience = (audience,) if isinstance(audience, str) else audience
+        self._algorithms = tuple(algorithms)
+        self._leeway = leeway
+        self._clients = frozenset(clients)
+        self._egress = egress or egress_for(issuer, jwks_uri)
+        self._found: str | None = None  # where its metadata says that its keys are
+        self._keys = IssuerKeys(self._fetch, self._rotated)
+
+    def verify(self, token: str, audiences: Collection[str], now: float) -> Verified | Awaitable[Verified]:
+        """What a token proves; at once, if the key that it was signed with is here."""
+        keys = self._keys.at_hand(now)
+        if keys is None:
+            return self._look(token, audiences, now)
+        try:
+            return self._judged(keys, token, audiences, now)
+        except UnknownKey as error:
+            if self._keys.may_look(now):
+                return self._look(token, audiences, now)
+            raise BadToken(f"the token cannot be verified: {error}") from None
+
+    async def _look(self, token: str, audiences: Collection[str], now: float) -> Verified:
+        try:
+            keys = await self._keys.look(now)
+        except (AuthorizationFailed, Jose) as error:
+            raise Unavailable(f"the keys of {self._issuer} cannot be had: {error}") from error
+        try:
+            return self._judged(keys, token, audiences, now)
+        except UnknownKey as error:
+            raise BadToken(f"the token cannot be verified: {error}") from None
+
+    def _judged(self, keys: KeySet, token: str, audiences: Collection[str], now: float) -> Verified:
+        """What a token proves by these keys; a key that is not there is another matter than one that is wrong."""
+        try:
+            signed = keys.verify(token, self._algorithms)
+        except UnknownKey:
+            raise
+        except Jose as error:
+            raise BadToken(f"the token cannot be verified: {error}") from None
+        rules = Rules(self._issuer, self._audience or audiences, self._leeway, clients=self._clients)
+        return judged(signed.header, signed.claims, rules, now)
+
+    def _rotated(self) -> None:
+        self.generation += 1
+
+    async def _fetch(self) -> bytes:
+        """What the issuer publishes as its keys. Where they are is asked anew if they are not there any more."""
+        where = self._jwks_uri or self._found
+        if where is None:
+            where = (await find_server(self._egress, self._issuer)).jwks_uri
+            if where is None:
+                raise AuthorizationFailed(f"the metadata of {self._issuer} names no jwks_uri", hop="keys")
+        self._found = None
+        body = answered(await self._egress.get(where, hop="keys"), "the keys", hop="keys")
+        self._found = where
+        return body
+
+    def __repr__(self) -> str:
+        return f"Jwt({self._issuer!r})"

@@ -1,0 +1,67 @@
+"""How findings are shown: in colours on a terminal where rich is installed, as plain lines everywhere else."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from trunkline.auth.findings import Finding, Verdict
+
+__all__ = ["harmless", "show"]
+
+Write = Callable[[str, str, str], None]  # the margin, its style, the text
+
+_STYLES: Final[dict[Verdict, str]] = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
+_MARGIN: Final = max(map(len, _STYLES)) + 2
+
+
+def show(findings: Sequence[Finding]) -> None:
+    """Writes findings to standard output, each with its verdict in the margin."""
+    write = _writer()
+    for finding in findings:
+        first, *more = _lines(finding)
+        write(finding.verdict, _STYLES[finding.verdict], first)
+        for line in more:
+            write("", "", line)
+
+
+def _lines(finding: Finding) -> Iterator[str]:
+    yield f"{finding.hop}: {harmless(finding.seen)}"
+    if finding.clause:
+        yield f"Rule: {harmless(finding.clause)}"
+    if finding.mend:
+        yield f"Mend: {harmless(finding.mend)}"
+
+
+def harmless(text: str) -> str:
+    """A text of a stranger's, for a terminal: what would move the cursor or change colours is shown by its code."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _writer() -> Write:
+    if sys.stdout.isatty():
+        try:
+            return _with_rich()
+        except ImportError:
+            pass
+    return _plainly
+
+
+def _plainly(margin: str, style: str, text: str) -> None:  # noqa: ARG001 - colours are for terminals
+    sys.stdout.write(f"{margin:{_MARGIN}}{text}\n")
+
+
+def _with_rich() -> Write:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, highlight=False)
+
+    def write(margin: str, style: str, text: str) -> None:
+        row = Table.grid(padding=0)
+        row.add_column(width=_MARGIN)
+        row.add_column(overflow="fold")
+        row.add_row(Text(margin, style), Text(text))
+        console.print(row)
+
+    return write

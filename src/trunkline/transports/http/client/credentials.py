@@ -1,0 +1,89 @@
+"""The seam to who knows how we prove to a server who we are."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct
+
+from trunkline.config import Settings
+from trunkline.errors import AuthorizationFailed, ConfigError
+
+if TYPE_CHECKING:
+    import ssl
+
+__all__ = ["Asking", "Auth", "Authorizer", "Bearer", "Credentials", "Heard", "credentials_for"]
+
+Asking = Callable[[bool], None]
+"""Told when it begins to be settled who we are, which may take as long as it takes a person; and when that is over."""
+
+_UNAUTHORIZED: Final = 401
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+
+
+class Heard(Struct, frozen=True):
+    """A request that was answered: what was sent, and the head of what came."""
+
+    method: str
+    url: str
+    sent: Mapping[str, str]  # the headers that `headers` gave for it
+    status: int
+    headers: Mapping[str, str]  # of the answer, by names in any case
+
+    def __repr__(self) -> str:
+        return f"Heard({self.method} {self.url.partition('?')[0]!r}, {self.status})"
+
+
+class Credentials(Protocol):
+    """Proves to a server who we are. Requests that are under way at once share it."""
+
+    async def headers(self, method: str, url: str) -> Mapping[str, str]:
+        """What goes with a request, made anew for each attempt; nothing if nothing is known to be wanted. Raises
+        `AuthorizationFailed`."""
+        ...
+
+    async def heard(self, heard: Heard, asking: Asking) -> bool:
+        """Takes note of an answer; whether the request is to be sent once more, since it will fare better now. Raises
+        `AuthorizationFailed` if the server cannot be satisfied: the request has failed then, and nothing else."""
+        ...
+
+
+class Authorizer(Protocol):
+    """A way to be somebody to servers."""
+
+    def credentials(self, url: str, *, settings: Settings, tls: "ssl.SSLContext | None" = None) -> Credentials:
+        """Who proves to the server at an address who we are."""
+        ...
+
+
+Auth = str | Authorizer
+"""What people write as `auth=`: a token, or a way to get some."""
+
+
+class Bearer:
+    """A token that is what it is: there is no other, if the server does not take it."""
+
+    def __init__(self, token: str) -> None:
+        if not _TOKEN.fullmatch(token):
+            raise ConfigError("auth= has something in it that no token has")
+        self._headers = {"Authorization": f"Bearer {token}"}
+
+    async def headers(self, method: str, url: str) -> Mapping[str, str]:  # noqa: ARG002 - the seam's
+        """The token."""
+        return self._headers
+
+    async def heard(self, heard: Heard, asking: Asking) -> bool:  # noqa: ARG002 - the seam's
+        """Raises, if the token is not taken."""
+        if heard.status == _UNAUTHORIZED:
+            why = "the server does not take the token that was given as auth="
+            raise AuthorizationFailed(why, hop="server", clause="RFC 6750, section 3.1")
+        return False
+
+
+def credentials_for(
+    auth: Auth | None, url: str, settings: Settings, tls: "ssl.SSLContext | None" = None
+) -> Credentials | None:
+    """Who proves to the server at an address who we are, if anybody does."""
+    if auth is None or isinstance(auth, str):
+        return None if auth is None else Bearer(auth)
+    return auth.credentials(url, settings=settings, tls=tls)

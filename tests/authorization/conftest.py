@@ -1,0 +1,37 @@
+"""An authorization server for all tests of a worker, as it was made before each of them."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from tests.authorization.notes import notes, serving
+from tests.authorization.provider import Person, Provider
+
+from trunkline.auth import Jwt
+
+
+@pytest.fixture(scope="session")
+def running_provider() -> Iterator[Provider]:
+    """The process, which takes half a second to start."""
+    with Provider() as provider:
+        yield provider
+
+
+@pytest.fixture
+def provider(running_provider: Provider) -> Provider:
+    """A provider that nobody has changed yet, and whom nobody has told anything."""
+    running_provider.set()
+    running_provider.told()
+    return running_provider
+
+
+@pytest.fixture
+async def person() -> Person:
+    """Somebody who has never logged in anywhere."""
+    return Person()
+
+
+@pytest.fixture
+async def url(provider: Provider) -> AsyncIterator[str]:
+    """The address of our server, which verifies signed tokens."""
+    async with serving(notes(Jwt(provider.issuer))) as address:
+        yield address

@@ -1,0 +1,58 @@
+"""A server with something to protect, and how it is reached."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.authorization.provider import Person
+
+from trunkline import Context, Server
+from trunkline.auth import MemoryTokens, OAuth, Redirected, ResourceServer
+from trunkline.auth.server.verifying import Verifier
+
+REVISIONS = ["2025-06-18", "2025-11-25", "2026-07-28"]
+READS = "notes:read offline_access"  # what is asked for at first
+INTROSPECTOR: dict[str, Any] = {"client_id": "introspector", "client_secret": "told-to-the-server"}
+NEARLY_OVER = 5  # seconds: what a client renews before it uses it
+
+
+class Ahead:
+    """A clock that can be put forward."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.seconds
+
+
+def notes(verifier: Verifier, **options: Any) -> Server:
+    """Everybody who comes in may ask who they are; to write takes more."""
+    server = Server("notes", version="1", auth=ResourceServer(verifier, scopes=["notes:read"], **options))
+
+    @server.tool
+    def whoami(ctx: Context) -> str:  # pyright: ignore[reportUnusedFunction] - the server calls it
+        """Who calls."""
+        return f"{ctx.principal.subject} by {ctx.principal.client}"
+
+    @server.tool(scopes=["notes:write"])
+    def write() -> str:  # pyright: ignore[reportUnusedFunction] - the server calls it
+        """Writes something down."""
+        return "written"
+
+    return server
+
+
+@asynccontextmanager
+async def serving(server: Server, path: str = "/mcp") -> AsyncIterator[str]:
+    """The address of a server that listens on this machine."""
+    listener = await server.listen(f"http://127.0.0.1:0{path}")
+    try:
+        yield listener.address
+    finally:
+        await server.aclose()
+
+
+def oauth(person: Person, **options: Any) -> OAuth:
+    """How our client logs in as somebody."""
+    return OAuth(**{"interaction": Redirected(person.redirect_uri, person), "store": MemoryTokens(), **options})

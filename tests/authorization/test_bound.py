@@ -1,0 +1,61 @@
+"""Tokens that are bound to a key (DPoP), which our client has and our server asks for."""
+
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+from tests.authorization.notes import NEARLY_OVER, REVISIONS, notes, oauth, serving
+from tests.authorization.provider import Person, Provider, run
+
+from trunkline import Client, Settings
+from trunkline.auth import FileTokens, Jwt
+
+RESTARTED = Path(__file__).with_name("restarted.py")
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_every_request_proves_that_it_is_from_who_has_the_key(
+    revision: str, scheme: str, provider: Provider, person: Person
+) -> None:
+    provider.set(nonces=True)
+    server = notes(Jwt(provider.issuer), dpop=True, dpop_nonces=True)
+    async with (
+        serving(server) as url,
+        Client(url.replace("http", scheme), auth=oauth(person), revision=revision) as client,
+    ):
+        for _ in range(3):
+            assert (await client.call_tool("whoami")).text.startswith("ada by ")
+
+    assert len(person.opened) == 1
+
+
+async def test_a_token_that_is_bound_to_a_key_is_of_no_use_without_it(provider: Provider, person: Person) -> None:
+    provider.set(nonces=True)
+    server = notes(Jwt(provider.issuer), dpop=True, dpop_nonces=True)
+    auth = oauth(person)
+    async with serving(server) as url, aiohttp.ClientSession() as thief, Client(url, auth=auth) as client:
+        for _ in range(3):
+            assert (await client.call_tool("whoami")).text.startswith("ada by ")
+        spied = await auth.credentials(url, settings=Settings()).headers("POST", url)
+        bare = {"Authorization": spied["Authorization"].replace("DPoP", "Bearer")}
+        for headers in (bare, {**spied, "DPoP": ""}):
+            async with thief.post(url, json={}, headers=headers) as answer:
+                assert answer.status == 401
+
+    assert len(person.opened) == 1
+    assert spied["Authorization"].startswith("DPoP ")
+
+
+async def test_a_bound_token_is_renewed_after_a_restart_by_the_same_key(
+    provider: Provider, person: Person, tmp_path: Path
+) -> None:
+    provider.set(nonces=True, lifetime=NEARLY_OVER)
+    async with serving(notes(Jwt(provider.issuer), dpop=True)) as url:
+        async with Client(url, auth=oauth(person, store=FileTokens(tmp_path))) as client:
+            said = (await client.call_tool("whoami")).text
+        again = await run(sys.executable, RESTARTED, url, tmp_path, "{}", "2026-07-28")
+
+    assert again == f"{said}\n"
+    assert len(person.opened) == 1

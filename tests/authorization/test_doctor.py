@@ -1,0 +1,36 @@
+"""The doctor, on servers as they are: a server of ours, and authorization servers that others have made."""
+
+import pytest
+from tests.authorization.notes import notes, serving
+from tests.authorization.provider import Provider
+from tests.authorization.replay import NAMES
+from tests.authorization.test_profiles import UNTOLD, protected
+
+from trunkline import Settings
+from trunkline.auth import Jwt
+from trunkline.auth.addresses import Reach
+from trunkline.auth.doctor import HOPS, examine
+from trunkline.auth.egress import Egress
+from trunkline.auth.findings import Finding
+
+
+async def look(url: str) -> list[Finding]:
+    return await examine(url, Egress(Reach.around(url, Settings())))
+
+
+async def test_promise_11_nothing_is_wrong_with_a_server_of_ours_and_its_provider(provider: Provider) -> None:
+    async with serving(notes(Jwt(provider.issuer))) as url:
+        findings = await look(url)
+
+    assert [(finding.hop, finding.verdict) for finding in findings] == [(hop, "ok") for hop in HOPS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_promise_11_of_those_that_are_known_only_the_ones_without_pkce_fail(name: str) -> None:
+    async with protected(name) as (_, url):
+        findings = await look(url)
+
+    failed = [(finding.hop, finding.clause) for finding in findings if finding.verdict == "failed"]
+    clause = "MCP authorization, Authorization Code Protection"
+    assert failed == ([("authorization-server-metadata", clause)] if name in UNTOLD else [])
+    assert "skipped" not in {finding.verdict for finding in findings}

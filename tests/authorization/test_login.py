@@ -1,0 +1,198 @@
+"""Our client logs in to our server, by an authorization server that nobody here has written."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from tests.authorization.by_hand import registered
+from tests.authorization.notes import READS, REVISIONS, notes, oauth, serving
+from tests.authorization.provider import Person, Provider
+from tests.processes import nothing_left
+
+from trunkline import Client
+from trunkline.auth import ClientCredentials, Jwt, LoopbackBrowser, MemoryTokens, OAuth, Redirected, SigningKey
+from trunkline.errors import AuthorizationFailed, PeerError
+from trunkline.testing import ManualClock
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_aut_17_aut_18_a_person_logs_in_once_and_every_request_names_the_resource(
+    revision: str, url: str, provider: Provider, person: Person
+) -> None:
+    async with Client(url, auth=oauth(person), revision=revision) as client:
+        assert client.revision == revision
+        for _ in range(3):
+            assert (await client.call_tool("whoami")).text.startswith("ada by ")
+    told = provider.told()
+    page, exchange = (next(one for one in told if one["path"] == path) for path in ("/auth", "/token"))
+
+    assert len(person.opened) == 1
+    assert page["resource"] == exchange["resource"] == url
+    assert page["scope"] == READS
+
+
+async def test_aut_11_aut_12_a_client_is_known_by_the_address_of_its_metadata(
+    url: str, provider: Provider, person: Person
+) -> None:
+    document = "https://app.example.com/client.json"
+    known = {"client_id": document, "client_name": "Notes", "redirect_uris": [person.redirect_uri]}
+    kind = {"application_type": "native", "grant_types": ["authorization_code", "refresh_token"]}
+    provider.publish(document, {**known, **kind, "token_endpoint_auth_method": "none"})
+    async with Client(url, auth=oauth(person, client_metadata_url=document)) as client:
+        assert (await client.call_tool("whoami")).text == f"ada by {document}"
+
+    assert provider.told("/reg") == []
+
+
+async def test_aut_11_a_client_that_was_registered_by_hand_does_not_register(
+    url: str, provider: Provider, person: Person
+) -> None:
+    async with Client(url, auth=oauth(person, client_id="desk")) as client:
+        assert (await client.call_tool("whoami")).text == "ada by desk"
+
+    assert provider.told("/reg") == []
+
+
+async def test_aut_14_a_client_that_nobody_knows_registers_as_a_program_on_this_machine(
+    url: str, provider: Provider, person: Person
+) -> None:
+    async with Client(url, auth=oauth(person)) as client:
+        await client.ping()
+
+    assert len(provider.told("/reg", status=201)) == 1
+
+
+async def test_a_person_who_says_no_is_not_asked_twice(url: str) -> None:
+    nobody = Person("nobody")
+    with pytest.raises(AuthorizationFailed, match="access_denied") as failed:
+        async with Client(url, auth=oauth(nobody)):
+            pass
+
+    assert (failed.value.hop, len(nobody.opened)) == ("authorization", 1)
+
+
+@pytest.mark.parametrize("change", [("iss=http", "iss=https"), ("&iss=", "&other=")], ids=["another", "none"])
+async def test_aut_25_a_code_from_another_issuer_is_not_used(
+    change: tuple[str, str], url: str, provider: Provider, person: Person
+) -> None:
+    async def mixed_up(page: str) -> str:
+        return (await person(page)).replace(*change)
+
+    with pytest.raises(AuthorizationFailed) as failed:
+        async with Client(url, auth=oauth(person, interaction=Redirected(person.redirect_uri, mixed_up))):
+            pass
+
+    assert (failed.value.hop, failed.value.clause) == ("authorization", "RFC 9207, section 2.4")
+    assert provider.told("/token") == []
+
+
+async def test_a_browser_opens_the_page_and_comes_back_to_a_port_of_this_machine(
+    url: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROWSER", f"{sys.executable} {HERE / 'peers/browsing.py'} %s")
+    async with Client(url, auth=OAuth(interaction=LoopbackBrowser(), store=MemoryTokens())) as client:
+        assert (await client.call_tool("whoami")).text.startswith("ada by ")
+
+    assert len(provider.told("/token", grant_type="authorization_code", status=200)) == 1
+
+
+async def test_a_login_leaves_nothing_behind(provider: Provider, person: Person) -> None:
+    with nothing_left():
+        async with serving(notes(Jwt(provider.issuer))) as url, Client(url, auth=oauth(person)) as client:
+            await client.call_tool("write")
+
+    assert len(person.opened) == 2
+
+
+async def test_many_who_need_a_token_at_once_cause_one_login(url: str, person: Person) -> None:
+    auth = oauth(person)
+    async with Client(url, auth=auth) as client, Client(url, auth=auth) as another:
+        calls = [one.call_tool("whoami") for one in (client, another) for _ in range(5)]
+        said = await asyncio.gather(*calls)
+
+    assert len({result.text for result in said}) == 1
+    assert len(person.opened) == 1
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_no_request_runs_out_of_time_while_a_person_is_asked(
+    revision: str, scheme: str, url: str, person: Person
+) -> None:
+    clock = ManualClock()
+
+    async def after_lunch(page: str) -> str:
+        clock.advance(1800)
+        return await person(page)
+
+    auth = oauth(person, interaction=Redirected(person.redirect_uri, after_lunch))
+    async with Client(url.replace("http", scheme), auth=auth, revision=revision, clock=clock) as client:
+        assert (await client.call_tool("whoami")).text.startswith("ada by ")
+
+
+async def test_a_websocket_is_opened_with_the_token(url: str, provider: Provider, person: Person) -> None:
+    async with Client(url.replace("http:", "ws:"), auth=oauth(person)) as client:
+        assert (await client.call_tool("whoami")).text.startswith("ada by ")
+    [page] = provider.told("/auth")
+
+    assert page["resource"] == url
+    assert len(person.opened) == 1
+
+
+async def test_aut_20_aut_21_more_is_asked_for_when_more_is_needed(
+    url: str, provider: Provider, person: Person
+) -> None:
+    async with Client(url, auth=oauth(person)) as client:
+        await client.call_tool("whoami")
+        assert (await client.call_tool("write")).text == "written"
+        await client.call_tool("whoami")
+    pages = provider.told("/auth")
+
+    assert [set(one["scope"].split()) for one in pages] == [set(READS.split()), {*READS.split(), "notes:write"}]
+    assert len(person.opened) == 2
+
+
+async def test_many_who_need_more_at_once_cause_one_page_more(url: str, person: Person) -> None:
+    async with Client(url, auth=oauth(person)) as client:
+        await client.ping()
+        said = await asyncio.gather(*(client.call_tool("write") for _ in range(10)))
+
+    assert {result.text for result in said} == {"written"}
+    assert len(person.opened) == 2
+
+
+async def test_over_a_websocket_whoever_needs_more_is_told_what(url: str, person: Person) -> None:
+    async with Client(url.replace("http:", "ws:"), auth=oauth(person)) as client:
+        with pytest.raises(PeerError, match="needs the scope 'notes:write'"):
+            await client.call_tool("write")
+
+
+# --- programs that nobody sits in front of -------------------------------------------------------------------
+
+
+async def test_aut_29_a_program_is_known_by_its_secret(url: str) -> None:
+    async with Client(url, auth=ClientCredentials("robot", secret="told-to-the-robot")) as client:
+        assert (await client.call_tool("whoami")).text == "robot by robot"
+
+
+async def test_aut_29_a_program_is_known_by_its_key(url: str, provider: Provider) -> None:
+    key = SigningKey.generate()
+    ident = await registered(
+        provider,
+        redirect_uris=[],
+        response_types=[],
+        grant_types=["client_credentials"],
+        token_endpoint_auth_method="private_key_jwt",
+        jwks={"keys": [key.public]},
+    )
+    async with Client(url, auth=ClientCredentials(ident, key=key)) as client:
+        assert (await client.call_tool("whoami")).text == f"{ident} by {ident}"
+
+
+async def test_a_program_asks_for_more_when_more_is_needed(url: str) -> None:
+    async with Client(url, auth=ClientCredentials("robot", secret="told-to-the-robot")) as client:
+        await client.call_tool("whoami")
+        assert (await client.call_tool("write")).text == "written"

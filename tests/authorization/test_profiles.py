@@ -1,0 +1,164 @@
+"""Authorization servers as they are: what eight of them publish, and what is odd about each (`profiles/`).
+
+A login works where the rules allow it, and where they do not the refusal says so. After a restart, with an access token
+that has run out and a refresh token that has not, nobody is asked anything (promise: OAuth that survives Tuesday).
+"""
+
+import json
+import sys
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.authorization.notes import NEARLY_OVER, Ahead, notes, oauth, serving
+from tests.authorization.provider import Person, run
+from tests.authorization.replay import NAMES, Replayed, replayed
+
+from trunkline import Client
+from trunkline.auth import FileTokens, Jwt, OAuth, Principal
+from trunkline.auth.server.verifying import BadToken, Verified, Verifier
+from trunkline.errors import AuthorizationFailed
+
+RESTARTED = Path(__file__).with_name("restarted.py")
+UNTOLD = ("cognito", "entra")  # that they support PKCE
+ENDLESS = ("github",)
+CLOSED = tuple(name for name in NAMES if name not in ("auth0", "keycloak"))
+
+
+class Opaque(Verifier):
+    """Knows the tokens of an authorization server, as its own servers do."""
+
+    def __init__(self, server: Replayed) -> None:
+        self.issuer = server.issuer
+        self._server = server
+
+    def verify(self, token: str, audiences: Collection[str], now: float) -> Verified:
+        until, grant = self._server.known.get(token, (0.0, {}))
+        if now >= until:
+            raise BadToken("the token is not known, or not any more", "token_expired")
+        scopes = frozenset({"notes:read"})
+        return Verified(Principal("ada", issuer=self.issuer or "", client=grant["client_id"], scopes=scopes), until)
+
+
+def verifier_for(server: Replayed) -> Verifier:
+    """What our server needs to know about the tokens: which clients are ours, if tokens are for nobody in particular."""
+    if server.record["claims"] is None:
+        return Opaque(server)
+    known = server.record["client"]
+    return Jwt(server.issuer, clients=[] if "aud" in server.record["claims"] else [known["id"]])
+
+
+def options_for(server: Replayed, **more: Any) -> dict[str, Any]:
+    """What a user passes to `OAuth` for this authorization server."""
+    client = server.record["client"]
+    options = {} if client is None else {"client_id": client["id"], "client_secret": client["secret"]}
+    asked = {name: value for name, value in (server.record["refresh_with"] or {}).items() if name != "scope"}
+    if asked:
+        options["parameters"] = asked
+    if server.record["name"].lower() in UNTOLD:
+        options["assume_pkce"] = True
+    return {**options, **more}
+
+
+@asynccontextmanager
+async def protected(name: str, clock: Ahead | None = None) -> AsyncIterator[tuple[Replayed, str]]:
+    """An authorization server, and the address of a server of ours that trusts it and has a clock of its own."""
+    async with replayed(name) as server, serving(notes(verifier_for(server), now=clock or Ahead())) as url:
+        yield server, url
+
+
+async def asked_once(url: str, auth: OAuth, revision: str = "2026-07-28") -> str:
+    async with Client(url, auth=auth, revision=revision) as client:
+        return (await client.call_tool("whoami")).text
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_promise_11_a_login_and_after_a_restart_nobody_is_asked_again(
+    name: str, person: Person, tmp_path: Path
+) -> None:
+    clock = Ahead()
+    async with protected(name, clock) as (server, url):
+        options = options_for(server)
+        said = await asked_once(url, oauth(person, store=FileTokens(tmp_path), **options))
+        clock.seconds, server.lifetime = 4000, 7200  # what was issued for an hour has ended for the server
+        again = await run(sys.executable, RESTARTED, url, tmp_path, json.dumps(options), "2026-07-28")
+
+    assert again == f"{said}\n"
+    assert len(person.opened) == 1
+    assert server.refreshed == (0 if name in ENDLESS else 1)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ENDLESS])
+async def test_promise_11_what_a_refresh_gives_is_good_for_the_next(name: str, person: Person, tmp_path: Path) -> None:
+    async with protected(name) as (server, url):
+        server.lifetime = NEARLY_OVER
+        auth = oauth(person, store=FileTokens(tmp_path), **options_for(server))
+        async with Client(url, auth=auth) as client:
+            for _ in range(3):
+                await client.call_tool("whoami")
+
+    assert len(person.opened) == 1
+    assert server.refreshed >= 3
+
+
+@pytest.mark.parametrize("name", ["auth0", "google"])
+async def test_promise_11_while_an_authorization_server_is_out_of_order_nobody_is_asked_and_nothing_is_lost(
+    name: str, person: Person, tmp_path: Path
+) -> None:
+    async with protected(name, clock := Ahead()) as (server, url):
+        options = {**options_for(server), "store": FileTokens(tmp_path)}
+        said = await asked_once(url, oauth(person, **options))
+        clock.seconds, server.lifetime, server.failing = 4000, 7200, True
+        with pytest.raises(AuthorizationFailed) as failed:
+            await asked_once(url, oauth(person, **options))
+        server.failing = False
+        again = await asked_once(url, oauth(person, **options))
+
+    assert (failed.value.hop, failed.value.passing) == ("refresh", True)
+    assert again == said
+    assert len(person.opened) == 1
+
+
+@pytest.mark.parametrize("name", UNTOLD)
+async def test_aut_16_whoever_does_not_say_that_it_supports_pkce_is_refused(
+    name: str, person: Person, tmp_path: Path
+) -> None:
+    async with protected(name) as (server, url):
+        options = options_for(server)
+        assert options.pop("assume_pkce")
+        with pytest.raises(AuthorizationFailed) as failed:
+            await asked_once(url, oauth(person, store=FileTokens(tmp_path), **options))
+
+    assert (failed.value.hop, person.opened) == ("authorization-server-metadata", [])
+    assert failed.value.clause == "authorization, Authorization Code Protection"
+
+
+@pytest.mark.parametrize("name", CLOSED)
+async def test_aut_11_where_nobody_can_register_it_is_said_that_a_client_id_is_needed(
+    name: str, person: Person, tmp_path: Path
+) -> None:
+    async with protected(name) as (server, url):
+        options = options_for(server)
+        del options["client_id"], options["client_secret"]
+        with pytest.raises(AuthorizationFailed) as failed:
+            await asked_once(url, oauth(person, store=FileTokens(tmp_path), **options))
+
+    assert (failed.value.hop, person.opened) == ("registration", [])
+    assert "client_id" in str(failed.value)
+
+
+@pytest.mark.parametrize("name", ["github-app", "google", "hubspot"])
+async def test_a_refresh_token_that_was_taken_back_leads_to_a_new_login(
+    name: str, person: Person, tmp_path: Path
+) -> None:
+    async with protected(name) as (server, url):
+        auth = oauth(person, store=FileTokens(tmp_path), **options_for(server))
+        server.lifetime = NEARLY_OVER
+        await asked_once(url, auth)
+        server.take_back()
+        server.lifetime = 3600
+        await asked_once(url, oauth(person, store=FileTokens(tmp_path), **options_for(server)))
+
+    assert len(person.opened) == 2

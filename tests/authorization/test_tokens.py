@@ -1,0 +1,187 @@
+"""Tokens end, are taken back, and are signed by other keys than before: nobody is asked who need not be."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from tests.authorization.by_hand import exchanged, logged_in
+from tests.authorization.notes import INTROSPECTOR, NEARLY_OVER, REVISIONS, Ahead, notes, oauth, serving
+from tests.authorization.provider import Person, Provider, run
+
+from trunkline import Client
+from trunkline.auth import FileTokens, Introspection, Jwt
+from trunkline.errors import AuthorizationFailed
+
+RESTARTED = Path(__file__).with_name("restarted.py")
+
+
+@pytest.fixture
+async def asking_url(provider: Provider) -> AsyncIterator[str]:
+    """Our server, which asks about each token, every time."""
+    async with serving(notes(Introspection(provider.issuer, keep=0, **INTROSPECTOR)), "/opaque/mcp") as address:
+        yield address
+
+
+async def test_aut_26_a_token_is_renewed_before_it_runs_out_and_refresh_tokens_are_used_once(
+    url: str, provider: Provider, person: Person
+) -> None:
+    provider.set(lifetime=NEARLY_OVER)
+    async with Client(url, auth=oauth(person)) as client:
+        for _ in range(3):
+            await client.call_tool("whoami")
+    refreshed = provider.told("/token", grant_type="refresh_token")
+
+    assert len(refreshed) >= 3
+    assert {(one["status"], one["resource"]) for one in refreshed} == {(200, url)}
+    assert len(person.opened) == 1
+
+
+async def test_a_token_that_the_server_says_has_expired_is_renewed(
+    url: str, provider: Provider, person: Person
+) -> None:
+    provider.set(clock=-7200)  # what it issues for an hour ended an hour ago
+    auth = oauth(person)
+    with pytest.raises(AuthorizationFailed):
+        async with Client(url, auth=auth):
+            pass
+    provider.set()
+    async with Client(url, auth=auth) as client:
+        assert (await client.call_tool("whoami")).text.startswith("ada by ")
+
+    assert len(person.opened) == 1
+    assert len(provider.told("/token", grant_type="refresh_token", status=200)) >= 1
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_promise_11_after_a_restart_a_refresh_token_does_without_the_person(
+    revision: str, url: str, provider: Provider, person: Person, tmp_path: Path
+) -> None:
+    provider.set(lifetime=NEARLY_OVER)
+    async with Client(url, auth=oauth(person, store=FileTokens(tmp_path)), revision=revision) as client:
+        said = (await client.call_tool("whoami")).text
+    provider.set()
+    provider.told()
+    again = await run(sys.executable, RESTARTED, url, tmp_path, "{}", revision)
+
+    assert again == f"{said}\n"
+    assert [one["grant_type"] for one in provider.told("/token")] == ["refresh_token"]
+
+
+async def test_two_programs_that_share_tokens_use_a_refresh_token_once(
+    url: str, provider: Provider, person: Person, tmp_path: Path
+) -> None:
+    provider.set(lifetime=NEARLY_OVER)
+    async with Client(url, auth=oauth(person, store=FileTokens(tmp_path))) as client:
+        await client.ping()
+    provider.set()
+    provider.told()
+    program = (sys.executable, RESTARTED, url, tmp_path, "{}", "2026-07-28")
+    said = await asyncio.gather(run(*program), run(*program))
+
+    assert said[0].startswith("ada by ")
+    assert said[0] == said[1]
+    assert [one["status"] for one in provider.told("/token")] == [200]
+
+
+async def test_what_a_person_takes_back_is_asked_for_again(asking_url: str, provider: Provider, person: Person) -> None:
+    async with Client(asking_url, auth=oauth(person)) as client:
+        before = (await client.call_tool("whoami")).text
+        provider.revoke("ada")
+        after = (await client.call_tool("whoami")).text
+
+    assert before == after
+    assert len(person.opened) == 2
+    assert {one["status"] for one in provider.told("/token/introspection")} == {200}
+
+
+async def test_many_who_find_that_their_token_has_expired_use_a_refresh_token_once(
+    provider: Provider, person: Person
+) -> None:
+    server = notes(Jwt(provider.issuer), now=(clock := Ahead()))
+    async with serving(server) as url, Client(url, auth=oauth(person)) as client:
+        await client.ping()
+        clock.seconds = 4000
+        provider.set(lifetime=7200)
+        provider.told()
+        said = await asyncio.gather(*(client.call_tool("whoami") for _ in range(20)))
+
+    assert len({result.text for result in said}) == 1
+    assert [(one["grant_type"], one["status"]) for one in provider.told("/token")] == [("refresh_token", 200)]
+    assert len(person.opened) == 1
+
+
+async def test_a_websocket_that_is_refused_for_its_token_is_opened_with_another(
+    provider: Provider, person: Person
+) -> None:
+    clock, auth = Ahead(), oauth(person)
+    async with serving(notes(Jwt(provider.issuer), now=clock)) as url:
+        address = url.replace("http:", "ws:")
+        async with Client(address, auth=auth) as client:
+            await client.call_tool("whoami")
+        clock.seconds = 4000
+        provider.set(lifetime=7200)
+        async with Client(address, auth=auth) as client:
+            await client.call_tool("whoami")
+
+    assert len(provider.told("/token", grant_type="refresh_token", status=200)) == 1
+    assert len(person.opened) == 1
+
+
+# --- what a server takes -------------------------------------------------------------------------------------
+
+
+async def test_keys_may_change_and_what_the_old_one_has_signed_stays_good(provider: Provider, person: Person) -> None:
+    clock = Ahead()
+    server = notes(Jwt(provider.issuer), now=clock)
+    async with serving(server) as url, Client(url, auth=oauth(person)) as first:
+        before = (await first.call_tool("whoami")).text
+        provider.rotate()
+        clock.seconds = 60  # keys are not looked for all the time
+        async with Client(url, auth=oauth(Person("bob"))) as second:
+            assert (await second.call_tool("whoami")).text.startswith("bob by ")
+        provider.told()
+        assert (await first.call_tool("whoami")).text == before
+
+    assert provider.told() == []
+
+
+async def test_what_a_key_has_signed_that_is_published_no_more_is_refused_and_renewed(
+    provider: Provider, person: Person
+) -> None:
+    clock = Ahead()
+    server = notes(Jwt(provider.issuer), now=clock)
+    async with serving(server) as url, Client(url, auth=oauth(person)) as first:
+        await first.call_tool("whoami")
+        provider.rotate(forget=True)
+        provider.told()
+        clock.seconds = 60
+        async with Client(url, auth=oauth(Person("bob"))) as second:
+            await second.call_tool("whoami")
+        assert (await first.call_tool("whoami")).text.startswith("ada by ")
+
+    assert [one["status"] for one in provider.told("/token", grant_type="refresh_token")] == [200]
+    assert len(person.opened) == 1
+
+
+async def test_aut_23_sec_01_a_token_for_another_server_is_refused(
+    url: str, provider: Provider, person: Person
+) -> None:
+    elsewhere = url.replace("/mcp", "/another")
+    ours, theirs = [
+        (await exchanged(provider, await logged_in(provider, person, resource), resource=resource))["access_token"]
+        for resource in (url, elsewhere)
+    ]
+    async with Client(url, auth=ours) as client:
+        assert (await client.call_tool("whoami")).text == "ada by desk"
+    headers = {"Authorization": f"Bearer {theirs}"}
+    async with aiohttp.ClientSession() as session, session.post(url, json={}, headers=headers) as answer:
+        assert answer.status == 401
+        assert "another audience" in answer.headers["www-authenticate"]
+    with pytest.raises(AuthorizationFailed) as failed:
+        async with Client(url, auth=theirs):
+            pass
+
+    assert failed.value.hop == "server"

@@ -1,0 +1,360 @@
+"""Authorization as a program sees it: what `Client(url, auth=…)` does, and what reaches whoever wrote it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.unit.auth.fakes import CALLBACK, Office, office
+from tests.unit.auth.faulty import RESOURCE, TOKEN, Asked, Page
+
+from trunkline import BlockingClient, Client, Context, Server, Settings
+from trunkline.auth import MemoryTokens, Principal, Redirected, ResourceServer
+from trunkline.auth.server.static import StaticTokens
+from trunkline.errors import AuthorizationFailed, ConfigError, MisuseError, PeerError, TransportError
+from trunkline.protocol.lifecycle import Phase
+from trunkline.testing import ManualClock
+from trunkline.transports.http.client.connector import HttpConnector
+from trunkline.transports.http.client.credentials import Asking, Heard
+
+ERAS = pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+
+
+@asynccontextmanager
+async def guarded(path: str = "/mcp") -> AsyncIterator[str]:
+    """The address of a server that knows one token."""
+    server = Server("notes", auth=ResourceServer(StaticTokens({"good": Principal("ada")})))
+
+    @server.tool
+    def whoami(ctx: Context) -> str:  # pyright: ignore[reportUnusedFunction]
+        return ctx.principal.subject
+
+    listener = await server.listen(f"http://127.0.0.1:0{path}")
+    try:
+        yield listener.address
+    finally:
+        await server.aclose()
+
+
+class Slow:
+    """A person who takes their time."""
+
+    def __init__(self, there: Office) -> None:
+        self.there = there
+        self.arrived = asyncio.Event()
+        self.agrees = asyncio.Event()
+        self.left = False
+
+    async def __call__(self, page: str) -> str:
+        self.arrived.set()
+        try:
+            await self.agrees.wait()
+        except asyncio.CancelledError:
+            self.left = True
+            raise
+        return await self.there.agree(page)
+
+    def oauth(self, **options: Any) -> Any:
+        return self.there.oauth(
+            interaction=Redirected(CALLBACK, self, settings=Settings(person_timeout=None)), **options
+        )
+
+
+class Refusing:
+    """A person who says no."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def __call__(self, page: str) -> str:
+        self.asked += 1
+        raise AuthorizationFailed("nobody came back", hop="authorization", clause="a rule")
+
+    def oauth(self, there: Office, **options: Any) -> Any:
+        return there.oauth(interaction=Redirected(CALLBACK, self), **options)
+
+
+# --- a token of one's own --------------------------------------------------------------------------
+
+
+@ERAS
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_aut_22_a_text_is_a_token(revision: str, scheme: str) -> None:
+    async with guarded() as url, Client(url.replace("http", scheme, 1), auth="good", revision=revision) as client:
+        assert (await client.call_tool("whoami")).text == "ada"
+
+
+async def test_aut_22_a_token_goes_with_the_older_transport_too() -> None:
+    async with guarded() as url, Client(url.replace("/mcp", "/sse"), auth="good") as client:
+        assert (await client.call_tool("whoami")).text == "ada"
+
+
+@ERAS
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_a_token_that_is_not_taken_is_told_as_that_and_not_shown(revision: str, scheme: str) -> None:
+    async with guarded() as url:
+        with pytest.raises(AuthorizationFailed, match="does not take the token") as failed:
+            await Client(url.replace("http", scheme, 1), auth="bad-SECRET", revision=revision).open()
+    assert (failed.value.hop, failed.value.clause) == ("server", "RFC 6750, section 3.1")
+    assert "SECRET" not in repr(failed.value)
+
+
+async def test_a_token_that_is_not_taken_by_the_older_transport_is_told_as_that() -> None:
+    async with guarded() as url:
+        with pytest.raises(AuthorizationFailed, match="does not take the token"):
+            await Client(url.replace("/mcp", "/sse"), auth="bad").open()
+
+
+class Endless:
+    """Always knows better, and never does."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+
+    def credentials(self, url: str, *, settings: Settings, tls: Any = None) -> "Endless":
+        return self
+
+    async def headers(self, method: str, url: str) -> dict[str, str]:
+        self.attempts += 1
+        return {}
+
+    async def heard(self, heard: Heard, asking: Asking) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_whoever_proves_who_we_are_does_not_get_to_try_for_ever(scheme: str) -> None:
+    endless = Endless()
+    async with guarded() as url:
+        with pytest.raises(AuthorizationFailed, match="never content") as failed:
+            await Client(url.replace("http", scheme, 1), auth=endless).open()
+    assert (failed.value.hop, endless.attempts) == ("retry", 8)
+
+
+async def test_without_auth_a_server_that_wants_some_is_told_of() -> None:
+    async with guarded() as url:
+        with pytest.raises(TransportError, match="pass auth="):
+            await Client(url).open()
+        with pytest.raises(TransportError, match="say who you are"):
+            await Client(url, revision="2025-11-25").open()
+        with pytest.raises(TransportError, match="401"):
+            await Client(url.replace("http", "ws", 1)).open()
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a\r\nX: y", "ü"])
+def test_a_text_that_is_no_token_is_refused_at_once(token: str) -> None:
+    with pytest.raises(ConfigError) as failed:
+        Client("https://a.example/mcp", auth=token)
+    assert not token or token not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["python server.py", ["python", "server.py"], "tcp://127.0.0.1:1", "unix:///tmp/x", Server("here"), HttpConnector("https://a.example/mcp")],
+    ids=["text", "list", "tcp", "unix", "server", "connector"],
+)  # fmt: skip
+def test_aut_01_only_servers_on_the_web_are_told_who_we_are(target: Any) -> None:
+    with pytest.raises(MisuseError, match="auth= is for addresses"):
+        Client(target, auth="token")
+
+
+def test_a_blocking_client_takes_it_too() -> None:
+    async def address() -> None:
+        async with guarded() as url:
+            told.append(url)
+            await asyncio.to_thread(ask)
+
+    def ask() -> None:
+        with BlockingClient(told[0], auth="good") as client:
+            said.append(client.call_tool("whoami").text)
+
+    told: list[str] = []
+    said: list[str] = []
+    asyncio.run(address())
+    assert said == ["ada"]
+
+
+# --- what reaches the caller -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", None])
+async def test_a_login_that_fails_while_opening_is_told_as_it_is_and_tried_once(revision: str | None) -> None:
+    person = Refusing()
+    async with office() as there:
+        with pytest.raises(AuthorizationFailed, match="nobody came back") as failed:
+            await Client(there.url, auth=person.oauth(there), revision=revision).open()
+    assert (failed.value.hop, failed.value.clause, person.asked) == ("authorization", "a rule", 1)
+    assert failed.value.step is not None
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", None])
+async def test_metadata_that_breaks_a_rule_is_told_with_its_hop_and_clause(revision: str | None) -> None:
+    async with office() as there:
+        there.world.resource["resource"] = "https://evil.example/mcp"
+        with pytest.raises(AuthorizationFailed, match=r"is for 'https://evil\.example/mcp'") as failed:
+            await Client(there.url, auth=there.oauth(), revision=revision).open()
+        assert there.visits == []
+    assert (failed.value.hop, failed.value.clause.partition(";")[0]) == ("resource-metadata", "RFC 9728, section 3.3")
+
+
+async def test_aut_21_a_call_that_cannot_be_allowed_raises_that_and_the_line_lives_on() -> None:
+    async with office() as there:
+        there.needs = {"write": {"write"}}
+        there.grants = lambda _: "notes"
+        async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:
+            with pytest.raises(AuthorizationFailed) as failed:
+                await client.call_tool("write")
+            assert failed.value.hop == "retry"
+            assert (await client.call_tool("read")).text == "read"
+            assert client.phase is Phase.READY
+
+
+async def test_what_a_server_forbids_for_good_is_the_answer_of_a_peer() -> None:
+    async with office() as there:
+        serve = there.serve
+        there.world.pages["POST /mcp"] = lambda asked: Page(403) if b"tools/call" in asked.body else serve(asked)
+        async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:
+            with pytest.raises(PeerError, match="403"):
+                await client.call_tool("read")
+
+
+async def test_calls_at_once_share_one_login_and_one_step_up() -> None:
+    async with office() as there:
+        there.needs = {"write": {"write"}}
+        async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:
+            said = await asyncio.gather(*(client.call_tool("write") for _ in range(10)))
+            assert [one.text for one in said] == ["read"] * 10
+        assert [visit["scope"] for visit in there.visits] == ["notes", "notes write"]
+
+
+async def test_no_secret_is_in_what_is_raised_or_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(0)
+    async with office() as there:
+        async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:
+            await client.call_tool("read")
+            there.now += 10_000
+            there.world.pages[TOKEN] = Page(400, {"error": "server_error"})
+            with pytest.raises(AuthorizationFailed) as failed:
+                await client.call_tool("read")
+        secrets = [
+            *there.tokens,
+            *(form["code"] for form in there.exchanges[:1]),
+            *(form["code_verifier"] for form in there.exchanges[:1]),
+        ]
+        told = repr(failed.value) + caplog.text
+    assert [one for one in secrets if one in told] == []
+
+
+# --- time ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", None])
+async def test_a_person_may_take_their_time_while_the_line_is_opened(revision: str | None) -> None:
+    clock = ManualClock()
+    async with office() as there:
+        person = Slow(there)
+        opening = asyncio.create_task(Client(there.url, auth=person.oauth(), revision=revision, clock=clock).open())
+        await person.arrived.wait()
+        for _ in range(10):
+            clock.advance(60)
+            await asyncio.sleep(0)
+        assert not opening.done()
+        person.agrees.set()
+        client = await opening
+        assert client.initialized
+        await client.close()
+        assert len(there.visits) == 1
+
+
+async def test_a_person_may_take_their_time_while_a_call_waits() -> None:
+    clock = ManualClock()
+    async with office() as there:
+        there.needs = {"write": {"write"}}
+        person = Slow(there)
+        person.agrees.set()
+        async with Client(there.url, auth=person.oauth(), revision="2025-11-25", clock=clock) as client:
+            person.agrees.clear()
+            person.arrived.clear()
+            call = asyncio.create_task(client.call_tool("write", timeout=5))
+            await person.arrived.wait()
+            clock.advance(600)
+            await asyncio.sleep(0)
+            assert not call.done()
+            person.agrees.set()
+            assert (await call).text == "read"
+
+
+async def test_a_client_that_is_closed_leaves_nobody_at_a_page() -> None:
+    async with office() as there:
+        person = Slow(there)
+        client = Client(there.url, auth=person.oauth(), revision="2025-11-25")
+        opening = asyncio.create_task(client.open())
+        await person.arrived.wait()
+        await client.close()
+        assert person.left
+        with pytest.raises(TransportError):
+            await opening
+
+
+# --- a line that is lost ---------------------------------------------------------------------------
+
+
+async def test_a_line_that_is_lost_asks_once_who_we_are_and_not_time_and_again() -> None:
+    person = Refusing()
+    failures: list[Exception] = []
+    async with office() as there:
+        store, serve, gone = MemoryTokens(), there.serve, False
+
+        def with_session(asked: Asked) -> Page:
+            if gone and asked.headers.get("mcp-session-id") == "s":
+                return Page(404)
+            page, method = serve(asked), json.loads(asked.body)["method"]
+            return page._replace(headers={**page.headers, "Mcp-Session-Id": "s"}) if method == "initialize" else page
+
+        there.world.pages["POST /mcp"] = with_session
+        async with Client(there.url, auth=there.oauth(store=store), revision="2025-11-25"):
+            pass  # somebody has logged in once
+        client = Client(
+            there.url, auth=person.oauth(there, store=store), revision="2025-11-25", on_failed=failures.append
+        )
+        async with client:
+            await client.call_tool("read")
+            gone = True
+            there.tokens.clear()
+            there.forget_refresh_tokens()
+            with pytest.raises(AuthorizationFailed, match="nobody came back"):
+                await client.call_tool("read")
+            assert person.asked == 1
+            with pytest.raises(AuthorizationFailed):
+                await client.call_tool("read")
+    assert [type(error) for error in failures] == [AuthorizationFailed]
+    assert person.asked == 1
+
+
+async def test_credentials_do_not_follow_a_redirect_to_another_origin() -> None:
+    async with office() as there:
+        serve, elsewhere = there.serve, there.world.url.replace("127.0.0.1", "localhost")
+
+        def misleading(asked: Asked) -> Page:
+            page = serve(asked)
+            return (
+                Page(307, None, {"Location": elsewhere}) if page.status == 200 and b"tools/call" in asked.body else page
+            )
+
+        there.world.pages["POST /mcp"] = misleading
+        async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:
+            before = len(there.came)
+            with pytest.raises(PeerError, match="another origin"):
+                await client.call_tool("read")
+            calls = [method for method, _ in there.came[before:] if method == "tools/call"]
+        assert calls == ["tools/call"]
+
+
+async def test_aut_06_the_challenge_of_a_call_may_name_the_metadata() -> None:
+    async with office() as there:
+        there.world.pages["GET /meta"] = there.world.pages.pop(RESOURCE)
+        there.world.challenge = f'Bearer resource_metadata="{there.world.origin}/meta"'
+        async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:
+            assert (await client.call_tool("read")).text == "read"

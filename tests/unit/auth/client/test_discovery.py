@@ -1,0 +1,121 @@
+"""Finding out who issues tokens: where is looked, in which order, and what is not believed."""
+
+import pytest
+from tests.unit.auth.fakes import Office, office
+from tests.unit.auth.faulty import OPENID, RESOURCE, RESOURCE_AT_THE_ROOT, SERVER, Page
+
+from trunkline.auth.addresses import Reach
+from trunkline.auth.client.discovery import Found, discover
+from trunkline.auth.egress import Egress
+from trunkline.auth.metadata import AssumedMetadata
+from trunkline.config import Settings
+from trunkline.errors import AuthorizationFailed
+
+ROOT = "GET /.well-known/oauth-authorization-server"
+OPENID_INSERTED = "GET /.well-known/openid-configuration/login"
+
+
+async def found(there: Office, hint: str | None = None) -> Found:
+    egress = Egress(Reach.around(there.url, Settings()))
+    return await discover(egress, there.url, hint)
+
+
+def looked(there: Office) -> list[str]:
+    return [asked.what for asked in there.world.asked]
+
+
+async def test_aut_06_the_place_that_the_server_names_comes_first() -> None:
+    async with office() as there:
+        there.world.pages["GET /elsewhere"] = there.world.pages.pop(RESOURCE)
+        result = await found(there, f"{there.world.origin}/elsewhere")
+        assert looked(there) == ["GET /elsewhere", SERVER]
+        assert result.hint == f"{there.world.origin}/elsewhere"
+
+
+async def test_aut_06_without_it_the_path_comes_before_the_root() -> None:
+    async with office() as there:
+        there.world.pages[RESOURCE_AT_THE_ROOT] = there.world.pages.pop(RESOURCE)
+        result = await found(there)
+        assert looked(there) == [RESOURCE, RESOURCE_AT_THE_ROOT, SERVER]
+        assert (result.resource, result.scopes, result.bound) == (there.url, ("notes",), False)
+
+
+async def test_a_page_for_people_is_no_metadata() -> None:
+    async with office() as there:
+        there.world.pages[RESOURCE_AT_THE_ROOT] = there.world.pages[RESOURCE]
+        there.world.pages[RESOURCE] = Page(200, "<h1>an application of one page</h1>")
+        assert (await found(there)).server.issuer == there.issuer
+
+
+async def test_aut_07_a_place_on_another_server_is_not_gone_to() -> None:
+    async with office() as there:
+        for hint in ("https://evil.example/x", there.world.at(RESOURCE).replace("127.0.0.1", "localhost"), "file:///x"):
+            with pytest.raises(AuthorizationFailed, match="not on the server itself") as failed:
+                await found(there, hint)
+            assert failed.value.hop == "server"
+        assert looked(there) == []
+
+
+async def test_a_named_place_with_nothing_at_it_or_anywhere_else_is_told() -> None:
+    async with office() as there:
+        del there.world.pages[RESOURCE]
+        with pytest.raises(AuthorizationFailed, match="there is no metadata") as failed:
+            await found(there, f"{there.world.origin}/nothing")
+        assert failed.value.hop == "resource-metadata"
+
+
+async def test_a_server_that_is_out_of_order_is_not_taken_for_one_that_publishes_nothing() -> None:
+    async with office() as there:
+        there.world.pages[RESOURCE] = Page(503)
+        with pytest.raises(AuthorizationFailed) as failed:
+            await found(there)
+        assert (failed.value.hop, failed.value.passing) == ("resource-metadata", True)
+
+
+async def test_aut_09_all_places_of_an_issuer_with_a_path_are_tried_in_order() -> None:
+    async with office() as there:
+        there.world.pages[OPENID] = there.world.pages.pop(SERVER)
+        await found(there)
+        assert looked(there) == [RESOURCE, SERVER, OPENID_INSERTED, OPENID]
+        assert ROOT not in looked(there)
+
+
+async def test_aut_09_an_issuer_that_publishes_nothing_is_told() -> None:
+    async with office() as there:
+        del there.world.pages[SERVER]
+        with pytest.raises(AuthorizationFailed, match="publishes no metadata") as failed:
+            await found(there)
+        assert failed.value.hop == "authorization-server-metadata"
+
+
+async def test_aut_10_metadata_of_another_issuer_is_discarded() -> None:
+    async with office() as there:
+        there.world.pages[SERVER] = Page(200, {**there.world.server, "issuer": "https://honest.example"})
+        with pytest.raises(AuthorizationFailed, match="and not of"):
+            await found(there)
+        there.world.pages[OPENID] = Page(200, there.world.server)
+        assert (await found(there)).server.issuer == there.issuer
+
+
+async def test_aut_02_a_server_of_2025_03_26_says_at_its_root_that_it_is_its_own() -> None:
+    async with office() as there:
+        del there.world.pages[RESOURCE]
+        there.world.pages[ROOT] = Page(200, {**there.world.server, "issuer": there.world.origin})
+        result = await found(there)
+        assert (result.server.issuer, result.resource) == (there.world.origin, there.url)
+        assert looked(there) == [RESOURCE, RESOURCE_AT_THE_ROOT, ROOT]
+        assert all("mcp-protocol-version" in asked.headers for asked in there.world.asked)
+
+
+async def test_aut_02_one_that_says_nothing_at_all_is_asked_at_the_usual_places() -> None:
+    async with office() as there:
+        del there.world.pages[RESOURCE]
+        result = await found(there)
+        assert isinstance(result.server, AssumedMetadata)
+        assert result.server.token_endpoint == f"{there.world.origin}/token"
+
+
+async def test_tokens_that_have_to_be_bound_are_known_from_the_metadata() -> None:
+    async with office() as there:
+        there.world.resource["dpop_bound_access_tokens_required"] = True
+        assert (await found(there)).bound

@@ -1,0 +1,576 @@
+"""The engine, with real requests to a server that wants tokens: when it asks, what it asks for, and when it stops."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.auth.fakes import CALLBACK, REGISTER, Office, caller, office
+from tests.unit.auth.faulty import RESOURCE, SERVER, TOKEN, Asked, Page
+
+from trunkline.auth import FileTokens, MemoryTokens, Redirected
+from trunkline.auth.client.tokens import key_for, read_kept, write_kept
+from trunkline.errors import AuthorizationFailed, StoreError
+
+
+async def test_aut_22_a_token_goes_with_every_request_and_never_in_an_address() -> None:
+    async with office() as there, caller(there) as client:
+        for _ in range(3):
+            assert await client.call() == 200
+        [token] = there.tokens
+
+    assert [sent for _, sent in there.came] == [None, token, token, token]
+    assert len(there.visits) == 1
+    assert not any(token in asked.query for asked in there.world.asked)
+
+
+async def test_aut_22_no_token_goes_to_anybody_but_the_server() -> None:
+    async with office() as there, caller(there) as client:
+        await client.call()
+        engine = client.engine
+        assert "Authorization" in await engine.headers("POST", there.url)
+        elsewhere = [
+            "http://127.0.0.1:1/mcp",
+            there.url.replace("127.0.0.1", "localhost"),
+            there.url.replace("http:", "https:"),
+            "no address",
+        ]
+        assert [await engine.headers("POST", url) for url in elsewhere] == [{}] * len(elsewhere)
+
+
+async def test_a_server_that_wants_nothing_is_sent_nothing() -> None:
+    async with office() as there:
+        there.world.open()
+        async with caller(there) as client:
+            assert await client.call() == 200
+        assert there.visits == []
+
+
+async def test_requests_that_are_under_way_at_once_share_one_login() -> None:
+    async with office() as there, caller(there) as client:
+        assert await asyncio.gather(*(client.call() for _ in range(20))) == [200] * 20
+        assert (len(there.visits), len(there.registered), len(there.exchanges)) == (1, 1, 1)
+        assert client.asked.count(True) == client.asked.count(False)
+
+
+async def test_a_caller_that_is_cancelled_does_not_end_the_login_of_the_others() -> None:
+    async with office() as there:
+        page, agreed = asyncio.Event(), asyncio.Event()
+
+        async def slowly(url: str) -> str:
+            page.set()
+            await agreed.wait()
+            return await there.agree(url)
+
+        async with caller(there, there.oauth(interaction=Redirected(CALLBACK, slowly))) as client:
+            one, other = asyncio.create_task(client.call()), asyncio.create_task(client.call())
+            await page.wait()
+            while client.asked.count(True) < 2:
+                await asyncio.sleep(0)
+            one.cancel()
+            await asyncio.wait([one])
+            agreed.set()
+            assert await other == 200
+        assert (one.cancelled(), len(there.visits), client.asked.count(False)) == (True, 1, 2)
+
+
+async def test_nobody_is_left_at_a_page_that_nobody_waits_for() -> None:
+    async with office() as there:
+        page, left = asyncio.Event(), asyncio.Event()
+
+        async def for_ever(_: str) -> str:
+            page.set()
+            try:
+                return await asyncio.get_running_loop().create_future()
+            finally:
+                left.set()
+
+        async with caller(there, there.oauth(interaction=Redirected(CALLBACK, for_ever))) as client:
+            task = asyncio.create_task(client.call())
+            await page.wait()
+            task.cancel()
+            await asyncio.wait([task])
+            assert left.is_set()
+
+
+# --- renewing --------------------------------------------------------------------------------------
+
+
+async def test_a_token_is_renewed_before_it_runs_out_and_nobody_is_asked() -> None:
+    async with office() as there, caller(there) as client:
+        await client.call()
+        there.now += 3600 - 61
+        await client.call()
+        assert len(there.exchanges) == 1
+        there.now += 2
+        assert await client.call() == 200
+        assert (len(there.exchanges), len(there.visits)) == (2, 1)
+        assert [status for status, _ in there.came].count("tools/call") == 4  # none was refused but the first
+        renewal = there.exchanges[1]
+
+    assert (renewal["grant_type"], renewal["resource"], "scope" in renewal) == ("refresh_token", there.url, False)
+
+
+async def test_requests_under_way_at_once_share_one_renewal() -> None:
+    async with office() as there, caller(there) as client:
+        await client.call()
+        there.now += 3600
+        assert await asyncio.gather(*(client.call() for _ in range(10))) == [200] * 10
+        assert len(there.exchanges) == 2
+
+
+async def test_promise_11_after_a_restart_a_token_that_has_run_out_is_renewed_without_anybody(tmp_path: Any) -> None:
+    async with office() as there:
+        there.needs["write"] = {"write"}
+        async with caller(there, there.oauth(store=FileTokens(tmp_path))) as client:
+            await client.call()
+            await client.call("write")
+        there.now += 10_000
+        async with caller(there, there.oauth(store=FileTokens(tmp_path))) as client:
+            assert await client.call("write") == 200
+        kept = read_kept(await FileTokens(tmp_path).get(key_for(there.url, "code")))
+
+    assert len(there.visits) == 2  # the login, and for more
+    assert kept is not None
+    assert kept.requested == ("notes", "write")
+    assert len(there.registered) == 1
+
+
+async def test_two_processes_that_share_a_store_do_not_spend_a_refresh_token_twice(tmp_path: Any) -> None:
+    async with office() as there:
+        stores = [FileTokens(tmp_path) for _ in range(3)]
+        async with caller(there, there.oauth(store=stores[0])) as first:
+            await first.call()
+        async with (
+            caller(there, there.oauth(store=stores[1])) as one,
+            caller(there, there.oauth(store=stores[2])) as other,
+        ):
+            assert [await one.call(), await other.call()] == [200, 200]
+            there.now += 10_000
+            assert await asyncio.gather(one.call(), other.call()) == [200, 200]
+        assert [form["grant_type"] for form in there.exchanges] == ["authorization_code", "refresh_token"]
+
+
+async def test_a_login_in_another_process_is_found() -> None:
+    async with office() as there:
+        store = MemoryTokens()
+        async with caller(there, there.oauth(store=store)) as one, caller(there, there.oauth(store=store)) as other:
+            assert await other.engine.headers("POST", there.url) == {}  # it has looked, and there was nothing
+            await one.call()
+            assert await other.call() == 200
+        assert len(there.visits) == 1
+
+
+async def test_a_refresh_token_that_was_taken_back_means_a_new_login() -> None:
+    async with office() as there, caller(there) as client:
+        await client.call()
+        there.forget_refresh_tokens()
+        there.tokens.clear()
+        there.now += 10_000
+        assert await client.call() == 200
+        assert len(there.visits) == 2
+
+
+async def test_a_server_that_is_out_of_order_costs_no_refresh_token() -> None:
+    async with office() as there:
+        store = MemoryTokens()
+        async with caller(there, there.oauth(store=store)) as client:
+            await client.call()
+            there.now += 10_000
+            there.world.pages[TOKEN] = Page(503)
+            with pytest.raises(AuthorizationFailed) as failed:
+                await client.call()
+            assert (failed.value.hop, failed.value.passing) == ("refresh", True)
+            there.world.pages[TOKEN] = there.token
+            assert await client.call() == 200
+        assert len(there.visits) == 1
+
+
+async def test_a_token_that_is_good_for_a_while_longer_is_used_if_it_cannot_be_renewed_now() -> None:
+    async with office() as there, caller(there) as client:
+        await client.call()
+        there.now += 3600 - 30
+        there.world.pages[TOKEN] = Page(503)
+        assert await client.call() == 200
+
+
+async def test_a_new_refresh_token_is_kept_before_the_new_token_is_used() -> None:
+    async with office() as there:
+        store, seen = MemoryTokens(), []
+        serve = there.serve
+
+        def look(asked: Asked) -> Page:
+            kept = read_kept(store._kept.get(key_for(there.url, "code")))
+            seen.append((asked.headers.get("authorization"), None if kept is None else f"Bearer {kept.access}"))
+            return serve(asked)
+
+        there.world.pages["POST /mcp"] = look
+        async with caller(there, there.oauth(store=store)) as client:
+            await client.call()
+            there.now += 10_000
+            await client.call()
+        assert [sent == kept for sent, kept in seen] == [True] * 3
+
+
+async def test_a_token_without_a_lifetime_is_used_until_it_is_refused() -> None:
+    async with office() as there:
+        there.lifetime = None
+        async with caller(there) as client:
+            await client.call()
+            there.now += 1e9
+            await client.call()
+            assert len(there.exchanges) == 1
+            there.tokens.clear()
+            assert await client.call() == 200
+        assert [form["grant_type"] for form in there.exchanges] == ["authorization_code", "refresh_token"]
+
+
+async def test_a_token_that_has_run_out_is_sent_rather_than_none_at_all() -> None:
+    async with office() as there:
+        there.refreshes = False
+        async with caller(there) as client:
+            await client.call()
+            there.now += 10_000
+            await client.call()
+        assert None not in [token for _, token in there.came[1:]]
+
+
+async def test_a_token_that_hardly_lives_is_used_once() -> None:
+    async with office() as there:
+        there.lifetime = 5
+        async with caller(there) as client:
+            for _ in range(3):
+                await client.call()
+        assert len(there.exchanges) == 3
+
+
+# --- when it stops ---------------------------------------------------------------------------------
+
+
+async def test_a_fresh_token_that_is_refused_is_the_end_of_it() -> None:
+    async with office() as there:
+        there.world.pages["POST /mcp"] = Page(
+            401,
+            None,
+            {"WWW-Authenticate": f'{there.world.challenge}, error="invalid_token", error_description="not\x1b you"'},
+        )
+        async with caller(there) as client:
+            with pytest.raises(AuthorizationFailed, match="just issued for it: not  you") as failed:
+                await client.call()
+            assert (failed.value.hop, len(there.visits)) == ("retry", 1)
+            with pytest.raises(AuthorizationFailed):
+                await client.call()
+            assert len(there.visits) == 1  # asking again so soon would be in vain
+            there.now += 301
+            with pytest.raises(AuthorizationFailed):
+                await client.call()
+            assert len(there.exchanges) > 1
+
+
+async def test_a_kept_token_that_is_refused_is_renewed_then_asked_for_and_then_given_up() -> None:
+    async with office() as there:
+        store = MemoryTokens()
+        async with caller(there, there.oauth(store=store)) as client:
+            await client.call()
+        there.world.pages["POST /mcp"] = Page(401, None, {"WWW-Authenticate": there.world.challenge})
+        async with caller(there, there.oauth(store=store)) as client:
+            with pytest.raises(AuthorizationFailed):
+                await client.call()
+        grants = [form["grant_type"] for form in there.exchanges]
+
+    assert grants == ["authorization_code", "refresh_token", "authorization_code"]
+
+
+async def test_aut_21_more_is_asked_for_with_all_that_was_asked_for_before() -> None:
+    async with office() as there:
+        there.needs = {"write": {"write"}, "admin": {"admin"}}
+        async with caller(there) as client:
+            assert [await client.call(tool) for tool in ("read", "write", "admin", "write")] == [200] * 4
+        assert [visit["scope"] for visit in there.visits] == ["notes", "notes write", "notes write admin"]
+
+
+async def test_aut_21_what_the_person_does_not_give_is_not_asked_for_again_and_again() -> None:
+    async with office() as there:
+        there.needs = {"write": {"write"}}
+        there.grants = lambda _: "notes"
+        async with caller(there) as client:
+            await client.call()
+            for _ in range(2):
+                with pytest.raises(AuthorizationFailed) as failed:
+                    await client.call("write")
+            assert failed.value.hop == "retry"
+            assert await client.call() == 200
+        assert len(there.visits) == 2
+
+
+async def test_aut_21_a_server_that_always_wants_more_is_given_up() -> None:
+    async with office() as there:
+        names = iter("abcdefghij")
+
+        def more(asked: Asked) -> Page:
+            if "authorization" not in asked.headers:
+                return Page(401, None, {"WWW-Authenticate": there.world.challenge})
+            return Page(403, None, {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{next(names)}"'})
+
+        there.world.pages["POST /mcp"] = more
+        async with caller(there) as client:
+            with pytest.raises(AuthorizationFailed) as failed:
+                await client.call()
+        assert (failed.value.hop, len(there.visits)) == ("retry", 3)
+
+
+async def test_what_is_forbidden_for_another_reason_is_an_answer_like_any_other() -> None:
+    async with office() as there:
+        there.world.pages["POST /mcp"] = Page(403)
+        async with caller(there) as client:
+            assert await client.call() == 403
+        assert there.visits == []
+
+
+async def test_a_server_that_wants_something_else_than_oauth_is_told_apart() -> None:
+    async with office() as there:
+        there.world.challenge = 'Basic realm="x", Negotiate'
+        async with caller(there) as client:
+            with pytest.raises(AuthorizationFailed, match="wants basic, negotiate") as failed:
+                await client.call()
+        assert (failed.value.hop, there.visits) == ("server", [])
+
+
+async def test_a_farewell_asks_nobody() -> None:
+    async with office() as there:
+        there.world.pages["DELETE /mcp"] = Page(401, None, {"WWW-Authenticate": there.world.challenge})
+        async with caller(there) as client:
+            assert await client.call(verb="DELETE") == 401
+        assert there.visits == []
+
+
+async def test_tokens_that_cannot_be_kept_are_told_as_what_they_are_about() -> None:
+    class Broken(MemoryTokens):
+        async def get(self, key: str) -> bytes | None:
+            raise StoreError("the disk is gone")
+
+    async with office() as there, caller(there, there.oauth(store=Broken())) as client:
+        with pytest.raises(AuthorizationFailed, match="the disk is gone") as failed:
+            await client.call()
+        assert failed.value.hop == "token"
+
+
+# --- scopes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("challenged", "supported", "ours", "asked"),
+    [
+        ("a b", ["x"], None, "a b"),
+        (None, ["x", "y"], None, "x y"),
+        (None, None, None, None),
+        (None, ["x"], "mine", "mine"),
+        ("a", ["x"], ["mine"], "a mine"),
+    ],
+)
+async def test_aut_18_what_is_asked_for(challenged: str | None, supported: Any, ours: Any, asked: str | None) -> None:
+    async with office() as there:
+        scope = "" if challenged is None else f', scope="{challenged}"'
+        there.world.challenge = f'Bearer resource_metadata="{there.world.at(RESOURCE)}"{scope}'
+        there.world.resource["scopes_supported"] = supported
+        async with caller(there, there.oauth(scopes=ours)) as client:
+            await client.call()
+        assert there.visits[0].get("scope") == asked
+
+
+@pytest.mark.parametrize(
+    ("listed", "asked"), [(["offline_access"], "notes offline_access"), (["notes"], "notes"), (None, "notes")]
+)
+async def test_aut_26_offline_access_is_asked_for_where_it_is_known(listed: Any, asked: str) -> None:
+    async with office() as there:
+        there.world.server["scopes_supported"] = listed
+        async with caller(there) as client:
+            await client.call()
+        [visit] = there.visits
+    assert (visit["scope"], visit.get("prompt")) == (asked, "consent" if "offline" in asked else None)
+
+
+# --- another authorization server ------------------------------------------------------------------
+
+
+def moved(there: Office) -> str:
+    """Another authorization server takes over, at the same pages under another name."""
+    issuer = f"{there.world.origin}/new"
+    document = {**there.world.server, "issuer": issuer}
+    there.world.pages["GET /.well-known/oauth-authorization-server/new"] = Page(200, document)
+    there.world.resource["authorization_servers"] = [issuer]
+    there.issuer = issuer
+    there.tokens.clear()
+    return issuer
+
+
+async def test_aut_15_nothing_is_reused_with_another_authorization_server() -> None:
+    async with office() as there, caller(there) as client:
+        await client.call()
+        moved(there)
+        assert await client.call() == 200
+        assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-2"]
+        assert [form["grant_type"] for form in there.exchanges] == ["authorization_code"] * 2
+
+
+async def test_aut_15_after_a_restart_no_refresh_token_goes_to_another_authorization_server() -> None:
+    async with office() as there:
+        store = MemoryTokens()
+        async with caller(there, there.oauth(store=store)) as client:
+            await client.call()
+        moved(there)
+        there.now += 10_000
+        async with caller(there, there.oauth(store=store)) as client:
+            assert await client.call() == 200
+        assert [form["grant_type"] for form in there.exchanges] == ["authorization_code"] * 2
+
+
+async def test_aut_15_no_refresh_token_goes_to_another_authorization_server_that_knows_our_document() -> None:
+    async with office() as there:
+        store, document = MemoryTokens(), "https://app.example/client.json"
+        async with caller(there, there.oauth(store=store, client_metadata_url=document)) as client:
+            await client.call()
+        moved(there)
+        there.now += 10_000
+        async with caller(there, there.oauth(store=store, client_metadata_url=document)) as client:
+            assert await client.call() == 200
+        assert [form["grant_type"] for form in there.exchanges] == ["authorization_code"] * 2
+
+
+async def test_aut_15_another_authorization_server_is_not_asked_for_what_the_first_was() -> None:
+    async with office() as there, caller(there) as client:
+        there.needs = {"write": {"write"}}
+        await client.call("write")
+        moved(there)
+        await client.call()
+        assert [visit["scope"] for visit in there.visits] == ["notes", "notes write", "notes"]
+
+
+async def test_aut_15_a_client_id_of_another_authorization_server_is_an_error() -> None:
+    async with office() as there, caller(there, there.oauth(client_id="mine")) as client:
+        await client.call()
+        moved(there)
+        with pytest.raises(AuthorizationFailed, match="is for") as failed:
+            await client.call()
+        assert (failed.value.hop, len(there.visits)) == ("registration", 1)
+
+
+async def test_aut_15_a_client_id_for_a_named_issuer_is_used_with_no_other() -> None:
+    async with (
+        office() as there,
+        caller(there, there.oauth(client_id="mine", issuer="https://other.example")) as client,
+    ):
+        with pytest.raises(AuthorizationFailed, match=r"is for 'https://other\.example'"):
+            await client.call()
+        assert there.visits == []
+
+
+async def test_aut_15_a_document_is_known_everywhere() -> None:
+    url = "https://app.example/client.json"
+    async with office() as there, caller(there, there.oauth(client_metadata_url=url)) as client:
+        await client.call()
+        moved(there)
+        await client.call()
+        assert [visit["client_id"] for visit in there.visits] == [url, url]
+        assert there.registered == []
+
+
+async def test_aut_07_of_several_authorization_servers_one_that_can_be_used_is() -> None:
+    async with office() as there:
+        there.world.resource["authorization_servers"] = [f"{there.world.origin}/gone", there.issuer]
+        async with caller(there) as client:
+            assert await client.call() == 200
+
+
+async def test_a_registration_that_was_forgotten_is_made_once_more() -> None:
+    async with office() as there:
+        there.secret = "s3cret"
+        there.world.server["token_endpoint_auth_methods_supported"] = ["client_secret_post"]
+        async with caller(there) as client:
+            await client.call()
+            there.tokens.clear()
+
+            def forgetful(asked: Asked) -> Page:
+                page = there.token(asked)
+                known = there.exchanges[-1]["client_id"] != "client-1"
+                return page if known else Page(401, {"error": "invalid_client"})
+
+            there.world.pages[TOKEN] = forgetful
+            assert await client.call() == 200
+        assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-2"]
+
+
+async def test_metadata_is_asked_for_again_when_a_token_is_refused_and_not_for_every_renewal() -> None:
+    async with office() as there, caller(there) as client:
+        await client.call()
+        for _ in range(3):
+            there.now += 10_000
+            there.tokens.clear()
+            await client.call()
+        assert len(there.visits) == 1  # each refresh token is good for one renewal
+        assert [asked.what for asked in there.world.asked].count(SERVER) == 1
+        assert [asked.what for asked in there.world.asked].count(REGISTER) == 1
+
+
+async def test_a_client_that_is_forgotten_when_the_person_comes_back_registers_and_asks_once_more() -> None:
+    async with office() as there:
+        store = MemoryTokens()
+        there.refreshes = False
+        async with caller(there, there.oauth(store=store)) as client:
+            await client.call()
+        there.tokens.clear()
+
+        def forgetful(asked: Asked) -> Page:
+            page = there.token(asked)
+            return page if there.exchanges[-1]["client_id"] == "client-2" else Page(401, {"error": "invalid_client"})
+
+        there.world.pages[TOKEN] = forgetful
+        async with caller(there, there.oauth(store=store)) as client:
+            assert await client.call() == 200
+        assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-1", "client-2"]
+
+
+async def test_a_client_that_was_just_registered_and_is_not_known_is_the_end_of_it() -> None:
+    async with office() as there:
+        there.world.pages[TOKEN] = Page(401, {"error": "invalid_client"})
+        async with caller(there) as client:
+            with pytest.raises(AuthorizationFailed, match="invalid_client"):
+                await client.call()
+        assert (len(there.visits), len(there.registered)) == (1, 1)
+
+
+async def test_a_refresh_token_of_a_registration_that_is_lost_means_a_new_login() -> None:
+    async with office() as there:
+        store = MemoryTokens()
+        async with caller(there, there.oauth(store=store)) as client:
+            await client.call()
+        await store.put(f"client of {there.issuer}", b"not what it was")
+        there.tokens.clear()
+        async with caller(there, there.oauth(store=store)) as client:
+            assert await client.call() == 200
+        assert [form["grant_type"] for form in there.exchanges] == ["authorization_code"] * 2
+
+
+async def test_a_server_without_a_page_to_log_in_at_is_told() -> None:
+    async with office() as there:
+        del there.world.server["authorization_endpoint"]
+        async with caller(there) as client:
+            with pytest.raises(AuthorizationFailed, match="no page") as failed:
+                await client.call()
+        assert failed.value.hop == "authorization-server-metadata"
+
+
+async def test_a_key_that_cannot_be_read_any_more_means_a_new_login() -> None:
+    async with office() as there:
+        store, key = MemoryTokens(), key_for(there.url, "code")
+        there.kind = "DPoP"
+        async with caller(there, there.oauth(store=store, dpop=True)) as client:
+            await client.call()
+        kept = read_kept(await store.get(key))
+        assert kept is not None
+        await store.put(key, write_kept(replace(kept, key={"kty": "EC", "alg": "ES256"})))
+        there.tokens.clear()
+        there.forget_refresh_tokens()
+        async with caller(there, there.oauth(store=store, dpop=True)) as client:
+            assert await client.call() == 200
+        assert len(there.visits) == 2

@@ -1,0 +1,376 @@
+"""How a person gets to a login page and back: real sockets, real requests, a person who is a coroutine."""
+
+import asyncio
+import contextlib
+import os
+import pty
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import pytest
+from tests.contract.lines import turns, until
+
+from trunkline import Settings
+from trunkline.auth.client import loopback
+from trunkline.auth.client.headless import Headless
+from trunkline.auth.client.interaction import Redirected
+from trunkline.auth.client.loopback import LoopbackBrowser
+from trunkline.errors import AuthorizationFailed, ConfigError
+
+PAGE = "https://login.example/authorize?client_id=c&state=st%2Bate"
+BACK = "code=abc&state=st%2Bate"
+
+
+async def said(port: int, request: str) -> str:
+    """What is answered to a request, up to the end of the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request.encode("latin-1"))
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer.decode()
+
+
+def asks(uri: str, query: str = BACK, *, method: str = "GET", host: str | None = None, path: str | None = None) -> str:
+    parts = urlsplit(uri)
+    return f"{method} {path or parts.path}?{query} HTTP/1.1\r\nHost: {host or parts.netloc}\r\nCookie: a=b\r\n\r\n"
+
+
+async def visited(*requests: Callable[[str], str], page: str = PAGE, **options: object) -> tuple[str, str, list[str]]:
+    """One login, in which these requests are made one after the other: the redirect URI, what came back, the answers."""
+    answers: list[str] = []
+
+    async def open_page(url: str) -> None:
+        assert url == page
+        running.append(asyncio.ensure_future(browse()))
+
+    async def browse() -> None:
+        for request in requests:
+            answers.append(await said(urlsplit(waiting.redirect_uri).port or 0, request(waiting.redirect_uri)))
+
+    running: list[asyncio.Future[None]] = []
+    async with asyncio.timeout(20), LoopbackBrowser(open_page=open_page, **options).waiting() as waiting:
+        came = await waiting.visit(page)
+        await asyncio.gather(*running)
+        return waiting.redirect_uri, came, answers
+
+
+# --- a browser here -----------------------------------------------------------------------------
+
+
+async def test_the_whole_url_that_the_person_was_sent_back_to_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    uri, came, answers = await visited(asks)
+    assert uri == f"http://127.0.0.1:{urlsplit(uri).port}/callback"
+    assert came == f"{uri}?{BACK}"
+    head, _, body = answers[0].partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 200 OK\r\n")
+    for line in (
+        "Cache-Control: no-store",
+        "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'",
+        "Referrer-Policy: no-referrer",
+        "Connection: close",
+    ):
+        assert line in head
+    assert "abc" not in answers[0]
+    assert "close this page" in body
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert PAGE in err
+    assert "abc" not in err
+
+
+async def test_nothing_that_was_asked_is_shown() -> None:
+    _, came, answers = await visited(lambda uri: asks(uri, BACK + "&error_description=<script>x</script>"))
+    assert "<script>" in came
+    assert "script" not in answers[0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (lambda uri: asks(uri, path="/favicon.ico"), 404),
+        (lambda uri: asks(uri, path="/"), 404),
+        (lambda uri: asks(uri, path="/callback/"), 404),
+        (lambda uri: asks(uri, method="POST"), 405),
+        (lambda uri: asks(uri, method="HEAD"), 405),
+        (lambda uri: asks(uri, host="evil.example"), 421),
+        (lambda uri: asks(uri, host=f"evil.example:{urlsplit(uri).port}"), 421),
+        (lambda uri: asks(uri, host="127.0.0.1"), 421),
+        (lambda uri: asks(uri, host="127.0.0.1:1"), 421),
+        (lambda uri: asks(uri, host=f"{urlsplit(uri).netloc}\r\nHost: {urlsplit(uri).netloc}"), 421),
+        (lambda uri: f"GET /callback?{BACK} HTTP/1.1\r\n\r\n", 421),
+        (lambda uri: asks(uri, "code=evil&state=other"), 400),
+        (lambda uri: asks(uri, "code=evil"), 400),
+        (lambda uri: asks(uri, f"{BACK}&state=other"), 400),
+        (lambda uri: asks(uri, "state=" + "&a" * 200), 400),
+        (lambda uri: "nonsense\r\n\r\n", 400),
+        (lambda uri: "GET http://127.0.0.1/callback HTTP/1.1\r\n\r\n", 400),
+        (lambda uri: "GET /callback HTTP/2.0\r\n\r\n", 400),
+        (lambda uri: asks(uri, path="/callback\xe4"), 400),
+        (lambda uri: f"GET /{'x' * 40_000} HTTP/1.1\r\nHost: {urlsplit(uri).netloc}", 431),
+    ],
+)
+async def test_a_visit_that_is_not_the_one_does_not_end_the_wait(request_, status: int) -> None:
+    _, came, answers = await visited(request_, asks)
+    assert came.endswith(f"?{BACK}")
+    assert [answer.split(" ")[1] for answer in answers] == [str(status), "200"]
+    assert "evil" not in answers[0]
+
+
+async def test_who_hangs_up_or_says_nothing_does_not_end_the_wait() -> None:
+    silent: list[socket.socket] = []
+
+    def leave(uri: str) -> str:
+        port = urlsplit(uri).port
+        socket.create_connection(("127.0.0.1", port)).close()
+        silent.append(socket.create_connection(("127.0.0.1", port)))
+        return asks(uri)
+
+    _, came, _ = await visited(leave)
+    assert came.endswith(f"?{BACK}")
+    with silent[0] as left:  # who is still there is sent away
+        left.settimeout(5)
+        with contextlib.suppress(ConnectionResetError):
+            assert left.recv(1) == b""
+
+
+async def test_a_request_that_does_not_come_to_its_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loopback, "_HEAD_TIMEOUT", 0.05)
+    async with LoopbackBrowser().waiting() as waiting:
+        answer = await said(urlsplit(waiting.redirect_uri).port or 0, asks(waiting.redirect_uri)[:-2])
+    assert answer.startswith("HTTP/1.1 408 ")
+
+
+async def test_only_so_many_are_heard_at_once_and_whoever_comes_last_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loopback, "_MOST_VISITS", 1)
+    async with LoopbackBrowser().waiting() as waiting:
+        port = urlsplit(waiting.redirect_uri).port or 0
+        first = asyncio.ensure_future(said(port, "GET"))
+        await until(lambda: getattr(waiting, "_visits"))  # noqa: B009 - the seam has none
+        assert (await said(port, asks(waiting.redirect_uri))).startswith("HTTP/1.1 400 ")
+    with contextlib.suppress(ConnectionResetError):
+        assert await first == ""
+
+
+async def test_the_name_localhost_will_do() -> None:
+    _, came, _ = await visited(lambda uri: asks(uri, host=f"LocalHost:{urlsplit(uri).port}"))
+    assert came.endswith(f"?{BACK}")
+
+
+async def test_a_page_without_a_state_takes_any_answer() -> None:
+    _, came, _ = await visited(lambda uri: asks(uri, "code=1"), page="https://login.example/")
+    assert came.endswith("?code=1")
+
+
+async def test_before_the_visit_nobody_is_expected() -> None:
+    async with LoopbackBrowser().waiting() as waiting:
+        assert (await said(urlsplit(waiting.redirect_uri).port or 0, asks(waiting.redirect_uri))).startswith(
+            "HTTP/1.1 400 "
+        )
+
+
+async def test_the_redirect_uri_of_last_time_is_used_if_its_port_is_free() -> None:
+    browser = LoopbackBrowser()
+    async with browser.waiting() as first, browser.waiting(first.redirect_uri) as second:
+        assert second.redirect_uri != first.redirect_uri
+    async with browser.waiting(first.redirect_uri) as third:
+        assert third.redirect_uri == first.redirect_uri
+
+
+@pytest.mark.parametrize(
+    "prefer", ["https://127.0.0.1:1/callback", "http://evil.example:80/callback", "http://[::1]:9/callback", "nonsense"]
+)
+async def test_a_redirect_uri_that_is_not_ours_is_not_used_again(prefer: str) -> None:
+    async with LoopbackBrowser().waiting(prefer) as waiting:
+        assert waiting.redirect_uri.startswith("http://127.0.0.1:")
+
+
+async def test_only_this_machine_is_listened_to() -> None:
+    async with LoopbackBrowser().waiting() as waiting:
+        desk: object = waiting
+        addresses = [sock.getsockname()[0] for sock in desk._server.sockets]  # type: ignore[attr-defined]
+        assert addresses == ["127.0.0.1"]
+
+
+async def test_after_the_visit_nobody_listens_any_more() -> None:
+    uri, _, _ = await visited(asks)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", urlsplit(uri).port)
+
+
+async def test_a_client_that_is_registered_with_a_redirect_uri_keeps_to_it() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    uri, came, _ = await visited(asks, redirect_uri=f"http://localhost:{port}/back/here")
+    assert came == f"http://localhost:{port}/back/here?{BACK}"
+    async with LoopbackBrowser(redirect_uri=uri).waiting():
+        with pytest.raises(AuthorizationFailed, match="its port is taken") as raised:
+            async with LoopbackBrowser(redirect_uri=uri).waiting("http://127.0.0.1:9/callback"):
+                pass
+    assert raised.value.hop == "authorization"
+
+
+@pytest.mark.parametrize(
+    "uri", ["https://127.0.0.1:1/", "http://127.0.0.1/a", "http://a.example:1/a", "http://localhost:1/?a"]
+)
+def test_a_redirect_uri_that_cannot_be_listened_on_is_no_setting(uri: str) -> None:
+    with pytest.raises(ConfigError, match="no redirect URI"):
+        LoopbackBrowser(redirect_uri=uri)
+
+
+async def test_a_person_who_does_not_come_back_is_not_waited_for_for_ever(capsys: pytest.CaptureFixture[str]) -> None:
+    async def open_page(url: str) -> str:
+        return "there is no screen"
+
+    browser = LoopbackBrowser(settings=Settings(person_timeout=0.05), open_page=open_page)
+    async with browser.waiting() as waiting:
+        with pytest.raises(AuthorizationFailed, match=r"within 0\.05 s") as raised:
+            await waiting.visit(PAGE)
+    assert raised.value.hop == "authorization"
+    assert "It could not be opened from here: there is no screen." in capsys.readouterr().err
+
+
+async def test_a_browser_that_takes_its_time_holds_nobody_up() -> None:
+    async def open_page(url: str) -> None:
+        running.append(
+            asyncio.ensure_future(said(urlsplit(waiting.redirect_uri).port or 0, asks(waiting.redirect_uri)))
+        )
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(url)
+
+    ended: list[str] = []
+    running: list[asyncio.Future[str]] = []
+    async with asyncio.timeout(20), LoopbackBrowser(open_page=open_page).waiting() as waiting:
+        assert (await waiting.visit(PAGE)).endswith(BACK)
+        await asyncio.gather(*running)
+    assert ended == [PAGE]
+
+
+# --- a terminal here, and programs that do it themselves ----------------------------------------
+
+
+async def test_without_a_browser_the_person_pastes_the_address(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = iter(["\n", "https://evil.example/?code=1\n", f"  http://127.0.0.1:33420/callback?{BACK} \r\n"])
+    async with Headless(read=lambda: next(lines)).waiting("http://127.0.0.1:1/callback") as waiting:
+        assert waiting.redirect_uri == "http://127.0.0.1:33420/callback"
+        assert await waiting.visit(PAGE) == f"{waiting.redirect_uri}?{BACK}"
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert PAGE in err
+    assert err.count("please paste the whole address") == 2
+    assert "code=" not in err
+
+
+async def test_at_the_end_of_input_a_login_has_failed() -> None:
+    async with Headless(read=lambda: "").waiting() as waiting:
+        with pytest.raises(AuthorizationFailed, match="nobody said"):
+            await waiting.visit(PAGE)
+
+
+async def test_what_a_reader_raises_is_raised() -> None:
+    def read() -> str:
+        raise KeyError("own")
+
+    async with Headless(read=read).waiting() as waiting:
+        with pytest.raises(KeyError, match="own"):
+            await waiting.visit(PAGE)
+
+
+AT_A_TERMINAL = """
+import asyncio
+from trunkline import Settings
+from trunkline.auth.client import loopback
+from trunkline.auth.client.headless import Headless
+from trunkline.errors import AuthorizationFailed
+
+async def main():
+    async with Headless(settings=Settings(person_timeout=PATIENCE)).waiting() as waiting:
+        try:
+            print(await waiting.visit("https://login.example/?state=1"))
+        except AuthorizationFailed as failed:
+            print(failed.hop, failed)
+
+asyncio.run(main())
+"""
+
+
+def at_a_terminal(patience: float, typed: bytes | None) -> str:
+    """What a program says that has a terminal, or none; its standard input is something else."""
+    script = [sys.executable, "-c", AT_A_TERMINAL.replace("PATIENCE", str(patience))]
+    master, slave = pty.openpty()
+    if typed is not None:
+        os.write(master, typed)
+        takes = f"import fcntl, os, sys, termios; fcntl.ioctl({slave}, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+        script = [sys.executable, "-c", takes, *script]
+    done = subprocess.run(
+        script,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        start_new_session=True,
+        pass_fds=[slave],
+        timeout=60,
+    )
+    os.close(master)
+    os.close(slave)
+    return done.stdout.decode()
+
+
+def test_the_terminal_is_asked_and_not_standard_input() -> None:
+    url = "http://127.0.0.1:33420/callback?code=1&state=1"
+    assert at_a_terminal(30, f"{url}\n".encode()) == f"{url}\n"
+
+
+def test_a_program_without_a_terminal_says_so() -> None:
+    assert "authorization there is no terminal to ask at" in at_a_terminal(30, None)
+
+
+def test_a_terminal_at_which_nobody_types_keeps_no_process_alive() -> None:
+    assert "within 0.05 s" in at_a_terminal(0.05, b"")
+
+
+async def test_a_program_may_do_it_all_itself() -> None:
+    async def function(url: str) -> str:
+        assert url == PAGE
+        return f"myapp://back?{BACK}"
+
+    async with Redirected("myapp://back", function).waiting("other") as waiting:
+        assert waiting.redirect_uri == "myapp://back"
+        assert await waiting.visit(PAGE) == f"myapp://back?{BACK}"
+
+
+async def test_a_program_is_given_the_time_of_a_person() -> None:
+    async def slow(url: str) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async def failing(url: str) -> str:
+        raise TimeoutError("its own")
+
+    settings = Settings(person_timeout=0.05)
+    async with Redirected("myapp://back", slow, settings=settings).waiting() as waiting:
+        with pytest.raises(AuthorizationFailed, match=r"within 0\.05 s"):
+            await waiting.visit(PAGE)
+    async with Redirected("myapp://back", failing, settings=settings).waiting() as waiting:
+        with pytest.raises(TimeoutError, match="its own"):
+            await waiting.visit(PAGE)
+
+
+async def test_sec06_nobody_is_sent_to_what_is_no_page_of_the_web(capsys: pytest.CaptureFixture[str]) -> None:
+    async def function(url: str) -> str:
+        raise AssertionError
+
+    ways = [Redirected("myapp://back", function), Headless(read=lambda: ""), LoopbackBrowser(open_page=function)]
+    for way in ways:
+        async with way.waiting() as waiting:
+            for url in ("javascript:alert(1)", "http://login.example/", "https://a.example/\x1b[2J"):
+                with pytest.raises(AuthorizationFailed, match="login page"):
+                    await waiting.visit(url)
+    await turns()
+    assert capsys.readouterr().err == ""

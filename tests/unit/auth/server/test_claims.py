@@ -1,0 +1,128 @@
+"""What must be true of an access token, and who it is about."""
+
+from typing import Any
+
+import pytest
+
+from trunkline.auth.server.claims import Rules, judged, scopes_of
+from trunkline.auth.server.verifying import BadToken
+
+NOW = 1_000_000.0
+US = "https://notes.example.com/mcp"
+RULES = Rules("https://login.example.com", frozenset({US, f"{US}/"}), leeway=30)
+GOOD: dict[str, Any] = {"iss": RULES.issuer, "aud": US, "sub": "ada", "exp": NOW + 60, "iat": NOW}
+
+
+def refused(claims: dict[str, Any], header: dict[str, Any] | None = None, rules: Rules = RULES) -> BadToken:
+    with pytest.raises(BadToken) as caught:
+        judged(header or {}, claims, rules, NOW)
+    return caught.value
+
+
+def test_a_good_token_says_who_it_is_about() -> None:
+    verified = judged({"typ": "at+jwt"}, {**GOOD, "client_id": "app", "scope": "a b", "tenant": "t"}, RULES, NOW)
+    who = verified.principal
+    assert (who.subject, who.issuer, who.client) == ("ada", RULES.issuer, "app")
+    assert who.scopes == {"a", "b"}
+    assert who.claims["tenant"] == "t"
+    assert verified.expires == NOW + 90  # until the clocks agree that it is over
+    assert verified.key is None
+
+
+@pytest.mark.parametrize("name", ["iss", "aud", "sub", "exp"])
+def test_aut_23_a_token_has_to_say_who_made_it_whom_it_is_for_and_until_when(name: str) -> None:
+    assert refused({key: value for key, value in GOOD.items() if key != name}).kind == "invalid_token"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"iss": "https://login.example.com/"},
+        {"aud": "https://other.example.com"},
+        {"aud": ["https://other.example.com", 5]},
+        {"aud": f"{US}/deeper"},
+        {"sub": ""},
+        {"sub": 5},
+        {"exp": "soon"},
+        {"exp": True},
+        {"exp": float("inf")},
+        {"nbf": NOW + 31},
+        {"iat": NOW + 31},
+        {"cnf": {"x5t#S256": "x"}},
+        {"cnf": {"jwk": {}}},
+        {"cnf": {"jkt": "x", "x5t#S256": "y"}},
+        {"cnf": "x"},
+    ],
+    ids=str,
+)
+def test_aut_23_sec_01_what_is_not_a_token_for_us_now_is_refused(changed: dict[str, Any]) -> None:
+    assert refused({**GOOD, **changed}).kind == "invalid_token"
+
+
+def test_aut_23_a_token_that_has_expired_is_told_so_when_the_leeway_is_over() -> None:
+    judged({}, {**GOOD, "exp": NOW - 29}, RULES, NOW)
+    assert refused({**GOOD, "exp": NOW - 30}).kind == "token_expired"
+
+
+def test_one_of_several_audiences_is_enough_and_the_last_slash_does_not_matter() -> None:
+    judged({}, {**GOOD, "aud": ["https://other.example.com", f"{US}/"]}, RULES, NOW)
+
+
+@pytest.mark.parametrize(
+    ("header", "more"),
+    [
+        ({"typ": "JWT"}, {"nonce": "n"}),
+        ({}, {"at_hash": "h"}),
+        ({}, {"token_use": "id"}),
+        ({"typ": "JWT"}, {"typ": "ID"}),
+        ({"typ": "JWT"}, {"typ": "Refresh"}),
+        ({"typ": "dpop+jwt"}, {}),
+        ({"typ": "logout+jwt"}, {}),
+    ],
+    ids=str,
+)
+def test_what_its_issuer_has_signed_for_another_purpose_is_refused(
+    header: dict[str, Any], more: dict[str, Any]
+) -> None:
+    assert "token is" in refused({**GOOD, **more}, header).why
+
+
+@pytest.mark.parametrize(
+    ("header", "more"),
+    [({"typ": "application/at+jwt"}, {"nonce": "n"}), ({"typ": "JWT"}, {"typ": "Bearer", "nonce": "n"})],
+    ids=["by its header", "as Keycloak has it"],
+)
+def test_an_access_token_may_have_a_nonce_if_it_says_what_it_is(header: dict[str, Any], more: dict[str, Any]) -> None:
+    assert judged(header, {**GOOD, **more}, RULES, NOW).principal.subject == "ada"
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"scope": "a b"},
+        {"scp": ["a", "b"]},
+        {"scp": "a b"},
+        {"scope": ["a", 5], "scp": "b"},
+        {"scope": "a", "scp": "b"},
+    ],
+    ids=str,
+)
+def test_scopes_are_a_text_or_a_list_under_either_name(claims: dict[str, Any]) -> None:
+    assert scopes_of(claims) == {"a", "b"}
+
+
+@pytest.mark.parametrize("name", ["client_id", "azp", "cid", "appid"])
+def test_the_client_has_several_names(name: str) -> None:
+    assert judged({}, {**GOOD, name: "app"}, RULES, NOW).principal.client == "app"
+
+
+def test_a_token_may_be_bound_to_a_key() -> None:
+    assert judged({}, {**GOOD, "cnf": {"jkt": "print"}}, RULES, NOW).key == "print"
+
+
+def test_tokens_without_an_audience_are_taken_for_named_clients_only() -> None:
+    rules = Rules(RULES.issuer, RULES.audiences, clients={"app"})
+    silent = {**GOOD, "aud": None, "client_id": "app"}
+    assert judged({}, silent, rules, NOW).principal.client == "app"
+    refused({**silent, "client_id": "other"}, rules=rules)
+    refused({**silent, "aud": "https://other.example.com"}, rules=rules)

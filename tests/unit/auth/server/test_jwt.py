@@ -1,0 +1,152 @@
+"""Signed tokens, verified with the keys that an issuer really publishes."""
+
+from collections.abc import Awaitable
+
+import pytest
+from tests.unit.auth.server.issuing import Issuer, issuing
+
+from trunkline.auth.jose import SigningKey
+from trunkline.auth.server.jwt import Jwt
+from trunkline.auth.server.keys import AGAIN
+from trunkline.auth.server.verifying import BadToken, Unavailable, Verified
+from trunkline.errors import ConfigError
+
+US = frozenset({"http://localhost:1"})
+METADATA = "/.well-known/oauth-authorization-server"
+
+
+async def verified(jwt: Jwt, issuer: Issuer, token: str) -> Verified:
+    answer = jwt.verify(token, US, issuer.wall())
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+async def test_the_issuers_metadata_tells_where_its_keys_are() -> None:
+    async with issuing() as issuer:
+        jwt = Jwt(issuer.url)
+        assert (await verified(jwt, issuer, issuer.token())).principal.subject == "ada"
+        assert isinstance(jwt.verify(issuer.token(sub="eve"), US, issuer.wall()), Verified)  # at once
+        assert issuer.asked == {METADATA: 1, "/keys": 1}
+
+
+async def test_keys_may_be_named_and_need_no_metadata_then() -> None:
+    async with issuing() as issuer:
+        await verified(Jwt(issuer.url, jwks_uri=f"{issuer.url}/keys"), issuer, issuer.token())
+        assert issuer.asked == {"/keys": 1}
+
+
+async def test_a_new_key_is_found_and_the_old_one_is_good_no_more() -> None:
+    async with issuing() as issuer:
+        jwt = Jwt(issuer.url)
+        old = issuer.token()
+        await verified(jwt, issuer, old)
+        issuer.rotate()
+        before = jwt.generation
+        assert (await verified(jwt, issuer, issuer.token())).principal.subject == "ada"
+        assert jwt.generation == before + 1
+        with pytest.raises(BadToken):
+            await verified(jwt, issuer, old)
+        issuer.rotate("third")
+        with pytest.raises(BadToken):  # the last look is too short a while ago
+            await verified(jwt, issuer, issuer.token())
+        assert issuer.asked["/keys"] == 2
+        issuer.wall.advance(AGAIN)
+        assert (await verified(jwt, issuer, issuer.token())).principal.subject == "ada"
+        assert issuer.asked["/keys"] == 3
+
+
+async def test_a_made_up_key_is_looked_for_at_most_so_often() -> None:
+    async with issuing() as issuer:
+        jwt, stranger = Jwt(issuer.url), SigningKey.generate(kid="made-up")
+        await verified(jwt, issuer, issuer.token())
+        issuer.wall.advance(AGAIN)
+        for _ in range(5):
+            with pytest.raises(BadToken, match="does not publish"):
+                await verified(jwt, issuer, issuer.token(key=stranger))
+        assert issuer.asked["/keys"] == 2
+
+
+async def test_old_keys_go_on_while_the_issuer_is_down() -> None:
+    async with issuing() as issuer:
+        jwt = Jwt(issuer.url)
+        await verified(jwt, issuer, issuer.token())
+        issuer.down = True
+        issuer.wall.advance(3000)
+        assert (await verified(jwt, issuer, issuer.token())).principal.subject == "ada"
+
+
+async def test_where_the_keys_are_is_asked_anew_once_they_are_not_there_any_more() -> None:
+    async with issuing() as issuer:
+        jwt = Jwt(issuer.url)
+        await verified(jwt, issuer, issuer.token())
+        issuer.metadata["jwks_uri"] = f"{issuer.url}/nowhere"
+        issuer.rotate()
+        issuer.wall.advance(AGAIN)
+        await verified(jwt, issuer, issuer.token())  # still at the old place
+        issuer.down = True
+        issuer.wall.advance(700)
+        await verified(jwt, issuer, issuer.token())
+        issuer.down = False
+        issuer.wall.advance(AGAIN)
+        await verified(jwt, issuer, issuer.token())
+        assert issuer.asked[METADATA] == 2
+
+
+async def test_nobody_is_refused_for_an_issuer_that_cannot_be_reached() -> None:
+    async with issuing() as issuer:
+        issuer.down = True
+        with pytest.raises(Unavailable, match="cannot be had"):
+            await verified(Jwt(issuer.url), issuer, issuer.token())
+        issuer.down = False
+        issuer.metadata = {}
+        with pytest.raises(Unavailable, match="names no jwks_uri"):
+            await verified(Jwt(issuer.url), issuer, issuer.token())
+        issuer.published = []
+        with pytest.raises(BadToken):
+            await verified(Jwt(issuer.url, jwks_uri=f"{issuer.url}/keys"), issuer, issuer.token())
+
+
+async def test_metadata_of_another_issuer_is_not_believed() -> None:
+    async with issuing() as issuer:
+        issuer.metadata["issuer"] = "https://elsewhere.example.com"
+        with pytest.raises(Unavailable, match=r"elsewhere\.example\.com"):
+            await verified(Jwt(issuer.url), issuer, issuer.token())
+
+
+async def test_aut_23_sec_01_a_token_for_somebody_else_is_refused_unless_that_is_what_is_asked_for() -> None:
+    async with issuing() as issuer:
+        token = issuer.token(aud="api://notes")
+        with pytest.raises(BadToken, match="another audience"):
+            await verified(Jwt(issuer.url), issuer, token)
+        assert await verified(Jwt(issuer.url, audience="api://notes"), issuer, token)
+        with pytest.raises(BadToken, match="another audience"):
+            await verified(Jwt(issuer.url, audience=["api://notes"]), issuer, issuer.token())
+
+
+async def test_a_wrong_signature_and_an_algorithm_that_is_not_wanted_are_refused() -> None:
+    async with issuing() as issuer:
+        with pytest.raises(BadToken, match="signature"):
+            await verified(Jwt(issuer.url), issuer, issuer.token(key=SigningKey.generate(kid="first")))
+        with pytest.raises(BadToken, match="algorithm"):
+            await verified(Jwt(issuer.url, algorithms=["RS256"]), issuer, issuer.token())
+        with pytest.raises(BadToken, match="not a signed token"):
+            await verified(Jwt(issuer.url), issuer, "opaque")
+
+
+@pytest.mark.parametrize(
+    ("issuer", "options", "why"),
+    [
+        ("http://login.example.com", {}, "must be https"),
+        ("login.example.com", {}, "not an address"),
+        ("https://a:b@login.example.com", {}, "neither a user"),
+        ("https://login.example.com", {"jwks_uri": "http://10.0.0.1/keys"}, "must be https"),
+        ("https://login.example.com", {"algorithms": ["HS256"]}, "HS256"),
+        ("https://login.example.com", {"algorithms": []}, "nothing"),
+    ],
+)
+def test_what_cannot_be_trusted_is_refused_at_once(issuer: str, options: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Jwt(issuer, **options)  # type: ignore[arg-type]
+
+
+def test_it_can_be_shown() -> None:
+    assert repr(Jwt("https://login.example.com")) == "Jwt('https://login.example.com')"

@@ -1,0 +1,65 @@
+"""WWW-Authenticate, read and written."""
+
+import pytest
+from hypothesis import given
+from hypothesis.strategies import dictionaries, from_regex, text
+
+from trunkline.auth.challenge import Challenge, find, parse, write
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        ("Bearer", [("bearer", {}, "")]),
+        ('Bearer realm="a"', [("bearer", {"realm": "a"}, "")]),
+        ('Bearer realm="a, b=c", Scope="x y"', [("bearer", {"realm": "a, b=c", "scope": "x y"}, "")]),
+        (r'Bearer realm="a \"quoted\" \\ b"', [("bearer", {"realm": r'a "quoted" \ b'}, "")]),
+        ("Bearer scope=a , error = invalid_token", [("bearer", {"scope": "a", "error": "invalid_token"}, "")]),
+        ("Bearer resource_metadata=https://a/b?c=d, x=1", [("bearer", {"resource_metadata": "https://a/b?c=d", "x": "1"}, "")]),
+        ('Basic realm="x", Bearer scope="a"', [("basic", {"realm": "x"}, ""), ("bearer", {"scope": "a"}, "")]),
+        ('Negotiate, DPoP algs="ES256"', [("negotiate", {}, ""), ("dpop", {"algs": "ES256"}, "")]),
+        ('Negotiate YWJj==, Bearer a="b"', [("negotiate", {}, "YWJj=="), ("bearer", {"a": "b"}, "")]),
+        (', ,Bearer a="1",, b="2" ,', [("bearer", {"a": "1", "b": "2"}, "")]),
+        ('Bearer a="1", A="2"', [("bearer", {"a": "1"}, "")]),
+        ('Bearer a="never ends', [("bearer", {"a": "never ends"}, "")]),
+        ("", []),
+        ('"what"', []),
+    ],
+)  # fmt: skip
+def test_aut_07_every_challenge_is_read_as_it_is_written(
+    header: str, found: list[tuple[str, dict[str, str], str]]
+) -> None:
+    assert [(one.scheme, dict(one.params), one.token) for one in parse(header)] == found
+
+
+def test_scopes_are_none_where_nothing_is_said_of_them() -> None:
+    assert Challenge("bearer", {}).scopes is None
+    assert Challenge("bearer", {"scope": ""}).scopes == ()
+    assert Challenge("bearer", {"scope": "a  b"}).scopes == ("a", "b")
+
+
+def test_the_first_scheme_that_is_there_is_found() -> None:
+    challenges = parse('Bearer a="1", DPoP b="2", Bearer c="3"')
+    assert find(challenges, "dpop", "bearer") == challenges[1]
+    assert find(challenges, "bearer") == challenges[0]
+    assert find(challenges, "basic") is None
+
+
+@given(dictionaries(from_regex(r"[a-z_]{1,12}", fullmatch=True), text(alphabet=[chr(n) for n in range(0x20, 0x7F)])))
+def test_what_is_written_is_read_the_same(params: dict[str, str]) -> None:
+    assert [(one.scheme, dict(one.params)) for one in parse(write("Bearer", params))] == [("bearer", params)]
+
+
+def test_what_no_header_may_hold_is_not_written() -> None:
+    assert write("Bearer", {"error": "a\r\nSet-Cookie: b\x00ü", "scope": None}) == 'Bearer error="a??Set-Cookie: b??"'
+    assert write("Bearer", {"scope": None}) == "Bearer"
+
+
+@given(text())
+def test_whatever_a_server_says_is_read(header: str) -> None:
+    assert isinstance(parse(header), list)
+
+
+@pytest.mark.parametrize("piece", ["a ", "a=", '"', "\\", "a,", 'a="', "a b=c,", " ", ","])
+def test_a_header_that_goes_on_for_ever_is_read_in_no_time(piece: str) -> None:
+    assert isinstance(parse("Bearer " + piece * 200_000), list)

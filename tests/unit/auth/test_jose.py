@@ -1,0 +1,237 @@
+"""Keys that sign and keys that verify; and what is not a proof."""
+
+import base64
+import hashlib
+import hmac
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from trunkline.auth.jose import (
+    ALGORITHMS,
+    BadSignature,
+    KeySet,
+    Malformed,
+    SigningKey,
+    UnknownKey,
+    thumbprint,
+    unverified,
+    verify_with,
+)
+from trunkline.errors import ConfigError
+
+CLAIMS = {"sub": "ada", "n": 1}
+
+
+def published(*keys: Any) -> KeySet:
+    return KeySet(json.dumps({"keys": [key.public if isinstance(key, SigningKey) else key for key in keys]}).encode())
+
+
+def packed(value: Any) -> str:
+    data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def pem_of(key: SigningKey) -> bytes:
+    from joserfc.jwk import JWKRegistry
+
+    jwk = {name: value for name, value in key.to_jwk().items() if name not in {"alg", "kid"}}
+    return JWKRegistry.import_key(jwk).as_pem(private=True)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_a_key_signs_its_public_half_verifies(algorithm: str) -> None:
+    key = SigningKey.generate(algorithm, kid="one")
+    token = key.sign(CLAIMS, {"typ": "at+jwt"})
+    signed = published(key).verify(token)
+    assert signed.claims == CLAIMS
+    assert signed.header == {"alg": algorithm, "kid": "one", "typ": "at+jwt"}
+    assert verify_with(key.public, token) == signed == unverified(token)
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "ES384", "EdDSA"])
+def test_a_key_can_be_kept_and_read_again(algorithm: str) -> None:
+    key = SigningKey.generate(algorithm, kid="one")
+    again = SigningKey.from_jwk(key.to_jwk())
+    read = SigningKey.from_pem(pem_of(key), algorithm, kid="one")
+    assert again.public == read.public == key.public
+    assert again.thumbprint == read.thumbprint == thumbprint(key.public)
+    assert published(key).verify(again.sign(CLAIMS)).claims == CLAIMS
+
+
+def test_the_thumbprint_is_that_of_rfc_7638() -> None:
+    modulus = (
+        "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJECPebWKRXjBZCiFV4n3oknjhMs"
+        "tn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajr"
+        "n1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF44-csFCur-kEgU8awapJzKnqDKgw"
+    )
+    jwk = {"kty": "RSA", "n": modulus, "e": "AQAB", "alg": "RS256", "kid": "2011-04-29"}
+    assert thumbprint(jwk) == "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"
+
+
+def test_nothing_private_is_shown() -> None:
+    key = SigningKey.generate()
+    assert "d" not in key.public
+    assert key.to_jwk()["d"] not in repr(key)
+
+
+def test_a_signature_of_another_key_is_none() -> None:
+    ours, theirs = SigningKey.generate(kid="one"), SigningKey.generate(kid="one")
+    with pytest.raises(BadSignature):
+        published(ours).verify(theirs.sign(CLAIMS))
+    with pytest.raises(BadSignature):
+        verify_with(ours.public, theirs.sign(CLAIMS))
+
+
+def test_a_changed_token_is_refused() -> None:
+    key = SigningKey.generate(kid="one")
+    header, _, signature = key.sign(CLAIMS).split(".")
+    with pytest.raises(BadSignature):
+        published(key).verify(f"{header}.{packed({'sub': 'eve'})}.{signature}")
+
+
+def test_a_key_that_is_not_published_is_told_from_a_wrong_one() -> None:
+    known, unknown = SigningKey.generate(kid="one"), SigningKey.generate(kid="two")
+    with pytest.raises(UnknownKey):
+        published(known).verify(unknown.sign(CLAIMS))
+
+
+def test_keys_without_a_name_are_tried() -> None:
+    nameless, named = SigningKey.generate(), SigningKey.generate(kid="two")
+    keys = published(named, nameless)
+    assert keys.verify(nameless.sign(CLAIMS)).claims == CLAIMS
+    assert keys.verify(nameless.sign(CLAIMS, {"kid": "made-up"})).claims == CLAIMS
+    with pytest.raises(UnknownKey):
+        keys.verify(SigningKey.generate().sign(CLAIMS))
+
+
+def test_no_signature_and_a_secret_of_both_are_no_proof() -> None:
+    key = SigningKey.generate("RS256", kid="one")
+    keys = published(key)
+    none = f"{packed({'alg': 'none', 'kid': 'one'})}.{packed(CLAIMS)}."
+    with pytest.raises(Malformed):
+        keys.verify(none)
+    with pytest.raises(Malformed):
+        verify_with(key.public, none)
+    body = f"{packed({'alg': 'HS256', 'kid': 'one'})}.{packed(CLAIMS)}"
+    for secret in (key.public["n"].encode(), pem_of(key)):  # what everybody knows, taken for a secret
+        forged = f"{body}.{packed(hmac.new(secret, body.encode(), hashlib.sha256).digest())}"
+        with pytest.raises(Malformed):
+            keys.verify(forged, ["HS256", "RS256"])
+
+
+def test_nothing_is_signed_without_a_signature() -> None:
+    from joserfc.errors import UnsupportedAlgorithmError
+
+    with pytest.raises(UnsupportedAlgorithmError):
+        SigningKey.generate().sign(CLAIMS, {"alg": "none"})
+
+
+def test_without_the_library_it_is_said_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["joserfc"] = None
+from trunkline.auth import ResourceServer, StaticTokens, Principal
+ResourceServer(StaticTokens({"a": Principal("b")})).within("/")
+try:
+    from trunkline.auth import Jwt
+except Exception as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert "pip install 'trunkline[auth]'" in done.stdout
+
+
+def test_an_algorithm_has_to_be_one_of_those_that_are_wanted_and_fit_its_key() -> None:
+    key = SigningKey.generate("RS256", kid="one")
+    with pytest.raises(Malformed):
+        published(key).verify(key.sign(CLAIMS), ["ES256"])
+    for_another = {**key.public, "alg": "RS512"}
+    with pytest.raises(BadSignature):
+        published(for_another).verify(key.sign(CLAIMS))
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        "x",
+        "a.b",
+        "a.b.c",
+        "a.b.c.d",
+        "..",
+        f"{packed([])}.{packed({})}.",
+        f"{packed({'kid': 'x'})}.{packed({})}.",
+        "é.é.é",
+    ],
+)
+def test_what_is_no_token_is_told_so(token: str) -> None:
+    keys = published(SigningKey.generate())
+    for read in (keys.verify, unverified, lambda text: verify_with(SigningKey.generate().public, text)):
+        with pytest.raises(Malformed):
+            read(token)
+
+
+def test_what_is_signed_has_to_be_an_object() -> None:
+    from joserfc import jws
+    from joserfc.jwk import ECKey
+
+    key = SigningKey.generate()
+    token = jws.serialize_compact({"alg": "ES256"}, b"[1]", ECKey.import_key(key.to_jwk()))
+    with pytest.raises(Malformed):
+        published(key).verify(token)
+
+
+def test_a_header_that_must_be_understood_and_is_not_is_refused() -> None:
+    key = SigningKey.generate(kid="one")
+    strange = f"{packed({'alg': 'ES256', 'kid': 'one', 'crit': ['strange'], 'strange': 1})}.{packed(CLAIMS)}.AAAA"
+    with pytest.raises(Malformed):
+        published(key).verify(strange)
+
+
+def test_keys_of_no_use_are_passed_over() -> None:
+    good = SigningKey.generate(kid="good")
+    weak = {"kty": "RSA", "kid": "weak", "n": "AQAB" * 32, "e": "AQAB"}
+    bad = [
+        weak,
+        {"kty": "oct", "k": "c2VjcmV0"},
+        {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"},
+        {"kty": "EC"},
+        {"kty": "new"},
+        {**SigningKey.generate().public, "use": "enc"},
+        SigningKey.generate().to_jwk(),  # somebody has published what is private
+        "nonsense",
+    ]
+    keys = published(*bad, good)
+    assert len(keys) == 1
+    assert keys.verify(good.sign(CLAIMS)).claims == CLAIMS
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff"])
+def test_what_is_no_set_of_keys_is_told_so(body: bytes) -> None:
+    with pytest.raises(Malformed):
+        KeySet(body)
+
+
+def test_a_proof_with_a_private_or_a_shared_key_is_refused() -> None:
+    key = SigningKey.generate()
+    for jwk in (key.to_jwk(), {"kty": "oct", "k": "c2VjcmV0"}):
+        with pytest.raises(Malformed):
+            verify_with(jwk, key.sign(CLAIMS))
+    with pytest.raises(Malformed):
+        thumbprint({"kty": "oct", "k": "c2VjcmV0"})
+
+
+def test_a_key_that_cannot_sign_is_refused_without_being_shown() -> None:
+    key = SigningKey.generate("ES256")
+    with pytest.raises(ConfigError, match="no private key for ES384"):
+        SigningKey.from_pem(pem_of(key), "ES384")
+    with pytest.raises(ConfigError, match="no private key for RS256"):
+        SigningKey.from_pem("-----BEGIN nothing-----", "RS256")
+    with pytest.raises(ConfigError, match="not a private key"):
+        SigningKey.from_jwk({**key.public, "alg": "ES256"})
+    with pytest.raises(ConfigError, match="'HS256' is not an algorithm"):
+        SigningKey.generate("HS256")

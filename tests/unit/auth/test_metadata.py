@@ -1,0 +1,202 @@
+"""Metadata: where it is, and what must be true of it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from trunkline.auth.metadata import (
+    AssumedMetadata,
+    ResourceMetadata,
+    ServerMetadata,
+    canonical,
+    covers,
+    fallback_metadata,
+    read_own_metadata,
+    read_resource_metadata,
+    read_server_metadata,
+    require_pkce,
+    resource_metadata_path,
+    resource_metadata_urls,
+    root_metadata_url,
+    server_metadata_urls,
+)
+from trunkline.errors import AuthorizationFailed
+from trunkline.wire import codec
+
+URL = "https://notes.example/mcp"
+ISSUER = "https://login.example"
+
+
+def resource(**changes: Any) -> bytes:
+    return json.dumps({"resource": URL, "authorization_servers": [ISSUER], **changes}).encode()
+
+
+def server(**changes: Any) -> bytes:
+    return json.dumps({"issuer": ISSUER, "token_endpoint": f"{ISSUER}/token", **changes}).encode()
+
+
+# --- where it is -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "places"),
+    [
+        ("https://a.example/mcp", ["/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource"]),
+        ("https://a.example/x/mcp/", ["/.well-known/oauth-protected-resource/x/mcp", "/.well-known/oauth-protected-resource"]),
+        ("https://a.example/", ["/.well-known/oauth-protected-resource"]),
+        ("https://a.example", ["/.well-known/oauth-protected-resource"]),
+        ("https://a.example/mcp?tenant=1", ["/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource"]),
+    ],
+)  # fmt: skip
+def test_aut_06_a_resource_is_looked_for_with_its_path_and_then_without(url: str, places: list[str]) -> None:
+    assert list(resource_metadata_urls(url)) == [f"https://a.example{place}" for place in places]
+
+
+def test_aut_05_a_server_publishes_where_clients_look_first() -> None:
+    assert resource_metadata_path("/mcp") == "/.well-known/oauth-protected-resource/mcp"
+    assert resource_metadata_path("/") == "/.well-known/oauth-protected-resource"
+
+
+@pytest.mark.parametrize(
+    ("issuer", "places"),
+    [
+        ("https://a.example", ["/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"]),
+        ("https://a.example/", ["/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"]),
+        (
+            "https://a.example/tenant/1/",
+            [
+                "/.well-known/oauth-authorization-server/tenant/1",
+                "/.well-known/openid-configuration/tenant/1",
+                "/tenant/1/.well-known/openid-configuration",
+            ],
+        ),
+    ],
+)
+def test_aut_09_an_authorization_server_is_looked_for_in_the_order_of_the_specification(
+    issuer: str, places: list[str]
+) -> None:
+    assert list(server_metadata_urls(issuer)) == [f"https://a.example{place}" for place in places]
+
+
+def test_aut_02_what_2025_03_26_takes_for_granted_is_at_the_root_of_the_server() -> None:
+    found = fallback_metadata("https://a.example:8443/deep/mcp")
+    assert found.issuer == "https://a.example:8443"
+    ends = (found.authorization_endpoint, found.token_endpoint, found.registration_endpoint)
+    assert ends == tuple(f"https://a.example:8443/{name}" for name in ("authorize", "token", "register"))
+    assert root_metadata_url("https://a.example/mcp") == "https://a.example/.well-known/oauth-authorization-server"
+
+
+# --- what must be true of it -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "named", [URL, "https://NOTES.example:443/mcp", f"{URL}/", "https://notes.example", "https://notes.example/"]
+)
+def test_aut_07_a_resource_that_is_the_server_or_what_it_is_part_of_is_taken_as_published(named: str) -> None:
+    assert read_resource_metadata(resource(resource=named), URL).resource == named
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["https://evil.example/mcp", "http://notes.example/mcp", "https://notes.example:8443/mcp", "https://notes.example/mc",
+     "https://notes.example/mcp/more", "https://notes.example/other", f"{URL}#x", "notes", "https://notes.example@evil.example/mcp"],
+)  # fmt: skip
+def test_aut_07_a_resource_that_is_not_the_server_is_refused(named: str) -> None:
+    with pytest.raises(AuthorizationFailed, match="is for") as failed:
+        read_resource_metadata(resource(resource=named), URL)
+    assert failed.value.hop == "resource-metadata"
+    assert failed.value.clause.startswith("RFC 9728, section 3.3")
+
+
+@pytest.mark.parametrize("named", [[], None])
+def test_aut_03_a_resource_without_an_authorization_server_is_refused(named: Any) -> None:
+    with pytest.raises(AuthorizationFailed, match="names no authorization server"):
+        read_resource_metadata(resource(authorization_servers=named), URL)
+
+
+@pytest.mark.parametrize(
+    "issuer", ["http://login.example", "file:///etc/passwd", "javascript:alert(1)", "https://a.example/#b"]
+)
+def test_aut_24_an_authorization_server_that_is_not_safe_to_go_to_is_refused(issuer: str) -> None:
+    with pytest.raises(AuthorizationFailed, match="an authorization server") as failed:
+        read_resource_metadata(resource(authorization_servers=[issuer]), URL)
+    assert failed.value.hop == "resource-metadata"
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"resource": 1}', b"[" * 100_000])
+def test_what_cannot_be_read_is_refused(body: bytes) -> None:
+    for read, hop in (
+        (read_resource_metadata, "resource-metadata"),
+        (read_server_metadata, "authorization-server-metadata"),
+    ):
+        with pytest.raises(AuthorizationFailed, match="cannot be read") as failed:
+            read(body, URL)
+        assert failed.value.hop == hop
+
+
+@pytest.mark.parametrize(
+    "issuer", [f"{ISSUER}/", "https://LOGIN.example", "https://login.example:443", "https://honest.example"]
+)
+def test_aut_10_an_issuer_is_the_same_only_if_it_is_written_the_same(issuer: str) -> None:
+    with pytest.raises(AuthorizationFailed, match="and not of") as failed:
+        read_server_metadata(server(issuer=issuer), ISSUER)
+    assert (failed.value.hop, failed.value.clause) == ("authorization-server-metadata", "RFC 8414, section 3.3")
+    assert read_server_metadata(server(), ISSUER).issuer == ISSUER
+
+
+@pytest.mark.parametrize("issuer", ["https://notes.example", "https://notes.example/", "https://notes.example/oauth"])
+def test_aut_02_a_server_that_is_its_own_authorization_server_may_write_its_name_as_it_likes(issuer: str) -> None:
+    assert read_own_metadata(server(issuer=issuer), URL).issuer == issuer
+
+
+def test_aut_02_a_server_that_claims_to_be_another_is_refused() -> None:
+    with pytest.raises(AuthorizationFailed, match="and not of"):
+        read_own_metadata(server(), URL)
+
+
+@pytest.mark.parametrize("name", ["authorization_endpoint", "token_endpoint", "registration_endpoint"])
+def test_aut_24_endpoints_are_https(name: str) -> None:
+    with pytest.raises(AuthorizationFailed, match=f"{name} must be https") as failed:
+        read_server_metadata(server(**{name: "http://login.example/x"}), ISSUER)
+    assert failed.value.hop == "authorization-server-metadata"
+
+
+@pytest.mark.parametrize("methods", [None, [], ["plain"], ["s256"]])
+def test_aut_16_an_authorization_server_that_does_not_tell_of_s256_is_refused(methods: Any) -> None:
+    with pytest.raises(AuthorizationFailed, match="PKCE") as failed:
+        require_pkce(read_server_metadata(server(code_challenge_methods_supported=methods), ISSUER))
+    assert failed.value.hop == "authorization-server-metadata"
+
+
+def test_aut_16_s256_is_enough_and_nobody_can_publish_that_it_is_taken_for_granted() -> None:
+    require_pkce(ServerMetadata(issuer=ISSUER, code_challenge_methods_supported=("plain", "S256")))
+    require_pkce(fallback_metadata(URL))
+    assert not isinstance(read_server_metadata(server(assumed=True), ISSUER), AssumedMetadata)
+
+
+def test_members_that_are_null_or_unknown_do_no_harm() -> None:
+    found = read_server_metadata(server(scopes_supported=None, jwks_uri=None, mtls_endpoint_aliases={}), ISSUER)
+    assert found.scopes_supported is None
+
+
+def test_what_a_server_publishes_has_only_what_it_says() -> None:
+    said = ResourceMetadata(resource=URL, authorization_servers=(ISSUER,))
+    assert json.loads(codec.to_json(said)) == {"resource": URL, "authorization_servers": [ISSUER]}
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("HTTPS://A.Example/Mcp/", "https://a.example/Mcp"),
+        ("https://a.example:8443", "https://a.example:8443"),
+        ("https://a.example/m?x=1#y", "https://a.example/m?x=1"),
+    ],
+)
+def test_aut_17_a_server_has_one_name_as_a_resource(url: str, name: str) -> None:
+    assert canonical(url) == name
+
+
+def test_a_path_that_only_begins_the_same_is_another() -> None:
+    assert not covers("https://a.example/mc", "https://a.example/mcp")
+    assert covers("https://a.example/x", "https://a.example/x/mcp")

@@ -1,0 +1,75 @@
+"""Addresses that somebody else named."""
+
+import pytest
+
+from trunkline.auth.urls import is_loopback, origin_of, safe_text, secured
+from trunkline.errors import AuthorizationFailed
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("https://a.example/mcp", "https://A.example:443/other?x#y"),
+        ("http://a.example", "http://a.example:80/"),
+        ("wss://a.example/mcp", "https://a.example/mcp"),
+        ("http://[::1]:80/", "http://[::1]/"),
+    ],
+)
+def test_the_same_origin_may_be_written_in_several_ways(one: str, other: str) -> None:
+    assert origin_of(one) == origin_of(other) is not None
+
+
+@pytest.mark.parametrize("url", ["http://a.example", "https://b.example", "https://a.example:444"])
+def test_another_scheme_host_or_port_is_another_origin(url: str) -> None:
+    assert origin_of(url) != origin_of("https://a.example")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "mcp",
+        "/mcp",
+        "javascript:alert(1)",
+        "https://",
+        "https://a b/",
+        "https://a\\@b/",
+        "https://a:99999/",
+        "https://[::1",
+        "https://a:0/",
+    ],
+)
+def test_what_is_no_address_has_no_origin_and_is_not_used(text: str) -> None:
+    assert origin_of(text) is None
+    with pytest.raises(AuthorizationFailed):
+        secured(text, "it", hop="token", clause="a rule")
+
+
+@pytest.mark.parametrize("host", ["localhost", "a.localhost", "127.0.0.1", "127.9.9.9", "::1"])
+def test_some_names_can_only_be_this_machine(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["localhost.example", "128.0.0.1", "10.0.0.1", "0.0.0.0", "::", "localhos"])
+def test_others_may_be_anybody(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize("url", ["https://a.example/x?y=z", "http://127.0.0.1:8000/x", "http://localhost/x"])
+def test_aut_24_https_is_used_and_http_to_this_machine(url: str) -> None:
+    assert secured(url, "it", hop="token", clause="a rule") == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://a.example", "ws://a.example", "https://me@a.example", "https://me:pw@a.example", "https://a.example/#x"],
+)
+def test_aut_24_what_is_not_safe_is_refused_by_name(url: str) -> None:
+    with pytest.raises(AuthorizationFailed, match="the token endpoint") as failed:
+        secured(url, "the token endpoint", hop="token", clause="a rule")
+    assert (failed.value.hop, failed.value.clause) == ("token", "a rule")
+
+
+def test_what_a_peer_says_is_shown_without_what_could_fool_a_terminal() -> None:
+    assert safe_text("no\x1b[2J\r\nway\u202e \x9b!") == "no [2J way   !"
+    assert len(safe_text("x" * 5000)) == 301

@@ -1,0 +1,30 @@
+"""The command line as a process of its own."""
+
+import asyncio
+import os
+import sys
+from typing import NamedTuple
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it wrote."""
+
+    status: int
+    out: str
+    err: str
+
+
+async def trunkline(*arguments: str, stdin: str = "", environ: dict[str, str] | None = None) -> Ended:
+    """Runs a command to its end."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "trunkline",
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **(environ or {})},
+    )
+    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+    return Ended(process.returncode or 0, out.decode(), err.decode())

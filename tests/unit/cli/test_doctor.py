@@ -1,0 +1,182 @@
+"""`trunkline auth doctor`, as a process: what it writes and what it ends with."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.unit.auth.faulty import ENDPOINT, Asked, Page, World, world
+from tests.unit.cli.commands import trunkline
+
+from trunkline.auth.doctor import HOPS
+
+DOCTOR = ("auth", "doctor")
+
+
+@pytest.fixture
+async def there() -> AsyncIterator[World]:
+    async with world() as made:
+        yield made
+
+
+async def test_a_healthy_server_ends_it_with_0(there: World) -> None:
+    done = await trunkline(*DOCTOR, there.url)
+
+    assert (done.status, done.err) == (0, "")
+    assert [line.split(":")[0] for line in done.out.splitlines()] == [f"ok       {hop}" for hop in HOPS]
+
+
+async def test_an_open_server_ends_it_with_0(there: World) -> None:
+    there.open()
+    done = await trunkline(*DOCTOR, there.url)
+
+    assert (done.status, done.err) == (0, "")
+    assert "open to everybody" in done.out
+
+
+async def test_a_broken_server_ends_it_with_1_and_says_what_to_do(there: World) -> None:
+    there.resource["resource"] = "https://other.example/mcp"
+    done = await trunkline(*DOCTOR, there.url)
+
+    assert (done.status, done.err) == (1, "")
+    lines = done.out.splitlines()
+    assert lines[2].startswith("failed   resource-metadata: ")
+    assert lines[3] == "         Rule: RFC 9728, section 3.3; MCP authorization, Resource Parameter Implementation"
+    assert lines[4].startswith("         Mend: ")
+    assert lines[-1].startswith("skipped  keys: ")
+
+
+async def test_json_is_one_line_with_everything(there: World) -> None:
+    there.server["issuer"] = "https://login.example"
+    done = await trunkline(*DOCTOR, "--json", f"{there.url}?key=s3cret")
+
+    assert done.status == 1
+    found = json.loads(done.out)
+    assert done.out.count("\n") == 1
+    assert (found["url"], found["failed"]) == (there.url, "authorization-server-metadata")
+    (failed,) = [finding for finding in found["findings"] if finding["verdict"] == "failed"]
+    assert failed.keys() == {"hop", "verdict", "seen", "clause", "mend"}
+    assert failed["clause"] == "RFC 8414, section 3.3"
+    assert "s3cret" not in done.out
+
+
+async def test_json_of_a_healthy_server_has_no_failure(there: World) -> None:
+    done = await trunkline(*DOCTOR, "--json", there.url)
+
+    assert (done.status, json.loads(done.out)["failed"]) == (0, None)
+
+
+async def test_a_server_that_says_nothing_is_given_up_after_the_timeout(there: World) -> None:
+    there.silent = True
+    done = await trunkline(*DOCTOR, "--timeout", "0.2", there.url)
+
+    assert done.status == 1
+    assert "no answer within 0.2 s" in done.out
+
+
+async def test_a_private_host_can_be_allowed(there: World) -> None:
+    there.resource["authorization_servers"] = ["https://10.0.0.7"]
+    environ = {"HTTPS_PROXY": there.origin, "https_proxy": there.origin, "NO_PROXY": "", "no_proxy": ""}
+    refused = await trunkline(*DOCTOR, there.url, environ=environ)
+    allowed = await trunkline(*DOCTOR, "--allow", "10.0.0.7", there.url, environ=environ)
+
+    assert "10.0.0.7 is of a private network" in refused.out
+    assert "the proxy refuses: HTTP 404" in allowed.out
+
+
+# --- the token -----------------------------------------------------------------------------------
+
+
+def only_with(token: str, there: World) -> None:
+    def answer(asked: Asked) -> Page:
+        known = asked.headers.get("authorization") == f"Bearer {token}"
+        return Page(200) if known else Page(401, None, {"WWW-Authenticate": there.challenge})
+
+    there.pages[ENDPOINT] = answer
+
+
+async def test_a_token_comes_from_the_environment(there: World) -> None:
+    only_with("t0k3n", there)
+    done = await trunkline(*DOCTOR, "--token", "NOTES_TOKEN", there.url, environ={"NOTES_TOKEN": "t0k3n"})
+
+    assert done.status == 0
+    assert "ok       retry: it answers 200" in done.out
+    assert "t0k3n" not in done.out
+
+
+async def test_a_token_comes_from_standard_input(there: World) -> None:
+    only_with("t0k3n", there)
+    done = await trunkline(*DOCTOR, "--token", "-", there.url, stdin="t0k3n\n")
+
+    assert (done.status, "ok       retry" in done.out) == (0, True)
+
+
+@pytest.mark.parametrize(("source", "stdin"), [("eyJ0b2tlbg", ""), ("-", ""), ("-", "to ken\n")])
+async def test_a_token_on_the_command_line_is_neither_taken_nor_repeated(there: World, source: str, stdin: str) -> None:
+    done = await trunkline(*DOCTOR, "--token", source, there.url, stdin=stdin)
+
+    assert (done.status, done.out) == (2, "")
+    assert "environment variable" in done.err
+    assert "eyJ0b2tlbg" not in done.err
+    assert there.asked == []
+
+
+# --- what strangers say, and terminals -----------------------------------------------------------
+
+
+async def test_what_a_server_says_cannot_change_the_terminal(there: World) -> None:
+    there.resource["resource"] = "https://other.example/\x1b[2J\x9b2J\u202e"
+    done = await trunkline(*DOCTOR, there.url)
+
+    assert done.status == 1
+    assert done.out.replace("\n", "").isprintable()
+
+
+async def test_letters_that_the_output_does_not_know_are_written_by_their_codes(there: World) -> None:
+    there.resource["authorization_servers"] = ["https://\u65e5\u672c.example"]
+    done = await trunkline(*DOCTOR, there.url, environ={"PYTHONIOENCODING": "ascii"})
+
+    assert (done.status, done.err) == (1, "")
+    assert "\\u65e5" in done.out
+
+
+def on_a_terminal(*arguments: str, without_rich: bool = False) -> str:
+    """What a person sees."""
+    blocked = "import sys; sys.modules['rich'] = None; " if without_rich else ""
+    program = f"{blocked}import sys; from trunkline.cli.main import main; sys.exit(main())"
+    ours, theirs = pty.openpty()
+    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "100"} | {"NO_COLOR": ""}
+    process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=theirs, env=environ)
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # which is how a terminal ends
+        while data := os.read(ours, 4096):
+            seen += data
+    os.close(ours)
+    assert process.wait(60) == 1
+    return seen.decode()
+
+
+def test_a_terminal_shows_colours_where_rich_is_installed() -> None:
+    seen = on_a_terminal(*DOCTOR, "http://127.0.0.1:1/mcp")
+
+    assert "\x1b[1;31mfailed" in seen
+    assert "cannot be reached" in seen
+
+
+def test_a_terminal_without_rich_shows_plain_lines() -> None:
+    seen = on_a_terminal(*DOCTOR, "http://127.0.0.1:1/mcp", without_rich=True)
+
+    assert seen.startswith("failed   address: http://127.0.0.1:1/mcp cannot be reached")
+    assert "\x1b" not in seen
+
+
+def test_the_manual_tells_of_every_hop() -> None:
+    page = (Path(__file__).parents[3] / "docs/how-to/auth-doctor.md").read_text("utf-8")
+    assert re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE) == [*HOPS, "retry"]

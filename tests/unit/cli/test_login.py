@@ -1,0 +1,86 @@
+"""`trunkline auth status` and `trunkline auth logout`: what is kept of a login, and how it is forgotten."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from trunkline.auth.client.code import CodeGrant
+from trunkline.auth.client.store import FileTokens
+from trunkline.auth.client.tokens import Kept, key_for, write_kept
+from trunkline.cli.main import main
+
+URL = "https://notes.example/mcp"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tokens of this test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def log_in(**members: object) -> None:
+    kept = Kept(issuer="https://login.example", client_id="desk", access="s3cret", **members)
+    asyncio.run(FileTokens().put(key_for(URL, CodeGrant.name), write_kept(kept)))
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({"expires": 4102444800.0, "refresh": "r3fresh"}, "ends at 2100-01-01 00:00:00+00:00, and is renewed"),
+        ({"expires": 946684800.0}, "ended at 2000-01-01 00:00:00+00:00, and then somebody has to log in again"),
+        ({}, "does not say when it ends"),
+    ],
+)
+def test_a_login_is_shown_without_its_tokens(
+    capsys: pytest.CaptureFixture[str], members: dict[str, object], words: str
+) -> None:
+    log_in(granted=("notes", "notes:write"), **members)
+
+    assert main(["auth", "status", URL]) == 0
+    said = capsys.readouterr().out
+    for part in (URL, "https://login.example", "desk", "notes notes:write", words):
+        assert part in said
+    assert "s3cret" not in said
+    assert "r3fresh" not in said
+
+
+def test_nobody_is_logged_in_at_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["auth", "status", URL]) == 1
+    assert capsys.readouterr().out == f"{URL}: nobody is logged in\n"
+
+
+def test_a_login_that_is_forgotten_is_gone(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    log_in(expires=time.time() + 60)
+
+    assert main(["auth", "logout", URL]) == 0
+    assert main(["auth", "status", URL]) == 1
+    assert main(["auth", "logout", URL]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{URL}: logged out",
+        f"{URL}: nobody is logged in",
+        f"{URL}: nobody was logged in",
+    ]
+    assert [path for path in folder.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()] == []
+
+
+def test_a_store_that_others_can_read_is_refused_with_a_sentence(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    log_in()
+    (place,) = [path.parent for path in folder.rglob("*.token")]
+    place.chmod(0o755)
+
+    assert main(["auth", "status", URL]) == 1
+    assert capsys.readouterr().err.startswith("trunkline: others have access to ")
+
+
+def test_what_an_issuer_calls_itself_cannot_change_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    log_in(granted=("\x1b[2J",))
+
+    assert main(["auth", "status", URL]) == 0
+    assert "\\x1b[2J" in capsys.readouterr().out

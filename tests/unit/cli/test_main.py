@@ -1,0 +1,101 @@
+"""The command line: what it says of itself, and how it ends."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from tests.unit.auth.faulty import world
+from tests.unit.cli.commands import trunkline
+
+from trunkline.cli.main import main
+from trunkline.version import __version__
+
+
+def test_it_says_which_version_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"trunkline {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"), [(["--help"], ["auth"]), (["auth", "--help"], ["doctor", "status", "logout"])]
+)
+def test_it_says_what_there_is(capsys: pytest.CaptureFixture[str], arguments: list[str], named: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert [name for name in named if name not in said] == []
+
+
+@pytest.mark.parametrize(("arguments", "named"), [([], "auth"), (["auth"], "doctor")])
+def test_a_command_that_is_missing_is_asked_for(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    assert main(arguments) == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["serve"], "auth"),
+        (["auth", "login"], "doctor"),
+        (["auth", "doctor"], "URL"),
+        (["auth", "doctor", "http://127.0.0.1:1", "--timeout", "0"], "--timeout"),
+        (["auth", "doctor", "http://127.0.0.1:1", "--timeout", "inf"], "--timeout"),
+    ],
+)
+def test_what_is_not_understood_says_what_there_is(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+
+    assert ended.value.code == 2
+    assert named in capsys.readouterr().err
+
+
+async def test_it_is_a_command_and_a_module() -> None:
+    done = await trunkline("--version")
+
+    assert done == (0, f"trunkline {__version__}\n", "")
+
+
+async def test_ctrl_c_ends_it_without_a_word() -> None:
+    async with world() as there:
+        there.silent = True
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "trunkline", "auth", "doctor", there.url, stderr=asyncio.subprocess.PIPE
+        )
+        await there.knocked.wait()
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+
+    assert (process.returncode, err) == (130, b"")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--help"], ["auth", "doctor", "http://127.0.0.1:1/mcp"]])
+def test_a_pipe_that_nobody_reads_is_no_traceback(arguments: list[str], unbuffered: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command, environ = [sys.executable, "-m", "trunkline", *arguments], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environ, check=False, timeout=60)
+    os.close(writing)
+
+    unnoticed = "--help" in arguments and unbuffered  # by argparse
+    assert (done.returncode, done.stderr) == (0 if unnoticed else 141, b"")
+
+
+def test_importing_the_package_imports_nothing_of_this() -> None:
+    program = "import sys, trunkline; print([n for n in sys.modules if n.startswith(('trunkline.cli', 'trunkline.auth', 'rich', 'argparse'))])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    assert done.stdout == "[]\n"
