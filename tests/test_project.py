@@ -30,6 +30,7 @@ SEAMS = {
     "transports.http.client.credentials",
     "transports.http.client.library",
     "auth.principal",
+    "stores.store",
 }  # of a layer that others may know by its seam only
 MAY_IMPORT = {
     "errors": set(),
@@ -53,13 +54,14 @@ MAY_IMPORT = {
     },
     "observers": GROUND_FLOOR,
     "conversation": GROUND_FLOOR | {"wire", "protocol", "registry", "transports.channel"},
-    "server": GROUND_FLOOR | {"wire", "protocol", "registry", "conversation", "transports.channel", "auth.principal"},
+    "server": GROUND_FLOOR
+    | {"wire", "protocol", "registry", "conversation", "transports.channel", "auth.principal", "stores.store"},
     "supervision": GROUND_FLOOR,
     "client": GROUND_FLOOR
     | {"wire", "protocol", "registry", "conversation", "transports.channel", "supervision.policy"},
 }
 ASSEMBLY = {"server.server", "server.run", "client.client", "client.targets"}  # may also import these:
-ASSEMBLED = {"transports", "observers", "server", "client", "auth"}
+ASSEMBLED = {"transports", "observers", "server", "client", "auth", "stores"}
 ANYTHING = {"", "__main__", "cli", "testing"}  # the package itself, its command line, and what tests use
 
 PURE = ("wire", "protocol", "registry")

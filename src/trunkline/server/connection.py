@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from trunkline.clock import Clock
 from trunkline.conversation import connection
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import Side
@@ -14,6 +15,7 @@ from trunkline.server.listening import Listeners, Listening
 from trunkline.server.offer import Offer
 from trunkline.server.rounds import Seals, ending
 from trunkline.server.watchers import Watchers
+from trunkline.stores.store import Store
 from trunkline.transports.channel import Channel
 
 __all__ = ["Connection", "Shared"]
@@ -28,6 +30,8 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
     departed: "Callable[[Connection], None]"
     listeners: "Listeners"
     seals: "Seals"
+    store: Store  # open
+    wall: Clock  # the time of day, as the store counts it
     lifespan: Any = None  # what the server holds while it serves
 
 

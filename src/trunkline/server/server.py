@@ -10,7 +10,7 @@ from functools import partial
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
-from trunkline.clock import Clock, LoopClock
+from trunkline.clock import Clock, LoopClock, WallClock
 from trunkline.config import Settings
 from trunkline.conversation.dispatch import Dispatcher, Feature
 from trunkline.conversation.threads import Threads
@@ -33,6 +33,7 @@ from trunkline.server.offer import Offer, Switches
 from trunkline.server.options import DirectoryOptions, FileOptions, checked
 from trunkline.server.registrar import Registrar
 from trunkline.server.rounds import Seals
+from trunkline.server.storing import OwnStore
 from trunkline.server.updates import Updates
 from trunkline.server.watchers import Watch, Watchers
 from trunkline.transports.addresses import spelt
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from trunkline.server.filewatch import FileWatch
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.middleware import Middleware
+    from trunkline.stores.store import Store
     from trunkline.transports.http.asgi import App
 
 __all__ = ["Server"]
@@ -72,6 +74,7 @@ class Server(Registrar):
         instructions: str | None = None,
         settings: Settings | None = None,
         auth: "ResourceServer | None" = None,
+        store: "Store | None" = None,
         tools: bool | None = None,
         resources: bool | None = None,
         prompts: bool | None = None,
@@ -87,13 +90,14 @@ class Server(Registrar):
         features: Iterable[Feature] = FEATURES,
         clock: Clock | None = None,
     ) -> None:
-        """`auth` says who may come in over HTTP, by which tokens: a `ResourceServer`. `tools`, `resources`, `prompts`
-        and `completions` declare a capability, or not; by default each is declared when there is something to offer.
-        `extensions` are declared with their settings, `{}` for none. `cache` says for how many seconds clients may keep
-        what they are shown: "tools", "prompts", "resources", "resource_templates" and "discover". `observers` replaces
-        the one that logs failures. `lifespan` is an async context manager function of the server: entered before the
-        first connection is served, left by `aclose()` and at the end of `run()`; handlers find its value at
-        `ctx.lifespan`."""
+        """`auth` says who may come in over HTTP, by which tokens: a `ResourceServer`. `store` keeps what has to outlive
+        a call: a `SqliteStore`, or by default one in memory; it is the server's own, which opens and closes it.
+        `tools`, `resources`, `prompts` and `completions` declare a capability, or not; by default each is declared when
+        there is something to offer. `extensions` are declared with their settings, `{}` for none. `cache` says for how
+        many seconds clients may keep what they are shown: "tools", "prompts", "resources", "resource_templates" and
+        "discover". `observers` replaces the one that logs failures. `lifespan` is an async context manager function of
+        the server: entered before the first connection is served, left by `aclose()` and at the end of `run()`;
+        handlers find its value at `ctx.lifespan`."""
         info = Implementation(
             name=name,
             version=version or __version__,
@@ -115,6 +119,7 @@ class Server(Registrar):
         )
         super().__init__(offer)
         self._auth = auth
+        self._store = OwnStore(store, _in_memory)
         self._observers = Observers(_default_observers() if observers is None else observers)
         self._dispatcher = Dispatcher(features)
         self._middleware: list[Middleware] = []
@@ -274,6 +279,7 @@ class Server(Registrar):
             self._loop = loop
             self._thread = threading.get_ident()
             clock = self._given_clock or LoopClock(loop)
+            wall = self._given_clock or WallClock()
             self._announcer = Announcer(self.settings.list_changed_interval, clock, self._send_changed)
             self._shared = Shared(
                 offer=self._offer,
@@ -286,6 +292,8 @@ class Server(Registrar):
                 departed=self._departed,
                 listeners=self._listeners,
                 seals=Seals(self.settings),
+                store=self._store.use(wall),
+                wall=wall,
                 lifespan=None if self._lifespan is None else self._lifespan.value,
             )
         return self._shared
@@ -309,10 +317,12 @@ class Server(Registrar):
             connection.report_failure(call, "-", error)
 
     async def start(self) -> None:
-        """Enters the lifespan, if there is one and it has not been entered. `run()` does that by itself."""
+        """Opens the store and enters the lifespan, if there is one and it has not been entered. `run()` does that by
+        itself."""
         if self._auth is not None and self._auth.strict:
             self._require_access()
         self._health.settle(self.tools.all())
+        await self._store.open()
         if self._lifespan is not None:
             await self._lifespan.start(self)
 
@@ -341,8 +351,11 @@ class Server(Registrar):
             self._files.close()
         self._loop = self._thread = self._shared = self._announcer = None
         self._health.unsettle()
-        if self._lifespan is not None:
-            await self._lifespan.stop()
+        try:
+            if self._lifespan is not None:
+                await self._lifespan.stop()
+        finally:
+            await self._store.close()
 
     async def listen(self, address: str, *, tls: "SSLContext | None" = None) -> Listener:
         """Waits for clients, until `aclose()`: at `tcp://127.0.0.1:4000`, `http://127.0.0.1:8000/mcp`,
@@ -401,6 +414,12 @@ def _lifespan(make: Callable[[Any], Any]) -> "Lifespan":
     from trunkline.server.lifespan import Lifespan
 
     return Lifespan(make)
+
+
+def _in_memory(clock: Clock) -> "Store":
+    from trunkline.stores.memory import MemoryStore
+
+    return MemoryStore.ready(clock)
 
 
 def _default_observers() -> list[Observer]:

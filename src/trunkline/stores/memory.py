@@ -36,6 +36,13 @@ class MemoryStore:
         self._queue: list[tuple[float, str]] = []
         self._sweep: Timer | None = None
 
+    @classmethod
+    def ready(cls, clock: Clock | None = None) -> "MemoryStore":
+        """One that is open already, since there is nothing to wait for."""
+        made = cls(clock=clock)
+        made._open = True
+        return made
+
     async def open(self) -> None:
         """Makes the store ready."""
         if self._open is None:
