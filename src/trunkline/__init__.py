@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from trunkline.registry.completions import matching
     from trunkline.registry.dependencies import Depends
+    from trunkline.registry.tasks import TaskPolicy
     from trunkline.registry.generators import Progress
     from trunkline.registry.media import Audio, File, Image
     from trunkline.server.choices import EnumNames, Titles
@@ -67,6 +68,7 @@ __all__ = [
     "SamplingMessage",
     "Server",
     "Settings",
+    "TaskPolicy",
     "TextContent",
     "Titles",
     "ToolAnnotations",
@@ -106,6 +108,7 @@ _HOMES: Final = {
     ),
     "registry.completions": ("matching",),
     "registry.dependencies": ("Depends",),
+    "registry.tasks": ("TaskPolicy",),
     "registry.generators": ("Progress",),
     "registry.media": (
         "Audio",

@@ -1,7 +1,7 @@
 """Faults of the peer that it is told about, as JSON-RPC errors."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from trunkline.errors.base import TrunklineError
 
@@ -38,6 +38,9 @@ __all__ = [
     "UrlElicitationRequired",
     "WrongPhase",
 ]
+
+
+_EXTENSIONS: Final = "extensions."
 
 
 class ProtocolError(TrunklineError):
@@ -119,7 +122,9 @@ class MissingCapability(InvalidRequest):
         required: dict[str, Any] = {}
         for path in paths:
             inner = required
-            for name in path.split("."):
+            extension = path.removeprefix(_EXTENSIONS)  # whose name may have points
+            names = path.split(".") if extension == path else [_EXTENSIONS[:-1], extension]
+            for name in names:
                 inner = inner.setdefault(name, {})
         super().__init__(f"the client must declare {', '.join(paths)}", data={"requiredCapabilities": required})
 

@@ -73,6 +73,7 @@ class Running(Tracked):
     hint: Any = None  # how long its result may be kept
     round: Any = None  # what was asked and answered before, for a handler that is run again
     once: Any = None  # what it has done that must not be done twice
+    task: Any = None  # what makes a task of it, where it can become one later
     admitted: Any = None  # the entry that it is about, once its sender was found to be one of those who may have it
 
     def advance(self, progress: float, now: float) -> bool:

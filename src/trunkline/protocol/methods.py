@@ -147,14 +147,15 @@ METHODS: Final = (
         "notifications/elicitation/complete", CLIENT, t.ElicitationCompleteParams,
         since=V2025_11_25, until=_LAST,
     ),
-    # tasks, as 2025-11-25 has them
-    Method("tasks/get", EITHER, t.GetTaskParams, t.GetTaskResult, "tasks", since=V2025_11_25, until=_LAST),
+    # tasks, as 2025-11-25 has them; from then on they are an extension, which has some methods of the same name
+    Method("tasks/get", EITHER, t.GetTaskParams, t.AnyTaskResult, "tasks", since=V2025_11_25),
     Method("tasks/result", EITHER, t.GetTaskPayloadParams, t.GetTaskPayloadResult, "tasks", Wait.ENDLESS,
            since=V2025_11_25, until=_LAST),
     Method("tasks/list", EITHER, t.PaginatedParams, t.ListTasksResult, "tasks.list", Wait.QUICK,
            since=V2025_11_25, until=_LAST),
-    Method("tasks/cancel", EITHER, t.CancelTaskParams, t.CancelTaskResult, "tasks.cancel",
-           since=V2025_11_25, until=_LAST),
+    Method("tasks/cancel", EITHER, t.CancelTaskParams, t.AnyTaskResult, "tasks.cancel", since=V2025_11_25),
+    Method("tasks/update", SERVER, t.UpdateTaskParams, t.Empty, "tasks", since=V2026_07_28),
+    Method("notifications/tasks", CLIENT, t.DetailedTask, since=V2026_07_28),
     Method("notifications/tasks/status", EITHER, t.TaskStatusParams, needs="tasks", since=V2025_11_25, until=_LAST),
 )  # fmt: skip
 

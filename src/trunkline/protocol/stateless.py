@@ -20,11 +20,11 @@ from trunkline.protocol.meta import SERVER_INFO
 from trunkline.protocol.methods import Method, Side, known
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import MODERN, SPOKEN, Revision
-from trunkline.protocol.types import CallToolResult, Implementation, InputRequiredResult, Params, Result
+from trunkline.protocol.types import CallToolResult, Implementation, InputRequiredResult, Params, Result, TaskCreated
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 
-__all__ = ["CACHED", "CacheHint", "Scope", "Stateless"]
+__all__ = ["CACHED", "CacheHint", "Scope", "Stateless", "natural_result"]
 
 Scope = Literal["public", "private"]
 CACHED: Final = frozenset(
@@ -40,6 +40,7 @@ CACHED: Final = frozenset(
 """The methods whose results say how long they may be kept."""
 
 _VERSION: Final = "mcp-protocol-version"
+_KINDS: Final[Mapping[type, bytes]] = {InputRequiredResult: b"input_required", TaskCreated: b"task"}
 _KNOWN: Final = frozenset(revision.value for revision in MODERN)
 _ROWS: Final = {row.name: row for row in known(Revision.V2026_07_28, Side.SERVER) if row.request}
 
@@ -124,20 +125,20 @@ class Stateless:
     def dressed(self, result: Any, *, hint: CacheHint | None = None, natural: bool = False) -> Raw:
         """A result as it goes out. `natural`: a value that older revisions need an object around goes without."""
         if natural and isinstance(result, CallToolResult):
-            result = _natural(result)
+            result = natural_result(result)
         meta = self._plain_meta
         if isinstance(result, Result | Params) and result.meta is not None:
             meta = codec.to_json({SERVER_INFO: self._info, **result.meta})
             result = replace(result, meta=None)  # a handler may return one value many times
         body = codec.to_json(project(result, Revision.V2026_07_28))
-        asks = isinstance(result, InputRequiredResult)
-        head = b'{"resultType":"%b","_meta":%b' % (b"input_required" if asks else b"complete", meta)
-        if hint is not None and not asks:
+        kind = _KINDS.get(type(result), b"complete")
+        head = b'{"resultType":"%b","_meta":%b' % (kind, meta)
+        if hint is not None and kind == b"complete":
             head += b',"ttlMs":%d,"cacheScope":"%b"' % (round(hint.ttl * 1000), hint.scope.encode())
         return Raw(head + (b"}" if body == b"{}" else b"," + body[1:]))
 
 
-def _natural(result: CallToolResult) -> CallToolResult:
+def natural_result(result: CallToolResult) -> CallToolResult:
     """A result whose value stands for itself; what has no value in an object of ours stays as it is."""
     wrapped = result.structured_content
     if not isinstance(wrapped, dict) or "result" not in wrapped:

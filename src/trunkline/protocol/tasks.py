@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from trunkline.errors import InternalError, MisuseError
 from trunkline.protocol.meta import ProgressToken
+from trunkline.protocol.types.lifecycle import Implementation
 from trunkline.protocol.types.rounds import InputRequest
 from trunkline.wire.messages import ErrorObject
 
-__all__ = ["TASKS", "TERMINAL", "TaskRecord", "TaskSignal", "TaskState", "allows", "step"]
+__all__ = ["TASKS", "TERMINAL", "TaskCaller", "TaskRecord", "TaskSignal", "TaskState", "allows", "step"]
 
 
 class TaskState(Enum):
@@ -92,6 +93,18 @@ def step(state: TaskState, signal: TaskSignal) -> TaskState:
         ) from None
 
 
+class TaskCaller(Struct, frozen=True, kw_only=True):
+    """Who asked for a task, as far as whoever goes on with it has to know."""
+
+    revision: str = "2025-11-25"
+    capabilities: dict[str, Any] = {}
+    info: Implementation | None = None
+    modern: bool = False  # its request stood for itself
+    local: bool = False  # somebody who has not to say who it is
+    session: str | None = None  # the conversation that it asked in, where nothing else tells callers apart
+    principal: Raw | None = None  # who was verified to call, in JSON
+
+
 class TaskRecord(Struct, frozen=True, kw_only=True):
     """All that is known of a task, as it is kept. Times are in seconds since 1970."""
 
@@ -100,6 +113,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
     client: str  # whose it is; to everybody else it is not there
     method: str  # of the request that it answers; in the founding dialect, the type of its action
     params: Raw  # of that request, as they were written
+    caller: TaskCaller = TaskCaller()
     created_at: float
     updated_at: float
     expires_at: float | None = None  # may be forgotten from then on, whatever its state
@@ -113,7 +127,10 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
     total: float | None = None
     questions: dict[str, InputRequest] = {}  # those that are open
     answers: dict[str, Raw] = {}
+    refusals: dict[str, ErrorObject] = {}  # questions that were answered with an error
     withdrawn: tuple[str, ...] = ()  # questions that nobody waits for any more
+    effects: dict[str, Raw] = {}  # what was done that must not be done twice
+    checkpoint: Raw | UnsetType = UNSET  # what its work needs to go on from here
     result: Raw | UnsetType = UNSET
     result_is_error: bool = False  # it says of itself that it failed
     error: ErrorObject | None = None
@@ -122,6 +139,11 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
     def ended(self) -> bool:
         """Whether nothing can happen to it any more."""
         return self.state in TERMINAL
+
+    @property
+    def used(self) -> frozenset[str]:
+        """The names of all questions that there have been."""
+        return frozenset((*self.questions, *self.answers, *self.refusals, *self.withdrawn))
 
     @property
     def deadline(self) -> float | None:
@@ -148,7 +170,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
 
     def ask(self, now: float, questions: Mapping[str, InputRequest]) -> "TaskRecord":
         """It needs to know something. A name is used for one question in the life of a task."""
-        used = questions.keys() & (self.questions.keys() | self.answers.keys() | set(self.withdrawn))
+        used = questions.keys() & self.used
         if used or not questions:
             raise MisuseError(f"questions need names that were not used before, unlike {sorted(used)}")
         return self._after(S.ASK, now, questions={**self.questions, **questions})
@@ -158,10 +180,23 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
         heard = {name: response for name, response in responses.items() if name in self.questions}
         return self._settle(now, heard, answers={**self.answers, **heard})
 
+    def refuse(self, now: float, name: str, error: ErrorObject) -> "TaskRecord":
+        """A question is answered with an error."""
+        heard = [name] if name in self.questions else []
+        return self._settle(now, heard, refusals={**self.refusals, name: error})
+
     def withdraw(self, now: float, names: Iterable[str]) -> "TaskRecord":
         """Some questions need no answer any more."""
         gone = [name for name in names if name in self.questions]
         return self._settle(now, gone, withdrawn=(*self.withdrawn, *gone))
+
+    def reach(self, now: float, checkpoint: Raw) -> "TaskRecord":
+        """Its work has come to a point from which it can go on."""
+        return self._after(S.PROGRESS, now, checkpoint=checkpoint)
+
+    def do(self, now: float, name: str, effect: Raw) -> "TaskRecord":
+        """Something is done that must not be done twice."""
+        return self._after(S.PROGRESS, now, effects={**self.effects, name: effect})
 
     def complete(self, now: float, result: Raw, *, is_error: bool = False, message: str | None = None) -> "TaskRecord":
         """It is done; `is_error` if its result says that it failed."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from trunkline.protocol.types import Annotations, Icon, ToolAnnotations
+from trunkline.registry.tasks import TaskPolicy, TaskSupport
 
 __all__ = ["Described", "PromptOptions", "ResourceOptions", "TemplateOptions", "ToolOptions", "shown"]
 
@@ -25,6 +26,7 @@ class ToolOptions(Described, total=False):
     annotations: ToolAnnotations | None  # hints on how it behaves
     timeout: float | None  # seconds that a call has, instead of `work_timeout`
     structured: bool  # False: no output schema, and results are content alone
+    task: bool | TaskSupport | TaskPolicy  # whether calls run as tasks; True: as their clients like
     asks: Sequence[str]  # what the client has to be able to be asked: "elicitation", "sampling", "roots", …
 
 

@@ -13,15 +13,13 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET
 
-from trunkline.conversation.progress import report
 from trunkline.errors import InsufficientScope, InvalidUri, MisuseError
-from trunkline.protocol.capabilities import Negotiated, declared
+from trunkline.protocol.capabilities import declared
 from trunkline.protocol.extensions import agreed
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import ProgressToken
-from trunkline.protocol.methods import Side
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import (
     LOGGING_LEVELS,
@@ -30,7 +28,6 @@ from trunkline.protocol.types import (
     ElicitationCompleteParams,
     ElicitParams,
     Empty,
-    Implementation,
     ListRootsResult,
     LoggingLevel,
     LoggingMessageParams,
@@ -44,9 +41,9 @@ from trunkline.protocol.types import (
 from trunkline.registry.access import is_scope
 from trunkline.registry.resources import check_uri
 from trunkline.server.access import Ruled, held_by
-from trunkline.server.ask import Asker, ClientLacks, LiveAsker, OnProgress
-from trunkline.server.connection import Connection
-from trunkline.server.rounds import Once, RoundAsker
+from trunkline.server.ask import Asker, ClientLacks, OnProgress
+from trunkline.server.line import ClientFacts, Line
+from trunkline.server.rounds import Once
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
@@ -55,13 +52,6 @@ if TYPE_CHECKING:
 __all__ = ["ClientFacts", "Context", "Told"]
 
 T = TypeVar("T")
-
-
-class ClientFacts(Struct, frozen=True):
-    """Who calls, by its own account."""
-
-    info: Implementation | None
-    capabilities: Mapping[str, Any]
 
 
 class Told:
@@ -79,12 +69,12 @@ class Told:
 class Context:
     """One call, from the inside."""
 
-    __slots__ = ("_asker", "_call", "_connection")
+    __slots__ = ("_asker", "_call", "_line")
 
-    def __init__(self, connection: Connection, call: Running) -> None:
-        self._connection = connection
+    def __init__(self, line: Line, call: Running) -> None:
+        self._line = line
         self._call = call
-        self._asker: Asker = LiveAsker(connection, call) if call.envelope is None else RoundAsker(connection, call)
+        self._asker: Asker = line.asker_of(call)
 
     # --- facts ---------------------------------------------------------------------------------
 
@@ -98,25 +88,21 @@ class Context:
     def session_id(self) -> int | None:
         """A number for the connection, the same for all of its calls; None where each call stands for itself, as over
         HTTP from 2026-07-28 on."""
-        return None if self._connection.channel.info.shared else self._connection.number
+        return self._line.session_id
 
     @property
     def revision(self) -> Revision:
         """The revision of the specification that is spoken."""
-        return self._connection.session.revision_of(self._call)
+        return self._line.revision_of(self._call)
 
     @property
     def client(self) -> ClientFacts:
         """Who calls."""
-        session, envelope = self._connection.session, self._call.envelope
-        if envelope is not None:
-            return ClientFacts(envelope.info, envelope.capabilities)
-        agreed: Negotiated | None = session.negotiated
-        return ClientFacts(session.peer, agreed.client if agreed is not None else {})
+        return self._line.client_of(self._call)
 
     def extension(self, name: str) -> Mapping[str, Any] | None:
         """What the client says of an extension that both sides have; None if one of them has not."""
-        return agreed(name, self._connection.offer.capabilities(), self.client.capabilities)
+        return agreed(name, self._line.offer.capabilities(), self.client.capabilities)
 
     @property
     def principal(self) -> Any:
@@ -129,7 +115,7 @@ class Context:
         only. What they always need is said by `scopes=`, where they are registered."""
         if strange := [scope for scope in scopes if not is_scope(scope)]:
             raise MisuseError(f"{strange[0]!r} is no scope, which is a text without spaces and quotes")
-        held = held_by(self.principal, local=self._connection.channel.info.local)
+        held = held_by(self.principal, local=self._line.local)
         if held is not None and not held.issuperset(scopes):
             entry: Ruled | None = self._call.admitted
             always = () if entry is None or entry.access is None else entry.access.scopes
@@ -144,7 +130,7 @@ class Context:
     @property
     def lifespan(self) -> Any:
         """What the server's `lifespan` gave; None without one."""
-        return self._connection.shared.lifespan
+        return self._line.lifespan
 
     @property
     def progress_token(self) -> ProgressToken | None:
@@ -155,7 +141,7 @@ class Context:
     def deadline(self) -> float | None:
         """Seconds left until the call is given up; None without a limit. Progress renews it."""
         deadline = self._call.deadline
-        return None if deadline is None else max(0.0, deadline - self._connection.now())
+        return None if deadline is None else max(0.0, deadline - self._line.now())
 
     @property
     def cancelled(self) -> bool:
@@ -174,18 +160,18 @@ class Context:
         told: tuple[Any, ...] = (progress,) if total is None else (progress, total)
         if strange := [number for number in told if not isinstance(number, int | float) or not isfinite(number)]:
             raise MisuseError(f"progress is told in numbers, not {strange[0]!r}")
-        self._connection.post(partial(report, self._connection, self._call, progress, total, message))
+        self._line.post(partial(self._line.progress, self._call, progress, total, message))
         return self._told()
 
     def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> Told:
         """Sends a log message to the client, if it wants to hear of that level. `data` is any JSON."""
         if level not in LOGGING_LEVELS:
             raise MisuseError(f"log level {level!r} is not one of {', '.join(LOGGING_LEVELS)}")
-        connection = self._connection
-        if LOGGING_LEVELS.index(level) >= connection.log_level_of(self._call):
+        line = self._line
+        if LOGGING_LEVELS.index(level) >= line.log_level_of(self._call):
             said = codec.to_raw(data)  # as it is now; and what has no JSON is told here, to whoever gave it
             params = LoggingMessageParams(level=level, data=said, logger=logger)
-            connection.post(partial(connection.notify, "notifications/message", params, about=self._call))
+            line.post(partial(line.notify, "notifications/message", params, about=self._call))
         return self._told()
 
     def debug(self, data: Any, logger: str | None = None) -> Told:
@@ -208,12 +194,11 @@ class Context:
         """Tells the client that its user is done at a URL."""
         params = ElicitationCompleteParams(elicitation_id=elicitation_id)
         if self._call.envelope is None:  # later clients find out by asking again
-            self._connection.post(partial(self._connection.notify, "notifications/elicitation/complete", params))
+            self._line.post(partial(self._line.notify, "notifications/elicitation/complete", params))
         return self._told()
 
     def _told(self) -> Told:
-        stream, shared = self._call.origin.stream, self._connection.channel.info.shared
-        return Told(stream.drain if shared else self._connection.channel.drain)  # nobody waits for another's client
+        return Told(self._line.drain_of(self._call))
 
     def close_stream(self) -> None:
         """Lets the client go, on a transport whose answers are streams, and has it come back for the rest: for calls
@@ -222,7 +207,7 @@ class Context:
         later, which would lose the answer."""
         stream = self._call.origin.stream
         if stream is not None and Revision.V2025_11_25 <= self.revision < Revision.V2026_07_28:
-            self._connection.post(stream.close_stream)
+            self._line.post(stream.close_stream)
 
     # --- asking --------------------------------------------------------------------------------
 
@@ -264,7 +249,7 @@ class Context:
         from trunkline.server.forms import Answer
 
         try:
-            check_uri(url, self._connection.settings)
+            check_uri(url, self._line.settings)
         except InvalidUri as error:
             raise MisuseError(f"a user cannot be sent to {url[:200]!r}: {error}") from None
         ident = elicitation_id or secrets.token_urlsafe(16)
@@ -279,10 +264,7 @@ class Context:
 
     def _can(self, capability: str) -> bool:
         """Whether the client has declared something."""
-        envelope = self._call.envelope
-        if envelope is not None:
-            return declared(envelope.capabilities, capability)
-        return self._connection.session.has(Side.CLIENT, capability)
+        return declared(self.client.capabilities, capability)
 
     async def sample(
         self,
@@ -319,7 +301,7 @@ class Context:
             temperature=temperature,
             stop_sequences=None if stop_sequences is None else list(stop_sequences),
             metadata=metadata,
-            tools=None if tools is None else offered_tools(tools, self._connection.offer.tools),
+            tools=None if tools is None else offered_tools(tools, self._line.offer.tools),
             tool_choice=ToolChoice(tool_choice) if isinstance(tool_choice, str) else tool_choice,
         )
         check_messages(params.messages)
@@ -345,13 +327,31 @@ class Context:
             self._call.once = Once({})
         return await self._call.once.value(key, function)
 
+    # --- tasks -----------------------------------------------------------------------------------
+
+    async def checkpoint(self, value: Any) -> None:
+        """Keeps what this task needs to go on from here, should its process die: any JSON, in place of what was kept
+        before. Of a call that is no task nothing is kept."""
+        await self._line.keep_checkpoint(self._call, codec.to_raw(value))
+
+    @property
+    def resumed_from(self) -> Any:
+        """What was kept by `checkpoint` in an earlier run of this task; None if there was none."""
+        kept = self._line.checkpoint_of(self._call)
+        return None if kept is UNSET else codec.decoder(object)(kept)
+
+    async def begin_task(self) -> None:
+        """Goes on as a task, for tools with `asks_first`: the client has its answer, and the handler is run once more
+        as a task that knows all answers so far. In a task, and for a client that knows none, nothing happens."""
+        await self._line.begin_task(self._call)
+
     async def ping(self, *, timeout: float | None = None) -> None:
         """Asks whether the client is there. Raises `RequestTimeout` if it does not answer."""
         await self._asker.ask("ping", Empty(), timeout=timeout)
 
     def wait(self, asked: Awaitable[T]) -> T:
         """Waits, on the thread of a plain handler, for what an async one would await: `ctx.wait(ctx.roots())`."""
-        loop = self._connection.loop
+        loop = self._line.loop
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:

@@ -12,6 +12,7 @@ from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import SUBSCRIPTION_ID
 from trunkline.protocol.types import (
     CancelledParams,
+    DetailedTask,
     Empty,
     Params,
     SubscriptionFilter,
@@ -40,7 +41,7 @@ class Listening:
         self._call = call
         self.connection = connection
         self.wanted = wanted
-        self._early: list[tuple[str, Params]] | None = []  # what happened before the client knows what it will hear
+        self._early: list[tuple[str, Params | DetailedTask]] | None = []  # what happened before the client knows what it will hear
 
     @property
     def number(self) -> RequestId:
@@ -60,7 +61,7 @@ class Listening:
         for name, params in early:
             self.tell(name, params)
 
-    def tell(self, name: str, params: Params) -> None:
+    def tell(self, name: str, params: Params | DetailedTask) -> None:
         """Tells the client something, marked as belonging to this request."""
         if self._early is not None:
             self._early.append((name, params))
@@ -127,4 +128,5 @@ def honoured(wanted: SubscriptionFilter, capabilities: Any) -> SubscriptionFilte
         prompts_list_changed=told(wanted.prompts_list_changed, "prompts"),
         resources_list_changed=told(wanted.resources_list_changed, "resources"),
         resource_subscriptions=wanted.resource_subscriptions if watched else None,
+        task_ids=wanted.task_ids,
     )

@@ -16,7 +16,7 @@ from trunkline.conversation.drive import Work
 from trunkline.conversation.perform import perform
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import find
-from trunkline.protocol.types import CallToolParams, CallToolResult, CompleteParams
+from trunkline.protocol.types import CallToolParams, CallToolResult, CompleteParams, CreateTaskResult, TaskCreated
 from trunkline.registry.handlers import exited
 from trunkline.registry.results import BadResult, unspliced
 from trunkline.server.admission import Wanted, admitted
@@ -77,7 +77,7 @@ def surrounded(method: str, answer: Answer, around: Sequence[Middleware]) -> Ans
             result = await step(Call(method, _name(params), params, Context(connection, running)))
         except SystemExit as error:
             raise exited(error) from error
-        if not isinstance(result, expected):
+        if not isinstance(result, (expected, CreateTaskResult, TaskCreated)):
             made = type(result).__name__
             raise BadResult(f"middleware answered {method} with {made}; {expected.__name__} is needed")
         return result

@@ -96,6 +96,7 @@ from trunkline.protocol.types.sampling import (
 )
 from trunkline.protocol.types.subscriptions import ListenParams, SubscriptionFilter, SubscriptionsAcknowledgedParams
 from trunkline.protocol.types.tasks import (
+    AnyTaskResult,
     CancelTaskParams,
     CancelTaskResult,
     CreateTaskResult,
@@ -111,6 +112,13 @@ from trunkline.protocol.types.tasks import (
     TaskStatus,
     TaskStatusParams,
 )
+from trunkline.protocol.types.tasks_extension import (
+    TASKS_EXTENSION,
+    DetailedTask,
+    ExtensionTask,
+    TaskCreated,
+    UpdateTaskParams,
+)
 from trunkline.protocol.types.tools import (
     NO_ARGUMENTS,
     CallToolParams,
@@ -122,6 +130,12 @@ from trunkline.protocol.types.tools import (
 )
 
 __all__ = [
+    "TASKS_EXTENSION",
+    "AnyTaskResult",
+    "DetailedTask",
+    "ExtensionTask",
+    "TaskCreated",
+    "UpdateTaskParams",
     "INPUT_REQUIRED",
     "LOGGING_LEVELS",
     "NO_ARGUMENTS",

@@ -12,6 +12,7 @@ class SubscriptionFilter(Wire):
     prompts_list_changed: bool | None = None
     resources_list_changed: bool | None = None
     resource_subscriptions: list[str] | None = None
+    task_ids: list[str] | None = None  # by the extension for tasks
 
 
 class ListenParams(Params):

@@ -8,6 +8,7 @@ from trunkline.protocol.types.base import Params, Result, Wire
 from trunkline.protocol.types.pagination import PaginatedResult
 
 __all__ = [
+    "AnyTaskResult",
     "CancelTaskParams",
     "CancelTaskResult",
     "CreateTaskResult",
@@ -62,6 +63,10 @@ class _TaskWithMeta(Task, kw_only=True):
     """A task whose members stand directly in a result or in params."""
 
     meta: dict[str, Any] | None = field(name="_meta", default=None)
+
+
+AnyTaskResult = Raw
+"""How a task stands, in the shape that the revision has for it."""
 
 
 class CreateTaskResult(Result):

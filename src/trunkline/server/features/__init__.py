@@ -9,6 +9,7 @@ from trunkline.server.features import (
     resources,
     roots,
     subscriptions,
+    tasks,
     tools,
 )
 
@@ -19,6 +20,7 @@ FEATURES = (
     discovery.FEATURE,
     subscriptions.FEATURE,
     tools.FEATURE,
+    tasks.FEATURE,
     resources.FEATURE,
     prompts.FEATURE,
     completion.FEATURE,

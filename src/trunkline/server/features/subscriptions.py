@@ -1,15 +1,22 @@
 """Subscriptions: a request that stays open, for what a client wants to hear of."""
 
+from functools import partial
+
 from msgspec.structs import replace
 
 from trunkline.conversation.dispatch import Feature
 from trunkline.errors import InternalError
 from trunkline.protocol.inflight import Running
+from trunkline.protocol.task_dialects import Dialect, detailed
+from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import ListenParams, SubscriptionFilter
 from trunkline.registry.resources import check_uri
 from trunkline.server.admission import may_have
 from trunkline.server.connection import Connection
 from trunkline.server.listening import Listening, honoured
+from trunkline.server.owners import owner_of
+from trunkline.server.tasks.choosing import require_extension
+from trunkline.server.tasks.shelf import Kept
 
 __all__ = ["FEATURE"]
 
@@ -25,10 +32,14 @@ class TooManyListens(InternalError):
 
 async def _listen(connection: Connection, call: Running, params: ListenParams) -> None:
     wanted = await _permitted(connection, call, honoured(params.notifications, connection.offer.capabilities()))
+    followed = await _own_tasks(connection, call, wanted)
+    wanted = replace(wanted, task_ids=[kept.record.task_id for kept in followed] or None)
     listening = Listening(connection, call, wanted)
     shared = connection.shared
     if not connection.channel.info.shared and shared.listeners.of(connection) >= connection.settings.max_calls:
         raise TooManyListens(connection.settings.max_calls)
+    tell = partial(_tell, listening)
+    unfollow = [shared.tasks.interest.follow(kept, Dialect.EXTENSION, tell) for kept in followed]
     connection.rest(1)  # it waits for nothing in particular, and shall keep nobody from being answered
     try:
         for uri in wanted.resource_subscriptions or ():
@@ -37,6 +48,8 @@ async def _listen(connection: Connection, call: Running, params: ListenParams) -
         shared.listeners.add(listening)
         await connection.loop.create_future()  # until it is ended, or called off
     finally:
+        for end in unfollow:
+            end()
         shared.listeners.discard(listening)
         connection.rest(-1)
         await shared.watchers.ended(shared.watchers.subscriptions.drop(listening))
@@ -50,6 +63,21 @@ async def _permitted(connection: Connection, call: Running, wanted: Subscription
         if access is None or await may_have(connection, call, access):
             uris.append(uri)
     return replace(wanted, resource_subscriptions=uris or None)
+
+
+async def _own_tasks(connection: Connection, call: Running, wanted: SubscriptionFilter) -> list[Kept]:
+    """Those of the tasks that a client wants to hear of that are there, and its own."""
+    if wanted.task_ids is None:
+        return []
+    require_extension(connection, call)
+    owner = owner_of(call.origin.principal)
+    found = [await connection.shared.tasks.shelf.find(owner, task_id) for task_id in dict.fromkeys(wanted.task_ids)]
+    return [kept for kept in found if kept is not None]
+
+
+def _tell(listening: Listening, record: TaskRecord) -> bool:
+    listening.tell("notifications/tasks", detailed(record))
+    return True
 
 
 FEATURE = Feature("subscriptions", {"subscriptions/listen": _listen})

@@ -1,0 +1,53 @@
+"""How calls of a tool run as tasks, and what becomes of one whose process has died."""
+
+from typing import Any, Final, Literal, get_args
+
+from msgspec import Struct
+
+from trunkline.errors import RegistrationError
+from trunkline.protocol.types import ToolAnnotations
+
+__all__ = ["Recovery", "TaskPolicy", "TaskSupport", "policy_of"]
+
+TaskSupport = Literal["forbidden", "optional", "required"]
+Recovery = Literal["fail", "restart", "resume"]
+
+
+class TaskPolicy(Struct, frozen=True, kw_only=True):
+    """How calls of a tool run as tasks."""
+
+    support: TaskSupport = "optional"
+    recovery: Recovery = "fail"  # of one whose process has died: given up, begun anew, or gone on from its checkpoint
+    attempts: int = 3  # at most, if it is begun anew
+    ttl: float | None = None  # seconds that a task is kept; None: as the settings say
+    timeout: float | None = None  # seconds that it may take
+    poll_interval: float | None = None  # seconds between two looks; None: as the settings say
+    asks_first: bool = False  # it is an ordinary call until it says `await ctx.begin_task()`
+
+
+_SUPPORT: Final = get_args(TaskSupport)
+
+
+def policy_of(name: str, given: Any, hints: ToolAnnotations | None) -> TaskPolicy | None:
+    """The policy of a tool; None if its calls never are tasks. A tool that calls itself idempotent or read-only is begun
+    anew, unless it says otherwise. Raises `RegistrationError` for what says nothing."""
+    if given is None or given is False or given == "forbidden":
+        return None
+    if isinstance(given, TaskPolicy):
+        return _checked(name, given)
+    support: Any = "optional" if given is True else given
+    if support not in _SUPPORT:
+        raise RegistrationError(f"tool {name!r}: task= is one of {', '.join(_SUPPORT)}, or a TaskPolicy, not {given!r}")
+    harmless = hints is not None and (hints.idempotent_hint or hints.read_only_hint)
+    return TaskPolicy(support=support, recovery="restart" if harmless else "fail")
+
+
+def _checked(name: str, policy: TaskPolicy) -> TaskPolicy | None:
+    for option, known in (("support", _SUPPORT), ("recovery", get_args(Recovery))):
+        if getattr(policy, option) not in known:
+            raise RegistrationError(f"tool {name!r}: {option}= of a task is one of {', '.join(known)}")
+    for option in ("attempts", "ttl", "timeout", "poll_interval"):
+        value = getattr(policy, option)
+        if value is not None and value <= 0:
+            raise RegistrationError(f"tool {name!r}: {option}= of a task must be above 0, not {value!r}")
+    return None if policy.support == "forbidden" else policy

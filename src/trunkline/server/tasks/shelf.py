@@ -1,0 +1,114 @@
+"""Where tasks are kept, and how they are changed: each record in place of the one it was made from.
+
+All tasks of an owner have one home, so that they can be listed. Beside it, under `working/`, stands the name of every
+task that somebody works on or should: whoever looks for tasks whose process has died looks there.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from trunkline.clock import Clock
+from trunkline.errors import Conflict, InternalError
+from trunkline.protocol.tasks import TaskRecord
+from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, key_of
+from trunkline.wire import codec
+
+__all__ = ["WORKING", "Kept", "Shelf", "Step", "key_of_task"]
+
+WORKING: Final = "working/"
+_LONGEST_ID: Final = 100  # characters; ours are shorter
+_read: Final = codec.decoder(TaskRecord)
+
+
+class Kept(NamedTuple):
+    """A record as it was found or written, and the version that it has."""
+
+    record: TaskRecord
+    version: int
+
+
+Step = Callable[[TaskRecord, float], TaskRecord]
+"""What happens to a task: the record after that, of the one before and the time. The same record: nothing does."""
+
+
+def key_of_task(owner: str, task_id: str) -> str:
+    """The key of a task, and the name of its lease."""
+    return key_of("owner", owner, "tasks", task_id)
+
+
+class Shelf:
+    """The tasks in a store."""
+
+    def __init__(self, store: Store, wall: Clock) -> None:
+        self._store = store
+        self._wall = wall
+
+    async def find(self, owner: str, task_id: str) -> Kept | None:
+        """A task by its name."""
+        if not task_id or len(task_id) > _LONGEST_ID:
+            return None
+        item = await self._store.get(key_of_task(owner, task_id))
+        return None if item is None else _kept(item)
+
+    async def page(self, owner: str, after: str) -> list[TaskRecord]:
+        """Tasks of an owner, the oldest first: their names begin with the time."""
+        prefix = key_of("owner", owner, "tasks") + "/"
+        items = await self._store.scan(prefix, after=prefix + after if after else "")
+        return [_read(item.value) for item in items]
+
+    async def create(self, record: TaskRecord, holder: str, ttl: float) -> tuple[Kept, Lease]:
+        """Keeps a new task and takes it to work on: in one turn, so that a store can do all of it at once."""
+        key = key_of_task(record.client, record.task_id)
+        value = codec.to_json(record)
+        lease, _, version = await asyncio.gather(
+            self._store.acquire(key, holder, ttl),
+            self._store.commit([Put(_mark(record), record.client.encode(), record.expires_at)]),
+            self._store.commit([Put(key, value, record.expires_at, ABSENT)]),
+        )
+        if not isinstance(lease, Lease):
+            raise InternalError(f"{lease.holder} has a task that was only just made")
+        return Kept(record, version), lease
+
+    async def change(
+        self, owner: str, task_id: str, step: Step, fence: Lease | None = None
+    ) -> tuple[Kept, Kept] | None:
+        """What becomes of a task, and what it was; None if it is not there. Raises `Fenced` for a holder who has lost
+        it. Where somebody else is faster, the step is taken from what they made of it."""
+        while True:
+            before = await self.find(owner, task_id)
+            if before is None:
+                return None
+            record = step(before.record, self._wall.now())
+            if record is before.record:
+                return before, before
+            put = Put(key_of_task(owner, task_id), codec.to_json(record), record.expires_at, before.version)
+            try:
+                return before, Kept(record, await self._store.commit([put], fence=fence))
+            except Conflict:
+                continue
+
+    async def forget_work(self, record: TaskRecord) -> None:
+        """Nobody has to work on it any more."""
+        await self._store.commit([Delete(_mark(record))])
+
+    async def take(self, owner: str, task_id: str, holder: str, ttl: float) -> Lease | Held:
+        """The right to work on a task, or who has it."""
+        return await self._store.acquire(key_of_task(owner, task_id), holder, ttl)
+
+    async def marks(self, after: str) -> list[tuple[str, str, str]]:
+        """A page of what somebody works on or should: its mark, whose it is, and its name."""
+        items = await self._store.scan(WORKING, after=after)
+        return [(item.key, item.value.decode(), item.key.removeprefix(WORKING)) for item in items]
+
+    async def unmark(self, mark: str) -> None:
+        """There is nothing to be done behind a mark."""
+        await self._store.commit([Delete(mark)])
+
+
+def _mark(record: TaskRecord) -> str:
+    return WORKING + record.task_id
+
+
+def _kept(item: Item) -> Kept:
+    return Kept(_read(item.value), item.version)

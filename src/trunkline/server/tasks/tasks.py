@@ -1,0 +1,172 @@
+"""The tasks of a server: made, found, changed, and taken over from processes that have died."""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from trunkline.clock import Clock
+from trunkline.config import Settings
+from trunkline.errors import StoreError
+from trunkline.protocol.task_dialects import Dialect
+from trunkline.protocol.tasks import TaskCaller, TaskRecord
+from trunkline.registry.tasks import TaskPolicy
+from trunkline.registry.tools import ToolEntry
+from trunkline.server.context import Context
+from trunkline.server.tasks.attempt import Attempt, TellProgress
+from trunkline.server.tasks.faults import TaskNotFound, TooManyTasks
+from trunkline.server.tasks.interest import Interest, Tell
+from trunkline.server.tasks.shelf import Kept, Shelf, Step
+from trunkline.stores.store import Lease, Store
+
+if TYPE_CHECKING:
+    from trunkline.server.connection import Connection, Shared
+
+__all__ = ["Begin", "Tasks"]
+
+Begin = Callable[[Context | None], Any]
+"""Gives the work of a tool, for a context if it wants one."""
+
+
+class Tasks:
+    """All of them, as one process sees them."""
+
+    def __init__(self, store: Store, wall: Clock, settings: Settings) -> None:
+        self.shelf = Shelf(store, wall)
+        self.interest = Interest(store, self.shelf)
+        self.lease = settings.task_lease
+        self._store = store
+        self._wall = wall
+        self._settings = settings
+        self.holder = f"process {secrets.token_hex(8)}"
+        self._at_work: dict[str, Attempt] = {}
+        self._of_owner: Counter[str] = Counter()
+        self._closing = False
+
+    def session_of(self, connection: "Connection") -> str | None:
+        """A name for the conversation that a task is asked for in, unlike that of any other of any process."""
+        info = connection.channel.info
+        return None if info.shared else info.session or f"{self.holder}/{connection.number}"
+
+    # --- making ----------------------------------------------------------------------------------
+
+    def new(
+        self, owner: str, caller: TaskCaller, method: str, params: Raw, policy: TaskPolicy, ttl: float | None
+    ) -> TaskRecord:
+        """The record of a task that is yet to be kept. `ttl` is how long its client wants it to be kept."""
+        now, settings = self._wall.now(), self._settings
+        wanted = policy.ttl or settings.task_ttl if ttl is None else ttl
+        poll = policy.poll_interval or settings.task_poll_interval
+        return TaskRecord(
+            task_id=f"{int(now * 1000):012x}-{secrets.token_hex(16)}",
+            client=owner,
+            caller=caller,
+            method=method,
+            params=params,
+            created_at=now,
+            updated_at=now,
+            expires_at=now + min(wanted, settings.max_task_ttl),
+            timeout_ms=None if policy.timeout is None else round(policy.timeout * 1000),
+            poll_interval_ms=round(poll * 1000),
+        )
+
+    def make_room(self, owner: str) -> None:
+        """Raises `TooManyTasks` if an owner may have no more of them at work, or the process has no room."""
+        settings = self._settings
+        for count, most in (
+            (len(self._at_work), settings.max_tasks),
+            (self._of_owner[owner], settings.max_tasks_per_principal),
+        ):
+            if most is not None and count >= most:
+                raise TooManyTasks(most)
+
+    async def begin(
+        self,
+        shared: "Shared",
+        record: TaskRecord,
+        entry: ToolEntry,
+        work: Begin,
+        *,
+        principal: Any,
+        follow: tuple[Dialect, Tell] | None = None,
+        tell_progress: TellProgress | None = None,
+    ) -> TaskRecord:
+        """Keeps a task and begins to work on it; it is kept when this returns."""
+        self.make_room(record.client)
+        self._of_owner[record.client] += 1
+        try:
+            record = record.start(self._wall.now())
+            kept, lease = await self.shelf.create(record, self.holder, self.lease)
+        except BaseException:
+            self._of_owner[record.client] -= 1
+            raise
+        if follow is not None:
+            self.interest.follow(kept, *follow)
+        self._start(Attempt(self, shared, kept, lease, entry, principal), work, tell_progress)
+        return kept.record
+
+    def _start(self, attempt: Attempt, work: Begin, tell_progress: TellProgress | None) -> None:
+        self._at_work[attempt.record.task_id] = attempt
+        self.interest.works(attempt.record, attempt.heard)
+        attempt.start(work, tell_progress)
+
+    async def ended(self, attempt: Attempt) -> None:
+        """Somebody does not work on a task any more. If it has ended, nobody has to; if not, somebody else may."""
+        record = attempt.record
+        self._at_work.pop(record.task_id, None)
+        self._of_owner[record.client] -= 1
+        if not self._of_owner[record.client]:
+            del self._of_owner[record.client]
+        self.interest.rests(record)
+        try:
+            if record.ended:
+                await self.shelf.forget_work(record)
+            await self._store.release(attempt.lease)
+        except StoreError:
+            pass  # the lease runs out by itself, and who looks for work finds that there is none
+
+    # --- finding and changing --------------------------------------------------------------------
+
+    async def get(self, owner: str, task_id: str) -> Kept:
+        """A task of somebody's. Raises `TaskNotFound` if it is not there, or another's."""
+        kept = await self.shelf.find(owner, task_id)
+        if kept is None:
+            raise TaskNotFound(task_id)
+        return kept
+
+    async def listed(self, owner: str, session: str | None) -> list[TaskRecord]:
+        """All tasks of an owner, the oldest first; of one who is nobody in particular, those of a conversation."""
+        found: list[TaskRecord] = []
+        while page := await self.shelf.page(owner, found[-1].task_id if found else ""):
+            found += page
+        return found if session is None else [record for record in found if record.caller.session == session]
+
+    async def change(
+        self, owner: str, task_id: str, step: Step, fence: Lease | None = None
+    ) -> tuple[TaskRecord, TaskRecord] | None:
+        """Has something happen to a task, and tells of it; gives what it was and what it is. None: it is not there."""
+        changed = await self.shelf.change(owner, task_id, step, fence)
+        if changed is None:
+            return None
+        self.interest.tell(changed[1])
+        return changed[0].record, changed[1].record
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Lets go of all work, which others, or this one when it serves again, go on with as each tool has chosen."""
+        self._closing = True
+        attempts = list(self._at_work.values())
+        for attempt in attempts:
+            attempt.stop()
+        await asyncio.gather(*(attempt.stopped() for attempt in attempts))
+        self.interest.close()
+
+
+def with_known(record: TaskRecord, answers: Any, effects: Any) -> TaskRecord:
+    """A record that knows what was answered and done before there was a task."""
+    return replace(record, answers=dict(answers), effects=dict(effects))
