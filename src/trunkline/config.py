@@ -105,6 +105,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     stream_keepalive: float = 15.0  # of silence on a stream, until it is sent a comment
     body_timeout: float | None = 30.0  # for the body of a request to arrive
 
+    # Calls that carry an idempotency key.
+    idempotency_ttl: float = 24 * 3600.0  # that the outcome of such a call is kept
+    idempotency_lease: float = 10.0  # after which a call is given up whose process has died
+
     # State of a request that its client carries, sealed, from 2026-07-28 on.
     state_lifetime: float = 600.0  # for the client to come back with what it was asked for
     state_keys: tuple[str, ...] = ()  # random texts of 32 bytes or more: the first seals, all open; or one is made up

@@ -8,7 +8,7 @@ ping: if that is answered, only the question has failed; if not, the line is giv
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from trunkline.client.connection import Connection
 from trunkline.client.line import Line
@@ -88,6 +88,8 @@ async def ask(
             if left is not None and left <= 0:
                 raise RequestTimeout(name, round(clock.now() - started, 3))
         except PeerError as refused:
+            if _outcome_unknown(refused):
+                raise OutcomeUnknown(f"{_spoken_of(name, params)}: {refused.message}") from None
             if refused.code != HeaderMismatch.code or renew is None:
                 raise
             await renew(connection)
@@ -97,14 +99,23 @@ async def ask(
             raise await _judged(line, connection, late) from None
         except ConnectionClosed as lost:
             if lost.reached and not repeatable():
-                what = f"{name} of {params.name!r}" if isinstance(params, CallToolParams) else name
-                told = f"{what} was not answered, and may or may not have been done: {lost.message}"
+                told = f"{_spoken_of(name, params)} was not answered, and may or may not have been done: {lost.message}"
                 raise OutcomeUnknown(told, status=lost.status, last_words=lost.last_words) from None
             left = _left(name, timeout, line.settings, clock.now() - started)
             alive = connection is line.connection  # only the answer was lost: that is tried once more
             if not line.recovers or (left is not None and left <= 0) or (alive and connection is survivor):
                 raise
             survivor = connection if alive else None
+
+
+def _spoken_of(name: str, params: Any) -> str:
+    return f"{name} of {params.name!r}" if isinstance(params, CallToolParams) else name
+
+
+def _outcome_unknown(refused: PeerError) -> bool:
+    """Whether the server itself does not know what has become of a call that it has begun."""
+    data: Any = refused.data
+    return isinstance(data, dict) and cast("dict[str, Any]", data).get("kind") == "outcome_unknown"
 
 
 def _left(name: str, timeout: float | None, settings: Settings, passed: float) -> float | None:

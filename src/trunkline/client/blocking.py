@@ -162,6 +162,7 @@ class BlockingClient:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         raise_on_error: bool = True,
+        idempotency_key: str | None = None,
     ) -> ToolResult:
         """Calls a tool, as `Client.call_tool` does."""
         return self._wait(
@@ -173,6 +174,7 @@ class BlockingClient:
                 timeout=timeout,
                 on_progress=on_progress,
                 raise_on_error=raise_on_error,
+                idempotency_key=idempotency_key,
             )
         )
 

@@ -10,6 +10,7 @@ from trunkline.client.asking import SIGN_OF_LIFE, OnProgress
 from trunkline.client.catalogue import Catalogue
 from trunkline.client.results import ToolResult, tool_result
 from trunkline.errors import BadAnswer, MisuseError
+from trunkline.protocol.meta import IDEMPOTENCY_KEY
 from trunkline.protocol.methods import find
 from trunkline.protocol.types import (
     NO_ARGUMENTS,
@@ -71,6 +72,10 @@ class Calls:
 
     def _log_from(self, level: LoggingLevel) -> bool:  # noqa: ARG002 - for who can
         """Says with every request which log messages are wanted; False if that is asked for once."""
+        return False
+
+    def _minds_keys(self) -> bool:
+        """Whether the server does once what is asked under one idempotency key."""
         return False
 
     async def _listens(self, uri: str, timeout: float | None, *, more: bool) -> bool:  # noqa: ARG002 - for who can
@@ -137,18 +142,24 @@ class Calls:
         on_progress: OnProgress | None = None,
         meta: dict[str, Any] | None = None,
         raise_on_error: bool = True,
+        idempotency_key: str | None = None,
     ) -> ToolResult:
         """Calls a tool. `arguments` is a mapping, or an object with those members; `returns` is the type of `data`.
 
         Raises `ToolFailed` if the tool says that it failed, unless `raise_on_error=False`. If the line is lost before
         the answer comes, a tool that calls itself read-only or idempotent is called again; for any other,
         `OutcomeUnknown` is raised.
+
+        `idempotency_key` names what is asked: a server that minds such keys does it once, and answers with the same
+        result as often as it is called with the key. Such a call is made again by itself if the line is lost.
         """
+        if idempotency_key is not None:
+            meta = {**(meta or {}), IDEMPOTENCY_KEY: idempotency_key}
         catalogue = self._catalogue
         sent: CallToolResult = await self._ask(
             "tools/call",
             CallToolParams(name=name, arguments=_arguments(name, arguments), meta=meta),
-            repeatable=lambda: catalogue.repeatable(name),
+            repeatable=lambda: catalogue.repeatable(name) or (idempotency_key is not None and self._minds_keys()),
             timeout=timeout,
             on_progress=on_progress,
         )

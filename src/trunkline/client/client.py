@@ -34,6 +34,7 @@ from trunkline.errors import (
 from trunkline.facts import Observer, Observers
 from trunkline.protocol.extensions import agreed, checked
 from trunkline.protocol.lifecycle import Phase, Signal
+from trunkline.protocol.meta import IDEMPOTENCY
 from trunkline.protocol.methods import Side, find
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
@@ -276,6 +277,9 @@ class Client(Calls):
         if more:
             self._subscriptions[uri] = None
         return True
+
+    def _minds_keys(self) -> bool:
+        return self._session is not None and self._session.has(Side.SERVER, f"experimental.{IDEMPOTENCY}")
 
     def _log_from(self, level: LoggingLevel) -> bool:
         stamp = None if self._session is None else self._session.stamp

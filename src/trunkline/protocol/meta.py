@@ -10,6 +10,8 @@ from typing import Any, Final
 __all__ = [
     "CLIENT_CAPABILITIES",
     "CLIENT_INFO",
+    "IDEMPOTENCY",
+    "IDEMPOTENCY_KEY",
     "LOG_LEVEL",
     "PROGRESS_TOKEN",
     "PROTOCOL_VERSION",
@@ -35,6 +37,8 @@ SERVER_INFO: Final = _OFFICIAL + "serverInfo"
 RELATED_TASK: Final = _OFFICIAL + "related-task"
 TRACE: Final = ("traceparent", "tracestate", "baggage")  # W3C trace context
 REFUSAL: Final = "trunkline/refusal"  # our own keys carry our own prefix
+IDEMPOTENCY_KEY: Final = "trunkline/idempotency-key"  # of a call that is done once, however often it is made
+IDEMPOTENCY: Final = "trunkline/idempotency"  # the experimental capability of a server that minds such keys
 
 
 def progress_token(meta: Mapping[str, Any] | None) -> ProgressToken | None:

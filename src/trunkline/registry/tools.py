@@ -59,6 +59,12 @@ class ToolEntry(Struct, frozen=True, dict=True):
         """Its name."""
         return self.name
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether calling it twice does no more than calling it once, by its own account."""
+        said = self.annotations
+        return said is not None and bool(said.read_only_hint or said.idempotent_hint)
+
     @cached_property
     def modern_definition(self) -> Tool:
         """What peers of the modern era are told, who take any value as a result."""

@@ -1,7 +1,7 @@
 """One client, served: what a server keeps for it, beside what every connection has."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trunkline.clock import Clock
 from trunkline.conversation import connection
@@ -18,6 +18,9 @@ from trunkline.server.watchers import Watchers
 from trunkline.stores.store import Store
 from trunkline.transports.channel import Channel
 
+if TYPE_CHECKING:
+    from trunkline.server.ledger import Ledger
+
 __all__ = ["Connection", "Shared"]
 
 
@@ -32,6 +35,7 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
     seals: "Seals"
     store: Store  # open
     wall: Clock  # the time of day, as the store counts it
+    ledger: "Callable[[], Ledger]"  # of calls that are done once; made when there is the first
     lifespan: Any = None  # what the server holds while it serves
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from trunkline.server.connection import Connection
     from trunkline.server.seals import Seal
 
-__all__ = ["Once", "Round", "RoundAsker", "Seals", "begin", "ending", "named"]
+__all__ = ["Once", "Round", "RoundAsker", "Seals", "asked_by", "begin", "ending", "named"]
 
 Askable = CallToolParams | GetPromptParams | ReadResourceParams
 """Parameters of requests that may be answered with questions."""
@@ -146,6 +146,11 @@ class Round:
         )
 
     @property
+    def has_asked(self) -> bool:
+        """Whether this run has come to questions that it has no answers to."""
+        return bool(self._pending)
+
+    @property
     def seal(self) -> "Seal":
         """What makes states, on this line."""
         return self._connection.shared.seals.of(self._connection.channel.info)
@@ -154,7 +159,7 @@ class Round:
         """What a state belongs to: this request of this caller, and no other."""
         from trunkline.server.seals import binding
 
-        return binding(named(self._call.origin.principal), self._call.method.name, _asked(self._params))
+        return binding(named(self._call.origin.principal), self._call.method.name, asked_by(self._params))
 
 
 class Once:
@@ -198,7 +203,7 @@ def ending(call: Running, error: BaseException) -> InputRequiredResult | BaseExc
     return InvalidParams(error.message) if isinstance(error, UnfitAnswer) else error
 
 
-def _asked(params: Askable) -> bytes:
+def asked_by(params: Askable) -> bytes:
     """What a request asks: its parameters without what changes from round to round."""
     match params:
         case CallToolParams(name=name, arguments=arguments):

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from trunkline.auth.server.gate import ResourceServer
     from trunkline.server.filewatch import FileWatch
+    from trunkline.server.ledger import Ledger
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.middleware import Middleware
     from trunkline.stores.store import Store
@@ -135,6 +136,7 @@ class Server(Registrar):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: int | None = None
         self._shared: Shared | None = None
+        self._ledger: Ledger | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._files: FileWatch | None = None
 
@@ -294,9 +296,18 @@ class Server(Registrar):
                 seals=Seals(self.settings),
                 store=self._store.use(wall),
                 wall=wall,
+                ledger=self._get_ledger,
                 lifespan=None if self._lifespan is None else self._lifespan.value,
             )
         return self._shared
+
+    def _get_ledger(self) -> "Ledger":
+        from trunkline.server.ledger import Ledger
+
+        if self._ledger is None:
+            shared = self._ready()
+            self._ledger = Ledger(shared.store, self.settings, shared.wall, shared.clock)
+        return self._ledger
 
     def _departed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
@@ -349,7 +360,7 @@ class Server(Registrar):
             self._shared.threads.close()
         if self._files is not None:
             self._files.close()
-        self._loop = self._thread = self._shared = self._announcer = None
+        self._loop = self._thread = self._shared = self._announcer = self._ledger = None
         self._health.unsettle()
         try:
             if self._lifespan is not None:

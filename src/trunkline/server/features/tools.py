@@ -1,5 +1,6 @@
 """Tools: listed and called."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,9 @@ from trunkline.protocol.capabilities import declared
 from trunkline.protocol.envelope import Envelope
 from trunkline.protocol.headers import param_mismatch
 from trunkline.protocol.inflight import Running
-from trunkline.protocol.meta import progress_token
+from trunkline.protocol.meta import IDEMPOTENCY_KEY, progress_token
 from trunkline.protocol.types import NO_ARGUMENTS, CallToolParams, PaginatedParams
+from trunkline.registry.handlers import Run
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.admission import Wanted, admitted
 from trunkline.server.connection import Connection
@@ -72,10 +74,34 @@ def _run(entry: ToolEntry, connection: Connection, call: Running, params: CallTo
         _begin(entry, connection, call, params, call.envelope)
     arguments = _arguments(entry, params)
     context = Context(connection, call) if entry.handler.wants_context else None
-    if entry.guard is not None:
-        guard: Guard = entry.guard
-        return guard.run(arguments, lambda read: entry.run(read, context, None), connection.threads)
-    return entry.run(arguments, context, None)
+    if params.meta is not None and IDEMPOTENCY_KEY in params.meta:
+        return _run_once(entry, connection, call, params, lambda run: _guarded(entry, connection, arguments, run, context))
+    return entry.run(arguments, context, None) if entry.guard is None else _guarded(entry, connection, arguments, entry.run, context)
+
+
+def _guarded(entry: ToolEntry, connection: Connection, arguments: Any, run: Run, context: Context | None) -> Work:
+    if entry.guard is None:
+        return run(arguments, context, None)
+    guard: Guard = entry.guard
+    return guard.run(arguments, lambda read: run(read, context, None), connection.threads)
+
+
+def _run_once(
+    entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, start: Callable[[Run], Work]
+) -> Work:
+    """Runs a call that carries a key, or gives what it came to when it was made first."""
+    from trunkline.server.ledger import Keyed
+
+    def work(begin: Callable[[], None]) -> Work:
+        def run(*given: Any) -> Work:
+            begin()
+            return entry.run(*given)
+
+        return start(run)
+
+    key = (params.meta or {})[IDEMPOTENCY_KEY]
+    keyed = Keyed(connection, call, params, key, idempotent=entry.repeatable, work=work)
+    return connection.shared.ledger().once(keyed)
 
 
 def _begin(entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, said: Envelope) -> None:
