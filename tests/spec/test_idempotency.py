@@ -384,8 +384,8 @@ async def test_a_client_says_that_the_outcome_is_unknown_if_the_server_does_not_
 async def test_a_client_does_not_repeat_a_call_with_a_key_that_the_server_would_not_mind(tmp_path: Path) -> None:
     """A server of somebody else's: it does not say that it minds keys, and would do it again."""
     unaware = f"""
-import trunkline.server.features.tools as tools, trunkline.server.offer as offer
-tools.IDEMPOTENCY_KEY = offer.IDEMPOTENCY = "unknown"
+import trunkline.server.features.tools as tools, trunkline.server.server as server
+tools.IDEMPOTENCY_KEY = server.IDEMPOTENCY = "unknown"
 {SCRIPT}"""
     async with Client(script(tmp_path, "inside", unaware)) as client:
         with pytest.raises(OutcomeUnknown, match="was not answered"):

@@ -151,7 +151,8 @@ class Calls:
         `OutcomeUnknown` is raised.
 
         `idempotency_key` names what is asked: a server that minds such keys does it once, and answers with the same
-        result as often as it is called with the key. Such a call is made again by itself if the line is lost.
+        result as often as it is called with the key. If it declares that it does so whatever becomes of its process,
+        such a call is made again by itself if the line is lost.
         """
         if idempotency_key is not None:
             meta = {**(meta or {}), IDEMPOTENCY_KEY: idempotency_key}

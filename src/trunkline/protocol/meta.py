@@ -38,7 +38,7 @@ RELATED_TASK: Final = _OFFICIAL + "related-task"
 TRACE: Final = ("traceparent", "tracestate", "baggage")  # W3C trace context
 REFUSAL: Final = "trunkline/refusal"  # our own keys carry our own prefix
 IDEMPOTENCY_KEY: Final = "trunkline/idempotency-key"  # of a call that is done once, however often it is made
-IDEMPOTENCY: Final = "trunkline/idempotency"  # the experimental capability of a server that minds such keys
+IDEMPOTENCY: Final = "trunkline/idempotency"  # what a server declares that minds them, whatever becomes of its process
 
 
 def progress_token(meta: Mapping[str, Any] | None) -> ProgressToken | None:

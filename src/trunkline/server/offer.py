@@ -9,7 +9,6 @@ from msgspec import Raw, Struct
 from trunkline.config import Settings
 from trunkline.errors import ConfigError
 from trunkline.protocol.extensions import checked as extensions_of
-from trunkline.protocol.meta import IDEMPOTENCY
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import Era, Revision
 from trunkline.protocol.stateless import CacheHint, Stateless
@@ -127,9 +126,8 @@ class Offer:
             found["completions"] = {}
         if on.logging:
             found["logging"] = {}
-        experimental = {IDEMPOTENCY: {}, **self.experimental} if tools else self.experimental
-        if experimental:
-            found["experimental"] = experimental
+        if self.experimental:
+            found["experimental"] = self.experimental
         if self.extensions:
             found["extensions"] = self.extensions
         return found

@@ -17,6 +17,7 @@ from trunkline.conversation.threads import Threads
 from trunkline.errors import MisuseError, RegistrationError
 from trunkline.facts import Observer, Observers
 from trunkline.protocol.inflight import Running
+from trunkline.protocol.meta import IDEMPOTENCY
 from trunkline.protocol.methods import METHODS
 from trunkline.protocol.types import (
     Empty,
@@ -107,13 +108,14 @@ class Server(Registrar):
             website_url=website_url,
             icons=list(icons) if icons else None,
         )
+        lasting = store is not None and store.lasting
         switches = Switches(tools, resources, prompts, completions, logging, subscribe, list_changed)
         offer = Offer(
             info,
             instructions=instructions,
             settings=settings,
             switches=switches,
-            experimental=experimental,
+            experimental=experimental if not lasting else {IDEMPOTENCY: {}, **(experimental or {})},
             extensions=extensions,
             cache=cache,
             on_change=self._changed,
