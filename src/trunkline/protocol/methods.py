@@ -14,6 +14,7 @@ from trunkline.config import Settings
 from trunkline.protocol import types as t
 from trunkline.protocol.lifecycle import Signal
 from trunkline.protocol.revisions import Revision
+from trunkline.protocol.types import tasks_extension as extension
 
 __all__ = ["ALIASES", "METHODS", "Method", "Side", "Wait", "find", "known"]
 
@@ -154,8 +155,8 @@ METHODS: Final = (
     Method("tasks/list", EITHER, t.PaginatedParams, t.ListTasksResult, "tasks.list", Wait.QUICK,
            since=V2025_11_25, until=_LAST),
     Method("tasks/cancel", EITHER, t.CancelTaskParams, t.AnyTaskResult, "tasks.cancel", since=V2025_11_25),
-    Method("tasks/update", SERVER, t.UpdateTaskParams, t.Empty, "tasks", since=V2026_07_28),
-    Method("notifications/tasks", CLIENT, t.DetailedTask, since=V2026_07_28),
+    Method("tasks/update", SERVER, extension.UpdateTaskParams, t.Empty, "tasks", since=V2026_07_28),
+    Method("notifications/tasks", CLIENT, extension.DetailedTask, since=V2026_07_28),
     Method("notifications/tasks/status", EITHER, t.TaskStatusParams, needs="tasks", since=V2025_11_25, until=_LAST),
 )  # fmt: skip
 

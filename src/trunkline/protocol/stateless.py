@@ -20,7 +20,8 @@ from trunkline.protocol.meta import SERVER_INFO
 from trunkline.protocol.methods import Method, Side, known
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import MODERN, SPOKEN, Revision
-from trunkline.protocol.types import CallToolResult, Implementation, InputRequiredResult, Params, Result, TaskCreated
+from trunkline.protocol.types import CallToolResult, Implementation, InputRequiredResult, Params, Result
+from trunkline.protocol.types.tasks_extension import TaskCreated
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 
@@ -131,7 +132,7 @@ class Stateless:
             meta = codec.to_json({SERVER_INFO: self._info, **result.meta})
             result = replace(result, meta=None)  # a handler may return one value many times
         body = codec.to_json(project(result, Revision.V2026_07_28))
-        kind = _KINDS.get(type(result), b"complete")
+        kind = _KINDS.get(cast("type", type(result)), b"complete")
         head = b'{"resultType":"%b","_meta":%b' % (kind, meta)
         if hint is not None and kind == b"complete":
             head += b',"ttlMs":%d,"cacheScope":"%b"' % (round(hint.ttl * 1000), hint.scope.encode())

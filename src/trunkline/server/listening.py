@@ -12,12 +12,12 @@ from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import SUBSCRIPTION_ID
 from trunkline.protocol.types import (
     CancelledParams,
-    DetailedTask,
     Empty,
     Params,
     SubscriptionFilter,
     SubscriptionsAcknowledgedParams,
 )
+from trunkline.protocol.types.tasks_extension import DetailedTask
 from trunkline.wire.messages import Encoded, Notification, RequestId
 
 if TYPE_CHECKING:

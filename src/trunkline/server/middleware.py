@@ -16,7 +16,8 @@ from trunkline.conversation.drive import Work
 from trunkline.conversation.perform import perform
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import find
-from trunkline.protocol.types import CallToolParams, CallToolResult, CompleteParams, CreateTaskResult, TaskCreated
+from trunkline.protocol.types import CallToolParams, CallToolResult, CompleteParams, CreateTaskResult
+from trunkline.protocol.types.tasks_extension import TaskCreated
 from trunkline.registry.handlers import exited
 from trunkline.registry.results import BadResult, unspliced
 from trunkline.server.admission import Wanted, admitted

@@ -112,13 +112,6 @@ from trunkline.protocol.types.tasks import (
     TaskStatus,
     TaskStatusParams,
 )
-from trunkline.protocol.types.tasks_extension import (
-    TASKS_EXTENSION,
-    DetailedTask,
-    ExtensionTask,
-    TaskCreated,
-    UpdateTaskParams,
-)
 from trunkline.protocol.types.tools import (
     NO_ARGUMENTS,
     CallToolParams,
@@ -130,16 +123,11 @@ from trunkline.protocol.types.tools import (
 )
 
 __all__ = [
-    "TASKS_EXTENSION",
-    "AnyTaskResult",
-    "DetailedTask",
-    "ExtensionTask",
-    "TaskCreated",
-    "UpdateTaskParams",
     "INPUT_REQUIRED",
     "LOGGING_LEVELS",
     "NO_ARGUMENTS",
     "Annotations",
+    "AnyTaskResult",
     "AskableParams",
     "AudioContent",
     "BooleanSchema",

@@ -13,7 +13,6 @@ from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import (
     CancelTaskParams,
     CancelTaskResult,
-    DetailedTask,
     Empty,
     GetTaskParams,
     GetTaskPayloadParams,
@@ -21,8 +20,8 @@ from trunkline.protocol.types import (
     ListTasksResult,
     PaginatedParams,
     Task,
-    UpdateTaskParams,
 )
+from trunkline.protocol.types.tasks_extension import DetailedTask, UpdateTaskParams
 from trunkline.server.connection import Connection
 from trunkline.server.owners import owner_of
 from trunkline.server.tasks.choosing import require_extension

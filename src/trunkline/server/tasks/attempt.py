@@ -5,6 +5,7 @@ nothing of it is kept any more, and the work is cancelled.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +28,7 @@ from trunkline.protocol.types import CallToolResult, InputRequest
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.ask import ClientLacks, OnProgress, UnfitAnswer
 from trunkline.server.context import Context
-from trunkline.server.rounds import ASKABLE, Once, ending
+from trunkline.server.rounds import ASKABLE, Once, blamed
 from trunkline.server.tasks.line import TaskLine
 from trunkline.server.tasks.shelf import Kept, Step
 from trunkline.stores.store import Lease
@@ -50,7 +51,7 @@ class Attempt:
     """Works on one task."""
 
     def __init__(
-        self, tasks: "Tasks", shared: "Shared", kept: Kept, lease: Lease, entry: ToolEntry, principal: Any
+        self, tasks: "Tasks", shared: "Shared", kept: Kept, lease: Lease, entry: ToolEntry, *, principal: Any
     ) -> None:
         record = self.record = kept.record
         self.caller: TaskCaller = record.caller
@@ -126,10 +127,8 @@ class Attempt:
         return lambda record, now: record.complete(now, result, is_error=value.is_error)
 
     def _failure(self, error: BaseException) -> Step:
-        told = ending(self._call, error) if self.caller.modern else error
-        assert isinstance(told, BaseException)  # questions are asked by tasks in another way
         revision = Revision(self.caller.revision)
-        failure = failure_of(told, self._call, revision)
+        failure = failure_of(blamed(error) if self.caller.modern else error, self._call, revision)
         if failure.reference is not None:
             self._line.report_failure(self._call, failure.reference, error)
         if isinstance(failure.answer, ProtocolError):
@@ -223,10 +222,8 @@ class Attempt:
         """Does something while the work goes on."""
 
         async def done() -> None:
-            try:
+            with contextlib.suppress(StoreError, asyncio.CancelledError):  # who works on the task finds out by itself
                 await work
-            except (StoreError, asyncio.CancelledError):
-                pass  # whoever works on the task finds out by itself
 
         task = self._shared.threads.loop.create_task(done())
         self._beside.add(task)

@@ -4,6 +4,8 @@ import asyncio
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import RELATED_TASK
 from trunkline.protocol.task_dialects import Dialect, augmented, extended
@@ -13,9 +15,9 @@ from trunkline.protocol.types import (
     CreateTaskResult,
     ProgressParams,
     Task,
-    TaskCreated,
     TaskStatusParams,
 )
+from trunkline.protocol.types.tasks_extension import TaskCreated
 from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.connection import Connection
@@ -30,11 +32,11 @@ _STATUS = "notifications/tasks/status"
 
 
 async def start_task(
-    dialect: Dialect, entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, work: Begin
+    entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, work: Begin
 ) -> CreateTaskResult | TaskCreated:
     """Makes a task of a call; what the call is answered with once that is kept."""
     record = _record(entry, connection, call, params)
-    if dialect is Dialect.EXTENSION:
+    if call.envelope is not None:
         kept = await _begin(connection, call, record, entry, work)
         return extended(kept, TaskCreated)
     record = _with_token(record, call)
@@ -44,7 +46,7 @@ async def start_task(
         record,
         entry,
         work,
-        follow=(dialect, partial(_tell, connection)),
+        follow=(Dialect.AUGMENTED, partial(_tell, connection)),
         tell_progress=partial(_tell_progress, connection, record),
     )
     return CreateTaskResult(augmented(kept, Task))
@@ -53,9 +55,9 @@ async def start_task(
 async def become_task(
     entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, work: Begin
 ) -> None:
-    """Makes a task of a call whose handler is at work: it is run again in the task, with all that is known by now. Never
-    comes back."""
-    answers, effects = call.round.known if call.round is not None else ({}, {})
+    """Makes a task of a call whose handler is at work, and cancels that: it is run again in the task, with all that is
+    known by now."""
+    answers, effects = call.round.known
     record = with_known(_record(entry, connection, call, params), answers, effects)
     kept = await _begin(connection, call, record, entry, work)
     connection.answer(call, extended(kept, TaskCreated), "task")
@@ -68,16 +70,13 @@ def _record(entry: ToolEntry, connection: Connection, call: Running, params: Cal
     return connection.shared.tasks.new(
         owner_of(call.origin.principal),
         caller_of(connection, call),
-        "tools/call",
-        codec.to_raw(asked),
+        ("tools/call", codec.to_raw(asked)),
         entry.task or TaskPolicy(),
-        None if ttl is None else ttl / 1000,
+        ttl=None if ttl is None else ttl / 1000,
     )
 
 
 def _with_token(record: TaskRecord, call: Running) -> TaskRecord:
-    from msgspec.structs import replace
-
     return record if call.token is None else replace(record, progress_token=call.token)
 
 

@@ -8,7 +8,8 @@ from trunkline.protocol.extensions import agreed
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.task_dialects import Dialect
-from trunkline.protocol.types import TASKS_EXTENSION, CallToolParams
+from trunkline.protocol.types import CallToolParams
+from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.connection import Connection
 from trunkline.server.tasks.faults import TaskSupportMismatch

@@ -4,7 +4,7 @@ What this process does to a task is told at once. What others do is heard of by 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 
@@ -98,7 +98,7 @@ class Interest:
             self._tidy(key)
 
     @contextmanager
-    def expecting(self, owner: str, task_id: str) -> "Iterator[asyncio.Future[None]]":
+    def expecting(self, owner: str, task_id: str) -> "Generator[asyncio.Future[None]]":
         """Something to await until the next thing has happened to a task. Who looks at it after that misses nothing."""
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         known, key = self._of(owner, task_id), key_of_task(owner, task_id)

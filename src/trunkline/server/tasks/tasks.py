@@ -55,9 +55,10 @@ class Tasks:
     # --- making ----------------------------------------------------------------------------------
 
     def new(
-        self, owner: str, caller: TaskCaller, method: str, params: Raw, policy: TaskPolicy, ttl: float | None
+        self, owner: str, caller: TaskCaller, asked: tuple[str, Raw], policy: TaskPolicy, *, ttl: float | None = None
     ) -> TaskRecord:
-        """The record of a task that is yet to be kept. `ttl` is how long its client wants it to be kept."""
+        """The record of a task that is yet to be kept, of a method and its params. `ttl` is for how long its client
+        wants it to be kept."""
         now, settings = self._wall.now(), self._settings
         wanted = policy.ttl or settings.task_ttl if ttl is None else ttl
         poll = policy.poll_interval or settings.task_poll_interval
@@ -65,8 +66,8 @@ class Tasks:
             task_id=f"{int(now * 1000):012x}-{secrets.token_hex(16)}",
             client=owner,
             caller=caller,
-            method=method,
-            params=params,
+            method=asked[0],
+            params=asked[1],
             created_at=now,
             updated_at=now,
             expires_at=now + min(wanted, settings.max_task_ttl),
@@ -106,7 +107,7 @@ class Tasks:
             raise
         if follow is not None:
             self.interest.follow(kept, *follow)
-        self._start(Attempt(self, shared, kept, lease, entry, principal), work, tell_progress)
+        self._start(Attempt(self, shared, kept, lease, entry, principal=principal), work, tell_progress)
         return kept.record
 
     def _start(self, attempt: Attempt, work: Begin, tell_progress: TellProgress | None) -> None:
