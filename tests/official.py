@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jsonschema_rs
+from tests import extension
 
 Sender = Literal["server", "client"]
 Message = dict[str, Any]
@@ -27,6 +28,7 @@ NODE = Path(sysconfig.get_path("scripts")) / "node"
 ZOD_JUDGE = ROOT / "tests/interop/peers/zod_2024.mjs"
 
 ZOD_REVISION = "2024-11-05"
+MODERN = "2026-07-28"  # whose extension for tasks is judged, too
 BATCH_REVISION = "2025-03-26"  # the only one with JSON-RPC batches
 
 BESIDE: set[int] = set()
@@ -102,6 +104,8 @@ def _complaint(message: Message, revision: str, sender: Sender, answers: str | N
 def _call_complaint(message: Message, revision: str, sender: Sender) -> str | None:
     """What is wrong with a request or a notification."""
     kind = "Request" if "id" in message else "Notification"
+    if revision == MODERN and extension.concerned(message["method"]):
+        return extension.params_complaint(message["method"], message["params"])
     definition = _sent_by(sender, kind, revision).get(message["method"])
     if definition is None:
         return f"a {sender} never sends the {kind.lower()} {message['method']}"
@@ -110,6 +114,8 @@ def _call_complaint(message: Message, revision: str, sender: Sender) -> str | No
 
 def _result_complaint(message: Message, revision: str, sender: Sender, answers: str) -> str | None:
     """What is wrong with a successful response to the method `answers`."""
+    if revision == MODERN and extension.concerned(answers, message["result"]):
+        return extension.result_complaint(answers, message["result"])
     asker: Sender = "client" if sender == "server" else "server"
     request = _sent_by(asker, "Request", revision).get(answers)
     if request is None:

@@ -102,7 +102,7 @@ class TaskCaller(Struct, frozen=True, kw_only=True):
     modern: bool = False  # its request stood for itself
     local: bool = False  # somebody who has not to say who it is
     session: str | None = None  # the conversation that it asked in, where nothing else tells callers apart
-    principal: Raw | None = None  # who was verified to call, in JSON
+    principal: Raw | UnsetType = UNSET  # who was verified to call, in JSON
 
 
 class TaskRecord(Struct, frozen=True, kw_only=True):

@@ -150,20 +150,20 @@ def caller_of(connection: "Connection", call: Running) -> TaskCaller:
     )
 
 
-def _written(principal: Any) -> Raw | None:
+def _written(principal: Any) -> Raw | UnsetType:
     """A principal in JSON. One that has none is not known any more to whoever goes on with its task."""
     if isinstance(principal, Principal):
         p = principal
         principal = _KeptPrincipal(p.subject, p.issuer, p.client, sorted(p.scopes), dict(p.claims))
     try:
-        return None if principal is None else codec.to_raw({type(principal).__name__: principal})
+        return UNSET if principal is None else codec.to_raw({type(principal).__name__: principal})
     except (TypeError, ValueError, RecursionError):
-        return None
+        return UNSET
 
 
 def principal_of(caller: TaskCaller) -> Any:
     """The principal that was written."""
-    if caller.principal is None:
+    if caller.principal is UNSET:
         return None
     [(kind, written)] = codec.decoder(dict[str, Raw])(caller.principal).items()
     if kind != _KeptPrincipal.__name__:
