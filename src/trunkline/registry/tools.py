@@ -12,7 +12,7 @@ from msgspec import Struct
 from trunkline.config import Settings
 from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
 from trunkline.protocol.headers import InvalidAnnotation, Mirror, annotations
-from trunkline.protocol.types import Icon, Tool, ToolAnnotations
+from trunkline.protocol.types import Icon, Tool, ToolAnnotations, ToolExecution
 from trunkline.registry import types as kinds
 from trunkline.registry.access import Access
 from trunkline.registry.generators import gathering
@@ -20,6 +20,7 @@ from trunkline.registry.handlers import Handler, Run, runner
 from trunkline.registry.options import ToolOptions, shown
 from trunkline.registry.results import Output, tool_output
 from trunkline.registry.schema import Fault, Validator
+from trunkline.registry.tasks import TaskPolicy, policy_of
 from trunkline.wire import codec
 
 __all__ = ["ToolEntry", "make_tool"]
@@ -47,6 +48,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
     given_schema: Mapping[str, Any] | None = None  # written by hand
     given_validator: Validator | None = None
     asks: tuple[str, ...] = ()  # what the client has to be able to be asked
+    task: TaskPolicy | None = None  # how its calls run as tasks; None: they never do
     access: Access | None = None  # who may call it, if anything was said of that
 
     @cached_property
@@ -80,6 +82,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
             title=self.title,
             output_schema=self.output.wrapped_schema(),
             annotations=self.annotations,
+            execution=None if self.task is None else ToolExecution(self.task.support),
             icons=self.icons,
             meta=self.meta,
         )
@@ -191,6 +194,7 @@ def make_tool(
         given_schema=input_schema,
         given_validator=validator,
         asks=tuple(asks),
+        task=policy_of(name, options.get("task"), options.get("annotations")),
         access=access,
         **shown(options),
     )

@@ -19,6 +19,7 @@ from trunkline.protocol.types import (
     ListResourceTemplatesResult,
     ListToolsResult,
 )
+from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
 from trunkline.registry.access import Access
 from trunkline.registry.completions import CompletionEntry
 from trunkline.registry.cursors import Cursors
@@ -94,6 +95,7 @@ class Offer:
         self.templates: Registry[TemplateEntry] = Registry("resource_template", **shared)
         self.prompts: Registry[PromptEntry] = Registry("prompt", **shared)
         self.completions: Registry[CompletionEntry] = Registry("completion", **shared)
+        self.task_tools = Selected(self.tools, lambda entry: entry.task is not None)
         self.listing_templates = Selected(self.templates, lambda entry: entry.lister is not None)
         self._ruled: tuple[Registry[Any], ...] = (self.tools, self.resources, self.templates, self.prompts)
         self.rules: dict[str, Rules[Any]] = {registry.kind: Rules(registry) for registry in self._ruled}
@@ -107,12 +109,13 @@ class Offer:
             _declares(on.resources, len(self.resources) + len(self.templates)),
             _declares(on.prompts, len(self.prompts)),
             _declares(on.completions, len(self.completions)),
+            bool(self.task_tools()),
         )
         if self._declared[0] != there:  # it rarely is, and modern requests look at every call
             self._declared = (there, self._declare(*there))
         return self._declared[1]
 
-    def _declare(self, tools: bool, resources: bool, prompts: bool, completions: bool) -> dict[str, Any]:
+    def _declare(self, tools: bool, resources: bool, prompts: bool, completions: bool, tasks: bool) -> dict[str, Any]:
         on = self.switches
         changes = {"listChanged": True} if on.list_changed else {}
         found: dict[str, Any] = {}
@@ -128,8 +131,11 @@ class Offer:
             found["logging"] = {}
         if self.experimental:
             found["experimental"] = self.experimental
-        if self.extensions:
-            found["extensions"] = self.extensions
+        extensions: dict[str, Any] = {TASKS_EXTENSION: {}, **self.extensions} if tasks else self.extensions
+        if extensions:
+            found["extensions"] = extensions
+        if tasks:  # of 2025-11-25
+            found["tasks"] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
         return found
 
     def hint(self, what: str, *, shared: bool) -> CacheHint:

@@ -7,7 +7,7 @@ Questions that a handler asks at once are asked in one round.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from trunkline.server.connection import Connection
     from trunkline.server.seals import Seal
 
-__all__ = ["Once", "Round", "RoundAsker", "Seals", "asked_by", "begin", "ending", "named"]
+__all__ = ["ASKABLE", "Once", "Round", "RoundAsker", "Seals", "asked_by", "begin", "blamed", "ending", "named"]
 
 Askable = CallToolParams | GetPromptParams | ReadResourceParams
 """Parameters of requests that may be answered with questions."""
 
 _ELICIT: Final = "elicitation/create"
 _URLS: Final = "elicitation.url"
-_ASKABLE: Final = ("elicitation", "sampling", "roots")  # what a client declares that can be asked something
+ASKABLE: Final = ("elicitation", "sampling", "roots")  # what a client declares that can be asked something
 _SETTLING: Final = 3  # turns of the loop, in which a handler may ask something else as well
 
 
@@ -151,6 +151,11 @@ class Round:
         return bool(self._pending)
 
     @property
+    def known(self) -> tuple[Mapping[str, Raw], Mapping[str, Raw]]:
+        """What was answered in earlier rounds, and what was done that must not be done twice."""
+        return self._known.answers, self._known.effects
+
+    @property
     def seal(self) -> "Seal":
         """What makes states, on this line."""
         return self._connection.shared.seals.of(self._connection.channel.info)
@@ -165,10 +170,12 @@ class Round:
 class Once:
     """What a call does that must not be done twice, by the names that its handler gives."""
 
-    __slots__ = ("_done", "_turns")
+    __slots__ = ("_done", "_keep", "_turns")
 
-    def __init__(self, done: dict[str, Raw]) -> None:
+    def __init__(self, done: dict[str, Raw], keep: Callable[[str, Raw], Awaitable[None]] | None = None) -> None:
+        """`keep` is told of each thing that is done, before anybody may rely on it."""
         self._done = done
+        self._keep = keep
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def value(self, key: str, function: Callable[[], Any]) -> Any:
@@ -176,7 +183,10 @@ class Once:
         async with self._turns.setdefault(key, asyncio.Lock()):
             if key not in self._done:
                 value: Any = function()
-                self._done[key] = codec.to_raw(await value if isawaitable(value) else value)
+                done = codec.to_raw(await value if isawaitable(value) else value)
+                if self._keep is not None:
+                    await self._keep(key, done)
+                self._done[key] = done
         return codec.decoder(object)(self._done[key])
 
 
@@ -198,7 +208,12 @@ def ending(call: Running, error: BaseException) -> InputRequiredResult | BaseExc
     the request, and where its user has to go is a question."""
     if isinstance(error, UrlElicitationRequired) and call.round is not None:
         return call.round.sent_away(error)
-    if isinstance(error, ClientLacks) and error.capability.partition(".")[0] in _ASKABLE:
+    return blamed(error)
+
+
+def blamed(error: BaseException) -> BaseException:
+    """What a client of the modern era is told of an error: what it lacks or got wrong is one of its request."""
+    if isinstance(error, ClientLacks) and error.capability.partition(".")[0] in ASKABLE:
         return MissingCapability(error.capability)
     return InvalidParams(error.message) if isinstance(error, UnfitAnswer) else error
 
@@ -256,7 +271,7 @@ class RoundAsker:
     ) -> Any:
         """The answer, if it is known by now. Raises `ClientLacks` for what the client has not declared."""
         row = find(name)
-        if row is None or row.result is None or row.needs not in _ASKABLE:
+        if row is None or row.result is None or row.needs not in ASKABLE:
             raise ClientLacks(name)
         if self._call.round is None or self._call.envelope is None:
             raise MisuseError(f"{name} cannot be asked here: {self._call.method.name} is answered without questions")

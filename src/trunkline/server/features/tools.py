@@ -8,12 +8,21 @@ from msgspec import Raw
 
 from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
-from trunkline.errors import HeaderMismatch, InternalError, MissingCapability, ToolNotFound
+from trunkline.conversation.threads import Threads
+from trunkline.errors import (
+    HeaderMismatch,
+    InternalError,
+    InvalidArguments,
+    InvalidParams,
+    MissingCapability,
+    ToolNotFound,
+)
 from trunkline.protocol.capabilities import declared
 from trunkline.protocol.envelope import Envelope
 from trunkline.protocol.headers import param_mismatch
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import IDEMPOTENCY_KEY, progress_token
+from trunkline.protocol.task_dialects import Dialect
 from trunkline.protocol.types import NO_ARGUMENTS, CallToolParams, PaginatedParams
 from trunkline.registry.handlers import Run
 from trunkline.registry.tools import ToolEntry
@@ -23,10 +32,14 @@ from trunkline.server.context import Context
 from trunkline.server.limits import Guard
 from trunkline.server.listing import listed
 from trunkline.server.offer import Offer
+from trunkline.server.owners import owner_of
 from trunkline.server.rounds import begin
+from trunkline.server.tasks.calling import become_task, start_task
+from trunkline.server.tasks.choosing import runs_as
+from trunkline.server.tasks.tasks import Begin
 from trunkline.wire.codec import DecodeError, as_written, decoder
 
-__all__ = ["FEATURE", "wanted"]
+__all__ = ["FEATURE", "wanted", "work_of"]
 
 
 read_object = decoder(dict[str, Any])
@@ -72,18 +85,47 @@ def _run(entry: ToolEntry, connection: Connection, call: Running, params: CallTo
         call.token = progress_token(params.meta)
     if call.envelope is not None:
         _begin(entry, connection, call, params, call.envelope)
+    if entry.task is not None or params.task is not None:
+        dialect = runs_as(entry, connection, call, params)
+        if dialect is not None:
+            return _run_as_task(dialect, entry, connection, call, params)
     arguments = _arguments(entry, params)
     context = Context(connection, call) if entry.handler.wants_context else None
     if params.meta is not None and IDEMPOTENCY_KEY in params.meta:
-        return _run_once(entry, connection, call, params, lambda run: _guarded(entry, connection, arguments, run, context))
-    return entry.run(arguments, context, None) if entry.guard is None else _guarded(entry, connection, arguments, entry.run, context)
+        return _run_once(
+            entry, connection, call, params, lambda run: _guarded(entry, connection.threads, arguments, run, context)
+        )
+    return (
+        entry.run(arguments, context, None)
+        if entry.guard is None
+        else _guarded(entry, connection.threads, arguments, entry.run, context)
+    )
 
 
-def _guarded(entry: ToolEntry, connection: Connection, arguments: Any, run: Run, context: Context | None) -> Work:
+def _guarded(entry: ToolEntry, threads: Threads, arguments: Any, run: Run, context: Context | None) -> Work:
     if entry.guard is None:
         return run(arguments, context, None)
     guard: Guard = entry.guard
-    return guard.run(arguments, lambda read: run(read, context, None), connection.threads)
+    return guard.run(arguments, lambda read: run(read, context, None), threads)
+
+
+def work_of(entry: ToolEntry, threads: Threads, params: CallToolParams) -> Begin:
+    """What runs a tool for a context that is yet to be made. Raises for arguments that do not fit."""
+    return partial(_guarded, entry, threads, _arguments(entry, params), entry.run)
+
+
+def _run_as_task(
+    dialect: Dialect, entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams
+) -> Work:
+    connection.shared.tasks.make_room(owner_of(call.origin.principal))
+    try:
+        work = work_of(entry, connection.threads, params)
+    except InvalidArguments as error:  # a result is what a task comes to, and there is none
+        raise InvalidParams(error.message, data=error.data) from None
+    if entry.task is not None and entry.task.asks_first and dialect is Dialect.EXTENSION:
+        call.task = partial(become_task, entry, connection, call, params, work)
+        return work(Context(connection, call) if entry.handler.wants_context else None)
+    return start_task(entry, connection, call, params, work)
 
 
 def _run_once(
