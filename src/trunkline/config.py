@@ -18,6 +18,7 @@ from trunkline.errors import ConfigError
 __all__ = [
     "OnDuplicate",
     "Settings",
+    "environment_values",
     "inherited_environment",
     "named_browser",
     "proxy_for",
@@ -34,6 +35,7 @@ _LARGEST_MESSAGE: Final = 100 * MIB
 SHORTEST_KEY: Final = 32  # bytes: what the keys made of it have
 _PREFIX: Final = "TRUNKLINE_"
 _MAY_BE_ZERO: Final = frozenset({"backoff_jitter", "max_retries", "restart_intensity"})
+_TEXTS: Final = frozenset({"crash_folder"})  # that may be off
 _YES_NO: Final = {
     "1": True,
     "true": True,
@@ -72,6 +74,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     longest_call: float | None = 3600.0  # however much progress is reported
     initialize_timeout: float | None = 30.0
     drain_timeout: float | None = 5.0  # for what is in flight when a server ends; less than hosts wait before a kill
+    stage_timeout: float | None = 5.0  # for each other stage of that end
 
     # Lines over a network.
     connect_timeout: float | None = 10.0  # to get through to a server
@@ -134,6 +137,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     unsent_high: int = 4 * MIB  # unsent bytes at which reading stops
     unsent_limit: int = 64 * MIB  # unsent bytes at which a peer that does not read is cut off
 
+    # What is left behind by a crash.
+    crash_folder: str | None = None  # where it is written down, for its owner alone; None: nowhere
+    crash_dumps: int = 10  # that are kept there; the oldest go first
+
     # What a server offers.
     page_size: int = 1000  # some hosts read the first page only
     max_page_size: int = 1000
@@ -165,6 +172,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         elif name == "on_duplicate":
             if value not in get_args(OnDuplicate):
                 raise ConfigError(f"on_duplicate must be one of {', '.join(get_args(OnDuplicate))}, not {value!r}")
+        elif name in _TEXTS:
+            if value is not None and not (isinstance(value, str) and value):
+                raise ConfigError(f"{name} must be the path of a folder, not {value!r}")
         elif isinstance(value, str):
             raise ConfigError(f"{name} must be a list of names, not the text {value!r}")
         elif isinstance(value, list | tuple) or (name in _MAY_BE_ZERO and value == 0):
@@ -216,6 +226,12 @@ def inherited_environment(also: Iterable[str] = ()) -> dict[str, str]:
         if name in named
         or ((name in _INHERITED or name.startswith("LC_")) and not value.startswith("()"))  # a shell's function
     }
+
+
+def environment_values() -> list[str]:
+    """What stands in our environment, where things are and which language is spoken left out: there may be secrets in
+    it, which must not be written down."""
+    return [value for name, value in os.environ.items() if name not in _INHERITED and not name.startswith("LC_")]
 
 
 def proxy_for(url: str, environ: Mapping[str, str] | None = None) -> str | None:
@@ -320,6 +336,8 @@ def _parsed(variable: str, text: str, default: Any) -> Any:
     """A variable's text in the type of the setting's default."""
     if isinstance(default, str):
         return text
+    if variable.removeprefix(_PREFIX).lower() in _TEXTS:
+        return text or None
     if isinstance(default, tuple):
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if isinstance(default, bool):

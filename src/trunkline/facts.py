@@ -14,6 +14,7 @@ __all__ = [
     "CallStarted",
     "Closed",
     "Connected",
+    "CrashStep",
     "Dropped",
     "Fact",
     "HandlerFailed",
@@ -24,6 +25,8 @@ __all__ = [
     "PromptStep",
     "Received",
     "ReconnectStep",
+    "ShutdownOverran",
+    "ShutdownStep",
     "SubscriptionStep",
 ]
 
@@ -115,6 +118,26 @@ class ReconnectStep(Fact, frozen=True, kw_only=True):
     step: str  # Backoff, Attempt, Success, Failure, IncrementRetryCount, CheckMaxRetries
     attempt: int
     detail: str = ""  # why it failed, or how long it waits
+
+
+class ShutdownStep(Fact, frozen=True, kw_only=True):
+    """A stage of the end of a server begins. It concerns all of its connections: the number is 0."""
+
+    step: str  # UnsubscribeResources, DrainPendingRequests, CloseTransport, PersistSession, Terminate
+
+
+class ShutdownOverran(Fact, frozen=True, kw_only=True):
+    """A stage of the end of a server took too long, and was cut off."""
+
+    step: str
+
+
+class CrashStep(Fact, frozen=True, kw_only=True):
+    """A step of a server on the way to an end that nobody asked for."""
+
+    step: str  # LogError, PersistCrashDump, Terminate
+    error: BaseException
+    file: str | None = None  # where the dump lies, if there is one
 
 
 class Closed(Fact, frozen=True, kw_only=True):

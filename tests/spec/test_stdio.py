@@ -303,7 +303,7 @@ def test_d12_what_does_not_end_is_cut_off_at_the_deadline(end: Ending) -> None:
         assert [peer.receive()["params"]["data"] for _ in range(2)] == ["started", "started"]
         end(peer)
         assert peer.rest() == []
-        assert peer.exit_code() == 0
+        assert peer.exit_code() == 82
 
 
 def test_d12_while_a_server_drains_new_requests_are_refused_and_ping_is_answered() -> None:

@@ -425,16 +425,20 @@ class Connection(Answering):
 
     async def finish(self, timeout: float | None) -> None:
         """Ends in good order: nothing new is taken, what runs may finish within the time, then the line is closed."""
+        until = None if timeout is None else self._loop.time() + timeout
+        for step in (self.drained, self.channel.close):
+            with contextlib.suppress(TimeoutError):  # a peer that does not read keeps nobody
+                async with asyncio.timeout_at(until):
+                    await step()
+
+    async def drained(self) -> None:
+        """Takes nothing new, and waits until what runs has ended."""
         if self.session.allows(Signal.DRAIN):
             self.step(Signal.DRAIN)
         self.draining()
-        until = None if timeout is None else self._loop.time() + timeout
         if self._active or self._waiting:
-            self._idle = self._loop.create_future()
-            await asyncio.wait([self._idle], timeout=timeout)
-        with contextlib.suppress(TimeoutError):  # a peer that does not read keeps nobody
-            async with asyncio.timeout_at(until):
-                await self.channel.close()
+            self._idle = self._idle or self._loop.create_future()
+            await asyncio.shield(self._idle)
 
     def closed(self, closed: Closed) -> None:
         """The channel is gone: everything that this connection owns ends."""

@@ -99,6 +99,18 @@ class Connection(connection.Connection):
             error = outcome
         super().fail(call, error)
 
+    def situation(self) -> dict[str, Any]:
+        """How it stands, without anything that was said on it."""
+        session = self.session
+        return {
+            "number": self.number,
+            "transport": self.channel.info.transport,
+            "phase": session.phase.name,
+            "revision": None if session.revision is None else session.revision.value,
+            "pending": [{"id": call.id, "method": call.method.name} for call in session.in_flight.values()],
+            "awaited": [{"id": asked.id, "method": asked.method.name} for asked in session.pending.values()],
+        }
+
     def draining(self) -> None:
         """Nothing new is taken any more, and nothing new will be told."""
         self.shared.listeners.end(self)

@@ -3,11 +3,14 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from traceback import extract_tb
+from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.clock import Clock
 from trunkline.errors import ConfigError
+from trunkline.server.shutdown import EXIT_CODES
 from trunkline.transports.addresses import parse
 from trunkline.transports.channel import Listener
 from trunkline.transports.signals import on_signals
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from trunkline.transports.http.asgi import App
     from trunkline.transports.http.gate import Gate, Identify
 
+_PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
 __all__ = ["application", "gate_at", "listener", "run_listening", "run_stdio"]
 
 
@@ -31,36 +36,76 @@ def run_stdio(server: "Server") -> None:
         _introduce(server)
     _keep_large_blocks()
     with private_streams() as (wire_in, wire_out), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(server, wire_in, wire_out))
+        overran = runner.run(_serve(server, wire_in, wire_out))
+    _leave(overran)
 
 
-async def _serve(server: "Server", wire_in: int, wire_out: int) -> None:
-    try:
-        await server.start()
+async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]:
+    async def served() -> None:
         if await serve_stdio(server.connect, server.settings, wire_in, wire_out) == END_OF_INPUT:
             for connection in server.connections:
                 connection.deafen(END_OF_INPUT)
-    finally:
-        await server.aclose()
+
+    return await _until_the_end(server, server.start(), served)
 
 
 def run_listening(server: "Server", address: str, tls: "SSLContext | None") -> None:
     """Serves whoever comes to an address, until Ctrl+C or SIGTERM."""
     _keep_large_blocks()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_listen(server, address, tls))
+        overran = runner.run(_listen(server, address, tls))
+    _leave(overran)
 
 
-async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> None:
-    loop = asyncio.get_running_loop()
+async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> Sequence[str]:
     ended = asyncio.Event()
-    on_signals(loop, lambda _: ended.set())
-    try:
+    on_signals(asyncio.get_running_loop(), lambda _: ended.set())
+
+    async def opened() -> None:
         made = await server.listen(address, tls=tls)
         print(f"{server.name} listens at {made.address}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
-        await ended.wait()
+
+    return await _until_the_end(server, opened(), ended.wait)
+
+
+async def _until_the_end(
+    server: "Server", start: Coroutine[Any, Any, None], serve: Callable[[], Coroutine[Any, Any, Any]]
+) -> Sequence[str]:
+    """Starts a server and serves until whatever comes first: that serving ends, or the server. Gives the stages of its
+    end that took too long. Raises what it crashed with."""
+    try:
+        await start
+        asyncio.get_running_loop().set_exception_handler(partial(_unexpected, server))
+        serving, stopping = asyncio.create_task(serve()), asyncio.create_task(server.stopping())
+        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        for task in (serving, stopping):
+            task.cancel()
+        if serving.done() and not serving.cancelled() and (error := serving.exception()) is not None:
+            server.abort(error)
     finally:
-        await server.aclose()
+        overran = await server.shutdown()
+    if server.crash is not None:
+        raise server.crash
+    return overran
+
+
+def _unexpected(server: "Server", loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Nobody has caught something. Where it went through code of ours, nobody knows how things stand, and that is the
+    end; what a handler leaves behind in a task of its own is no reason to."""
+    loop.default_exception_handler(context)
+    error: Any = context.get("exception")
+    if isinstance(error, Exception) and not context.keys() & {"task", "future"} and _is_ours(error):
+        server.abort(error)
+
+
+def _is_ours(error: BaseException) -> bool:
+    return any(frame.filename.startswith(_PACKAGE) for frame in extract_tb(error.__traceback__))
+
+
+def _leave(overran: Sequence[str]) -> None:
+    """Ends the process, with a code if something took too long."""
+    if overran:
+        raise SystemExit(EXIT_CODES[overran[0]])
 
 
 async def listener(

@@ -32,8 +32,8 @@ from trunkline.server.features import FEATURES
 from trunkline.server.listening import Listeners, Listening
 from trunkline.server.offer import Offer, Switches
 from trunkline.server.options import DirectoryOptions, FileOptions, checked
-from trunkline.server.registrar import Registrar
 from trunkline.server.rounds import Seals
+from trunkline.server.shutdown import Ending
 from trunkline.server.storing import OwnStore
 from trunkline.server.updates import Updates
 from trunkline.server.watchers import Watch, Watchers
@@ -61,7 +61,7 @@ M = TypeVar("M", bound="Middleware")
 _UNSUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/unsubscribe")
 
 
-class Server(Registrar):
+class Server(Ending):
     """An MCP server: decorate functions, then `run()`."""
 
     def __init__(
@@ -120,10 +120,9 @@ class Server(Registrar):
             cache=cache,
             on_change=self._changed,
         )
-        super().__init__(offer)
+        super().__init__(offer, Observers(_default_observers() if observers is None else observers))
         self._auth = auth
         self._store = OwnStore(store, _in_memory)
-        self._observers = Observers(_default_observers() if observers is None else observers)
         self._dispatcher = Dispatcher(features)
         self._middleware: list[Middleware] = []
         self._lifespan = None if lifespan is None else _lifespan(lifespan)
@@ -334,6 +333,7 @@ class Server(Registrar):
         itself."""
         if self._auth is not None and self._auth.strict:
             self._require_access()
+        self.crash = None
         self._health.settle(self.tools.all())
         await self._store.open()
         if self._lifespan is not None:
@@ -344,18 +344,37 @@ class Server(Registrar):
         if silent := self.undeclared():
             raise MisuseError(f"nothing says who may have {', '.join(silent)}; with strict=True scopes= or allow= must")
 
-    async def aclose(self) -> None:
-        """Takes no more clients, ends every connection in good order and lets go of everything. A closed server can
-        serve again."""
-        timeout = self.settings.drain_timeout
+    # --- ending, stage by stage; `shutdown.py` has the order -----------------------------------------
+
+    async def _unsubscribe(self) -> None:
         self._listeners.end()
-        places, self._places = self._places, []
-        for place in places:
+        self._updates.close()
+        for place in self._places:
             await place.close()
-        await asyncio.gather(*(connection.finish(timeout) for connection in self.connections))
+        for connection in self.connections:
+            if connection.kept is None:  # who comes back wants to hear of the same
+                await self._watchers.ended(self._watchers.subscriptions.drop(connection))
+
+    async def _drain(self) -> None:
+        await asyncio.gather(*(connection.drained() for connection in self.connections))
+        if self._ledger is not None:
+            await self._ledger.drained()
+
+    async def _hang_up(self) -> None:
+        places, self._places = self._places, []
+        await asyncio.gather(*(connection.channel.close() for connection in self.connections))
         for place in places:
             await place.gone()
-        self._updates.close()
+
+    async def _persist(self) -> None:
+        if self._ledger is not None:
+            await self._ledger.close()
+        if self._shared is not None:
+            await self._shared.tasks.close()
+        if self._shared is not None and self._shared.keeper is not None:
+            await self._shared.keeper.close()
+
+    async def _let_go(self) -> None:
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._shared is not None and self._announcer is not None:
             self._announcer.close()
@@ -364,11 +383,18 @@ class Server(Registrar):
             self._files.close()
         self._loop = self._thread = self._shared = self._announcer = self._ledger = None
         self._health.unsettle()
-        try:
-            if self._lifespan is not None:
-                await self._lifespan.stop()
-        finally:
-            await self._store.close()
+        if self._lifespan is not None:
+            await self._lifespan.stop()
+
+    async def _close_store(self) -> None:
+        await self._store.close()
+
+    def _situation(self) -> dict[str, Any]:
+        return {
+            "server": {"name": self.name, "version": self._offer.info.version},
+            "capabilities": self._offer.capabilities(),
+            "connections": [connection.situation() for connection in self.connections],
+        }
 
     async def listen(self, address: str, *, tls: "SSLContext | None" = None) -> Listener:
         """Waits for clients, until `aclose()`: at `tcp://127.0.0.1:4000`, `http://127.0.0.1:8000/mcp`,

@@ -1,0 +1,221 @@
+"""The end of a server, whoever asks for it: a signal, the end of its input, or the program itself.
+
+It has five stages, one after another, and each has a time. What is not done by then is cut off, and the next stage
+begins, so a server ends in bounded time whatever its tools and peers do. A process that was run by `run()` ends with 0,
+or with the code of the first stage that took too long:
+
+    UnsubscribeResources   81   nobody new is taken, and nobody hears of changes any more
+    DrainPendingRequests   82   what is under way is finished, what is new is refused; this one has `drain_timeout`
+    CloseTransport         83   streams end and lines are closed
+    PersistSession         84   what outlives the process is written down
+    Terminate              85   cleanup, the lifespan, the store
+
+A crash, which is an error of our own or what `abort()` is told, has three: it is logged, a dump is written if there is
+a folder for it, and what there is is closed without waiting for anybody. The process ends with 1 and a traceback.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from inspect import isawaitable
+from typing import Any, Final, TypeVar
+
+from trunkline.facts import CrashStep, Fact, HandlerFailed, Observers, ShutdownOverran, ShutdownStep
+from trunkline.registry.signatures import name_of
+from trunkline.server.offer import Offer
+from trunkline.server.registrar import Registrar
+
+__all__ = ["EXIT_CODES", "Ending"]
+
+F = TypeVar("F", bound=Callable[[], Any])
+
+EXIT_CODES: Final[Mapping[str, int]] = {
+    "UnsubscribeResources": 81,
+    "DrainPendingRequests": 82,
+    "CloseTransport": 83,
+    "PersistSession": 84,
+    "Terminate": 85,
+}
+"""What a process ends with if a stage of its end took too long, by the stage."""
+
+_DRAIN: Final = "DrainPendingRequests"
+_LAST_MOMENT: Final = 0.5  # seconds, for what is cut off to let go
+
+
+class Ending(Registrar):
+    """A server, as far as its end is concerned."""
+
+    def __init__(self, offer: Offer, observers: Observers) -> None:
+        super().__init__(offer)
+        self._observers = observers
+        self._cleanups: list[Callable[[], Any]] = []
+        self._ending: asyncio.Task[tuple[str, ...]] | None = None
+        self._begun = asyncio.Event()  # an end
+        self.crash: BaseException | None = None
+
+    # --- what a server does in each stage ----------------------------------------------------------
+
+    async def _unsubscribe(self) -> None:
+        raise NotImplementedError
+
+    async def _drain(self) -> None:
+        raise NotImplementedError
+
+    async def _hang_up(self) -> None:
+        raise NotImplementedError
+
+    async def _persist(self) -> None:
+        raise NotImplementedError
+
+    async def _let_go(self) -> None:
+        raise NotImplementedError
+
+    async def _close_store(self) -> None:
+        raise NotImplementedError
+
+    def _situation(self) -> dict[str, Any]:
+        """What a crash dump tells of the server."""
+        raise NotImplementedError
+
+    # --- ending ------------------------------------------------------------------------------------
+
+    def on_shutdown(self, function: F) -> F:
+        """Calls a function, plain or async, when the server ends and every line is closed. The last that was added is
+        the first; what one raises is reported, and keeps no other from being called."""
+        self._cleanups.append(function)
+        return function
+
+    async def shutdown(self) -> tuple[str, ...]:
+        """Ends in good order: takes nothing new, lets what is under way finish, closes every line, writes down what is
+        to outlive the process, and lets go of everything. Gives the stages that took too long. Whoever asks while it
+        ends waits for the same end. `run()` returns then; a server that has ended can serve again."""
+        ending = self._ending
+        if ending is None or ending.get_loop() is not asyncio.get_running_loop():
+            ending = self._begin(self._end())
+        return await asyncio.shield(ending)  # it goes on, whoever stops waiting for it
+
+    async def aclose(self) -> None:
+        """Ends in good order, as `shutdown()` does."""
+        await self.shutdown()
+
+    def abort(self, error: BaseException) -> None:
+        """Ends at once, for a reason that leaves no other way: logs the error, writes a crash dump if there is a folder
+        for it, and closes everything without waiting. `run()` raises the error then. Callable on the loop only."""
+        if self.crash is not None:
+            return  # one is enough
+        self.crash = error
+        self._tell(CrashStep, step="LogError", error=error)
+        self._report(error, "the server")
+        dump = self._dump(error)
+        self._tell(CrashStep, step="PersistCrashDump", error=error, file=dump)
+        if self._ending is not None:
+            self._ending.cancel()
+        self._begin(self._terminate(error))
+
+    async def stopping(self) -> None:
+        """Waits until an end has begun."""
+        await self._begun.wait()
+
+    def _begin(self, end: Coroutine[Any, Any, tuple[str, ...]]) -> "asyncio.Task[tuple[str, ...]]":
+        ending = self._ending = asyncio.get_running_loop().create_task(end)
+        self._begun.set()
+        return ending
+
+    async def _end(self) -> tuple[str, ...]:
+        return await self._through(
+            {
+                "UnsubscribeResources": self._unsubscribe,
+                _DRAIN: self._drain,
+                "CloseTransport": self._hang_up,
+                "PersistSession": self._persist,
+                "Terminate": self._terminated,
+            },
+            lambda stage: self._tell(ShutdownStep, step=stage),
+        )
+
+    async def _terminate(self, error: BaseException) -> tuple[str, ...]:
+        self._tell(CrashStep, step="Terminate", error=error)
+        stages = {"CloseTransport": self._hang_up, "PersistSession": self._persist, "Terminate": self._terminated}
+        return await self._through(stages, lambda _: None)
+
+    async def _through(
+        self, stages: Mapping[str, Callable[[], Coroutine[Any, Any, None]]], tell: Callable[[str], None]
+    ) -> tuple[str, ...]:
+        """Goes through stages, each in its time. Raises what was raised first, once all are done."""
+        overran: list[str] = []
+        failed: list[BaseException] = []
+        settings = self.settings
+        try:
+            for name, stage in stages.items():
+                tell(name)
+                seconds = settings.drain_timeout if name == _DRAIN else settings.stage_timeout
+                if not await _within(seconds, stage(), failed):
+                    overran.append(name)
+                    self._tell(ShutdownOverran, step=name)
+        finally:
+            if self._ending is asyncio.current_task():  # and not one that ends faster
+                self._ending = None
+                self._begun = asyncio.Event()
+        if failed:
+            raise failed[0]
+        return tuple(overran)
+
+    async def _terminated(self) -> None:
+        try:
+            for function in reversed(self._cleanups):
+                await self._cleaned_up(function)
+            await self._let_go()
+        finally:
+            await self._close_store()
+
+    async def _cleaned_up(self, function: Callable[[], Any]) -> None:
+        try:
+            waiting = function()
+            if isawaitable(waiting):
+                await waiting
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the others have to clean up all the same
+            self._report(error, f"on_shutdown {name_of(function)}")
+
+    # --- telling -----------------------------------------------------------------------------------
+
+    def _tell(self, fact: Callable[..., Fact], **members: Any) -> None:
+        if self._observers:
+            self._observers.on(fact(connection=0, at=_now(), **members))
+
+    def _report(self, error: BaseException, what: str) -> None:
+        if self._observers.hear_failures:
+            self._observers.on(
+                HandlerFailed(connection=0, at=_now(), request=None, method=what, reference="-", error=error)
+            )
+
+    def _dump(self, error: BaseException) -> str | None:
+        """Writes a crash dump, if there is a folder for it; gives its path."""
+        if self.settings.crash_folder is None:
+            return None
+        from trunkline.server.crashes import write_dump
+
+        try:
+            return write_dump(self.settings.crash_folder, self.settings.crash_dumps, error, self._situation())
+        except Exception as failed:  # noqa: BLE001 - what is wrong with the dump must not hide what is wrong
+            self._report(failed, "the crash dump")
+            return None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _within(seconds: float | None, work: Coroutine[Any, Any, None], failed: list[BaseException]) -> bool:
+    """Does something in so many seconds; False if it took longer, and was cut off. What it raises is noted."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+        in_time = task.done()
+        if not in_time:
+            task.cancel()
+            await asyncio.wait([task], timeout=_LAST_MOMENT)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+        failed.append(error)
+    return in_time
