@@ -431,11 +431,15 @@ class Connection(Answering):
                 async with asyncio.timeout_at(until):
                     await step()
 
-    async def drained(self) -> None:
-        """Takes nothing new, and waits until what runs has ended."""
+    def drain(self) -> None:
+        """Takes nothing new from now on."""
         if self.session.allows(Signal.DRAIN):
             self.step(Signal.DRAIN)
         self.draining()
+
+    async def drained(self) -> None:
+        """Takes nothing new, and waits until what runs has ended."""
+        self.drain()
         if self._active or self._waiting:
             self._idle = self._idle or self._loop.create_future()
             await asyncio.shield(self._idle)

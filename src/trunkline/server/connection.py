@@ -1,12 +1,16 @@
 """One client, served: what a server keeps for it, beside what every connection has."""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.clock import Clock
 from trunkline.conversation import connection
+from trunkline.conversation.dispatch import Failure
 from trunkline.protocol.inflight import Running
+from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.methods import Side
+from trunkline.protocol.refusals import unavailable
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import LOGGING_LEVELS, InputRequiredResult
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
     from trunkline.server.ledger import Ledger
 
 __all__ = ["Connection", "Shared"]
+
+_ALL: Final = 1 << 40  # calls: more than there can ever be
+_WHILE_PAUSED: Final = frozenset({"initialize", "ping", "server/discover"})
 
 
 class Shared(connection.Shared, frozen=True, kw_only=True):
@@ -42,7 +49,7 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
 class Connection(connection.Connection):
     """One client on the line."""
 
-    __slots__ = ("last_call", "log_level", "offer", "shared")
+    __slots__ = ("_marks", "_refused_from", "last_call", "log_level", "offer", "shared")
 
     def __init__(self, shared: Shared, channel: Channel) -> None:
         offer = shared.offer
@@ -59,6 +66,8 @@ class Connection(connection.Connection):
         self.offer = offer
         self.log_level = LOGGING_LEVELS.index("info")
         self.last_call: Running | None = None  # where calls are marked, or something was subscribed to
+        self._marks = False
+        self._refused_from: float | None = None  # calls that came since then, if it takes none
         if channel.info.revision is not None:
             session.assume(Revision(channel.info.revision))
         if offer.marks_calls:
@@ -71,10 +80,43 @@ class Connection(connection.Connection):
             return self.log_level
         return len(LOGGING_LEVELS) if envelope.log_level is None else LOGGING_LEVELS.index(envelope.log_level)
 
+    def pause(self, *, wait: bool) -> None:
+        """Takes nothing new but a ping, and what a conversation begins with. The rest is refused, or waits; what is
+        under way goes on."""
+        if wait:
+            self._max_calls -= _ALL
+            return
+        if self.session.allows(Signal.PAUSE):
+            self.step(Signal.PAUSE)
+        self._refused_from = self.now()
+        self._choose_start()
+
+    def resume(self) -> None:
+        """Takes everything again, what has waited first."""
+        if self.session.phase is Phase.PAUSED:
+            self.step(Signal.RESUME)
+        self._refused_from = None
+        self._choose_start()
+        if self._max_calls < 0:
+            self.rest(_ALL)
+
+    def _choose_start(self) -> None:
+        usual = self._start_marked if self._marks else self._start_call
+        self._start = usual if self._refused_from is None else partial(self._start_or_refuse, usual, self._refused_from)
+
+    def _start_or_refuse(self, start: Callable[[Running, Any], None], since: float, call: Running, params: Any) -> None:
+        """Refuses what the phase does not: before the handshake is complete, and in the era that has none."""
+        if call.started < since or call.method.name in _WHILE_PAUSED:
+            start(call, params)
+        else:
+            error = unavailable(call.method.name, Phase.PAUSED)
+            self.conclude(call, Failure(error), error)
+
     def mark_calls(self) -> None:
         """From now on the call that is being answered can be found without its context, see `CURRENT`, and the last
         one is known: a client may come back as somebody with other rights."""
-        self._start = self._start_marked
+        self._marks = True
+        self._choose_start()
 
     def _start_marked(self, call: Running, params: Any) -> None:
         self.last_call = call

@@ -33,7 +33,7 @@ from trunkline.server.listening import Listeners, Listening
 from trunkline.server.offer import Offer, Switches
 from trunkline.server.options import DirectoryOptions, FileOptions, checked
 from trunkline.server.rounds import Seals
-from trunkline.server.shutdown import Ending
+from trunkline.server.pausing import Pausing
 from trunkline.server.storing import OwnStore
 from trunkline.server.updates import Updates
 from trunkline.server.watchers import Watch, Watchers
@@ -61,7 +61,7 @@ M = TypeVar("M", bound="Middleware")
 _UNSUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/unsubscribe")
 
 
-class Server(Ending):
+class Server(Pausing):
     """An MCP server: decorate functions, then `run()`."""
 
     def __init__(
@@ -129,7 +129,6 @@ class Server(Ending):
         self._watchers: Watchers[Connection | Listening] = Watchers()
         self._updates = Updates(offer, self._watchers.subscriptions)
         self._on_roots_changed: list[Callable[[Context], Awaitable[None]]] = []
-        self._connections: dict[Connection, None] = {}
         self._places: list[Listener] = []
         self._listeners = Listeners()
         self._announcer: Announcer | None = None
@@ -140,13 +139,6 @@ class Server(Ending):
         self._ledger: Ledger | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._files: FileWatch | None = None
-
-    # --- facts ---------------------------------------------------------------------------------
-
-    @property
-    def connections(self) -> list[Connection]:
-        """The peers that are on the line."""
-        return list(self._connections)
 
     # --- being told of what clients do -----------------------------------------------------------
 
@@ -270,7 +262,7 @@ class Server(Ending):
         if self._lifespan is not None and not self._lifespan.running:
             raise MisuseError("a server with a lifespan is started first: `await server.start()`")
         connection = Connection(self._ready(), channel)
-        self._connections[connection] = None
+        self._arrived(connection)
         return connection
 
     def _ready(self) -> Shared:
@@ -347,6 +339,8 @@ class Server(Ending):
     # --- ending, stage by stage; `shutdown.py` has the order -----------------------------------------
 
     async def _unsubscribe(self) -> None:
+        for connection in self.connections:
+            connection.drain()
         self._listeners.end()
         self._updates.close()
         for place in self._places:
@@ -382,6 +376,7 @@ class Server(Ending):
         if self._files is not None:
             self._files.close()
         self._loop = self._thread = self._shared = self._announcer = self._ledger = None
+        self._paused = None
         self._health.unsettle()
         if self._lifespan is not None:
             await self._lifespan.stop()

@@ -1,0 +1,418 @@
+"""How a server ends, pauses and crashes."""
+
+import asyncio
+import json
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.modern import enveloped
+from tests.processes import StdioPeer
+
+from trunkline import Server, Settings
+from trunkline.facts import CallEnded, Closed, CrashStep, Fact, HandlerFailed, ShutdownOverran, ShutdownStep
+from trunkline.server.shutdown import EXIT_CODES
+from trunkline.testing import RawPeer, RecordingObserver
+
+STAGES = ["UnsubscribeResources", "DrainPendingRequests", "CloseTransport", "PersistSession", "Terminate"]
+
+
+def steps(observer: RecordingObserver, kind: type[Fact] = ShutdownStep) -> list[str]:
+    return [fact.step for fact in observer.facts if isinstance(fact, kind)]  # type: ignore[attr-defined]
+
+
+class Heard(RecordingObserver):
+    """Also says when it drains, and keeps a log of what matters here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+        self.draining = asyncio.Event()
+
+    def on(self, fact: Fact) -> None:
+        super().on(fact)
+        if isinstance(fact, ShutdownStep):
+            self.log.append(fact.step)
+            if fact.step == "DrainPendingRequests":
+                self.draining.set()
+        elif isinstance(fact, Closed) or (isinstance(fact, CallEnded) and fact.method == "tools/call"):
+            self.log.append(type(fact).__name__)
+
+
+class House:
+    """A server with a tool that waits, and what is heard of it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.heard = Heard()
+        self.server = Server("t", observers=[self.heard], settings=Settings(**settings))
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+        @self.server.tool
+        async def waits() -> str:
+            self.begun.set()
+            await self.go.wait()
+            return "done"
+
+        @self.server.tool
+        async def quick() -> str:
+            return "quick"
+
+        @self.server.resource("memo://one")
+        def one() -> str:
+            return "1"
+
+
+# --- in stages ----------------------------------------------------------------------------------
+
+
+async def test_d11_f27_a_shutdown_goes_through_five_stages_in_order() -> None:
+    house = House()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        assert await house.server.shutdown() == ()
+        assert peer.closed is not None
+    assert steps(house.heard) == STAGES == list(EXIT_CODES)
+
+
+async def test_d11_each_stage_does_what_it_is_named_after() -> None:
+    house = House()
+    log = house.heard.log
+    house.server.on_last_unsubscribed(lambda uri: log.append(f"unwatched {uri}"))
+    house.server.on_shutdown(lambda: log.append("cleanup"))
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        await peer.result("resources/subscribe", {"uri": "memo://one"})
+        ident = peer.call("tools/call", {"name": "waits"})
+        await house.begun.wait()
+        log.clear()
+        ending = asyncio.create_task(house.server.shutdown())
+        await house.heard.draining.wait()
+        house.go.set()
+        assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "done"
+        await ending
+    assert log == [
+        *STAGES[:1],
+        "unwatched memo://one",
+        *STAGES[1:2],
+        "CallEnded",
+        *STAGES[2:3],
+        "Closed",
+        *STAGES[3:],
+        "cleanup",
+    ]
+
+
+async def test_d12_a_drain_waits_for_what_is_in_flight_and_refuses_what_is_new() -> None:
+    house = House(drain_timeout=30.0)
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        ident = peer.call("tools/call", {"name": "waits"})
+        await house.begun.wait()
+        ending = asyncio.create_task(house.server.shutdown())
+        await house.heard.draining.wait()
+        refused = await peer.error("tools/call", {"name": "quick"})
+        assert (refused["code"], refused["data"]["kind"]) == (1008, "temporarily_unavailable")
+        refused = await peer.error("tools/call", enveloped(name="quick"))
+        assert refused["code"] == 1008
+        assert await peer.result("ping") == {}
+        house.go.set()
+        assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "done"
+        assert await ending == ()
+
+
+async def test_d12_a_call_that_hangs_is_cut_and_the_stage_named() -> None:
+    house = House(drain_timeout=0.05)
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        peer.call("tools/call", {"name": "waits"})
+        await house.begun.wait()
+        assert await house.server.shutdown() == ("DrainPendingRequests",)
+    assert steps(house.heard) == STAGES
+    assert steps(house.heard, ShutdownOverran) == ["DrainPendingRequests"]
+
+
+async def test_whoever_asks_while_a_server_ends_waits_for_the_same_end() -> None:
+    house = House()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        await asyncio.gather(house.server.shutdown(), house.server.aclose(), house.server.shutdown())
+    assert steps(house.heard) == STAGES
+
+
+async def test_a_server_that_has_ended_serves_again() -> None:
+    house = House()
+    for _ in range(2):
+        async with RawPeer(house.server) as peer:
+            await peer.initialize()
+            await peer.result("tools/call", {"name": "quick"})
+            await house.server.shutdown()
+    assert steps(house.heard) == STAGES * 2
+
+
+# --- cleanup ------------------------------------------------------------------------------------
+
+
+async def test_d16_cleanup_is_called_in_reverse_order_and_one_that_raises_stops_no_other() -> None:
+    house = House()
+    log: list[str] = []
+
+    @house.server.on_shutdown
+    async def first() -> None:
+        log.append("first")
+
+    @house.server.on_shutdown
+    def second() -> None:
+        log.append("second")
+        raise ZeroDivisionError
+
+    house.server.on_shutdown(lambda: log.append("third"))
+    await house.server.shutdown()
+    assert log == ["third", "second", "first"]
+    [failed] = [fact for fact in house.heard.facts if isinstance(fact, HandlerFailed)]
+    assert isinstance(failed.error, ZeroDivisionError)
+    assert "second" in failed.method
+
+
+async def test_cleanup_that_takes_too_long_is_cut_and_the_store_closed_all_the_same() -> None:
+    house = House(stage_timeout=0.05)
+
+    @house.server.on_shutdown
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    assert await house.server.shutdown() == ("Terminate",)
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+SCRIPT = """
+import asyncio, os, sys
+from trunkline import Context, Server, Settings
+from trunkline.facts import CrashStep, ShutdownStep
+
+class Print:
+    def on(self, fact):
+        if isinstance(fact, ShutdownStep | CrashStep):
+            print(fact.step, file=sys.stderr, flush=True)
+
+server = Server("t", observers=[Print()], settings=Settings.load())
+
+@server.tool
+async def forever(ctx: Context) -> str:
+    await ctx.info("started")
+    await asyncio.Event().wait()
+
+@server.tool
+async def stop() -> str:
+    server.on_shutdown(lambda: print("cleanup", file=sys.stderr, flush=True))
+    asyncio.ensure_future(server.shutdown())
+    return "stopping"
+
+@server.tool
+async def slow(stage: str) -> str:
+    async def endless():
+        await asyncio.Event().wait()
+    if stage == "Terminate":
+        server.on_shutdown(endless)
+    else:
+        setattr(server, {"CloseTransport": "_hang_up", "PersistSession": "_persist", "UnsubscribeResources": "_unsubscribe"}[stage], endless)
+    return "ok"
+
+@server.tool
+async def crash(how: str, secret: str) -> str:
+    error = RuntimeError(f"no good: token={secret} for '{secret}' and {os.environ['SOME_SETTING']}")
+    if how == "abort":
+        server.abort(error)
+    else:
+        connection = server.connections[0]
+        def broken(*_):
+            raise error
+        connection.channel._receiver = type("R", (), {"received": broken})()
+    return "ok"
+
+server.run()
+"""
+
+
+ENDINGS = [
+    pytest.param(lambda peer: peer.close_input(), id="end of input"),
+    pytest.param(lambda peer: peer.kill(signal.SIGINT), id="SIGINT"),
+    pytest.param(lambda peer: peer.kill(signal.SIGTERM), id="SIGTERM"),
+    pytest.param(lambda peer: peer.tool("stop"), id="shutdown()"),
+]
+
+
+@pytest.mark.parametrize("end", ENDINGS)
+def test_d13_whatever_ends_a_process_does_the_same(end: Callable[[StdioPeer], None]) -> None:
+    with StdioPeer(SCRIPT) as peer:
+        peer.initialize()
+        end(peer)
+        assert peer.exit_code() == 0
+        assert [line for line in peer.stderr().split() if line != "cleanup"] == STAGES
+
+
+@pytest.mark.parametrize("stage", ["UnsubscribeResources", "CloseTransport", "PersistSession", "Terminate"])
+def test_d12_the_exit_code_names_the_stage_that_took_too_long(stage: str) -> None:
+    with StdioPeer(SCRIPT, env={"TRUNKLINE_STAGE_TIMEOUT": "0.1"}) as peer:
+        peer.initialize()
+        peer.result("tools/call", {"name": "slow", "arguments": {"stage": stage}})
+        peer.close_input()
+        assert peer.exit_code() == EXIT_CODES[stage]
+        assert peer.stderr().split() == STAGES
+
+
+def test_d12_the_exit_code_of_a_drain_that_took_too_long_is_82() -> None:
+    with StdioPeer(SCRIPT, env={"TRUNKLINE_DRAIN_TIMEOUT": "0.1"}) as peer:
+        peer.initialize()
+        peer.tool("forever")
+        peer.receive()
+        peer.kill(signal.SIGTERM)
+        assert peer.exit_code() == 82
+
+
+# --- crashes ------------------------------------------------------------------------------------
+
+SECRET = "hunter2-0123456789abcdef"  # to be looked for
+
+
+def crashed(folder: Path, how: str) -> tuple[int, str, dict[str, Any]]:
+    """The exit code, what was said on standard error, and the dump of a process that crashed."""
+    env = {"TRUNKLINE_CRASH_FOLDER": str(folder), "SOME_SETTING": "from the environment"}
+    with StdioPeer(SCRIPT, env=env) as peer:
+        peer.initialize()
+        peer.tool("forever")
+        peer.receive()
+        peer.result("tools/call", {"name": "crash", "arguments": {"how": how, "secret": SECRET}})
+        if how != "abort":
+            peer.call("ping")
+        code, said = peer.exit_code(), peer.stderr()
+    [file] = folder.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    return code, said, json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("how", ["abort", "a fault of our own"])
+def test_d14_f28_a_crash_is_logged_and_dumped_and_ends_the_process(tmp_path: Path, how: str) -> None:
+    code, said, dump = crashed(tmp_path, how)
+    assert code == 1
+    lines = said.split()
+    assert [word for word in lines if word in {"LogError", "PersistCrashDump", "Terminate", *STAGES}] == [
+        "LogError",
+        "PersistCrashDump",
+        "Terminate",
+    ]
+    assert "RuntimeError: no good" in said  # the traceback, for whoever ran it
+    assert dump["reason"].startswith("RuntimeError: no good")
+    assert dump["traceback"][-1]["error"] == dump["reason"]
+    assert dump["capabilities"]["tools"] == {"listChanged": True}
+    [connection] = dump["connections"]
+    assert connection["phase"] == "READY"
+    assert "forever" not in str(connection)
+    assert {"id": 2, "method": "tools/call"} in connection["pending"]
+
+
+def test_d14_a_dump_has_no_secrets(tmp_path: Path) -> None:
+    _, _, dump = crashed(tmp_path, "abort")
+    assert SECRET not in json.dumps(dump)
+    assert "from the environment" not in json.dumps(dump)
+
+
+def test_d15_a_graceful_end_leaves_no_dump(tmp_path: Path) -> None:
+    with StdioPeer(SCRIPT, env={"TRUNKLINE_CRASH_FOLDER": str(tmp_path)}) as peer:
+        peer.initialize()
+        peer.kill(signal.SIGTERM)
+        assert peer.exit_code() == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_d14_a_crash_without_a_folder_leaves_no_dump_and_is_told(tmp_path: Path) -> None:
+    house = House()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        house.server.abort(ValueError("x"))
+        house.server.abort(KeyError("a second one is of no interest"))
+        await house.server.shutdown()
+        assert peer.closed is not None
+    assert steps(house.heard, CrashStep) == ["LogError", "PersistCrashDump", "Terminate"]
+    assert steps(house.heard) == []
+    assert [fact.file for fact in house.heard.facts if isinstance(fact, CrashStep)] == [None] * 3
+    assert isinstance(house.server.crash, ValueError)
+
+
+async def test_a_failing_handler_is_no_crash() -> None:
+    house = House()
+
+    @house.server.tool
+    async def breaks() -> str:
+        raise ZeroDivisionError
+
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "breaks"})
+        assert house.server.crash is None
+        await house.server.shutdown()
+    assert steps(house.heard, CrashStep) == []
+
+
+# --- pausing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ready", [True, False])
+async def test_f21_while_paused_new_requests_are_refused_what_runs_goes_on_and_ping_is_answered(ready: bool) -> None:
+    house = House()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize(confirm=ready)
+        ident = peer.call("tools/call", {"name": "waits"})
+        await house.begun.wait()
+        house.server.pause()
+        for params in ({"name": "quick"}, enveloped(name="quick")):
+            refused = await peer.error("tools/call", params)
+            assert (refused["code"], refused["data"]["kind"]) == (1008, "temporarily_unavailable")
+        assert (await peer.error("tools/list"))["code"] == 1008
+        assert await peer.result("ping") == {}
+        house.go.set()
+        assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "done"
+        house.server.resume()
+        assert (await peer.result("tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
+    await house.server.aclose()
+
+
+async def test_f21_who_comes_while_a_server_is_paused_shakes_hands_and_is_refused_the_rest() -> None:
+    house = House()
+    await house.server.start()
+    house.server.pause()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        assert (await peer.error("tools/call", {"name": "quick"}))["code"] == 1008
+        house.server.resume()
+        await peer.result("tools/call", {"name": "quick"})
+    await house.server.aclose()
+
+
+async def test_f21_requests_may_wait_until_a_server_goes_on() -> None:
+    house = House()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        house.server.pause(wait=True)
+        idents = [peer.call("tools/call", params) for params in ({"name": "quick"}, enveloped(name="quick"))]
+        assert await peer.quiet() == []
+        house.server.resume()
+        for ident in idents:
+            assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "quick"
+    await house.server.aclose()
+
+
+async def test_a_paused_server_ends_in_good_order() -> None:
+    house = House()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        house.server.pause()
+        assert await house.server.shutdown() == ()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "quick"})
+    await house.server.aclose()
