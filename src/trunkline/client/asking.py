@@ -24,6 +24,7 @@ from trunkline.errors import (
     RequestTimeout,
     TimeoutReconnecting,
 )
+from trunkline.protocol.inflight import Awaited
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.methods import find
 from trunkline.protocol.stamping import head_of
@@ -33,6 +34,9 @@ __all__ = ["SIGN_OF_LIFE", "Answer", "OnProgress", "ask"]
 
 SIGN_OF_LIFE: Final = "ping"
 """Stands for what a server is asked in its era to show that it is there."""
+
+_COMPLETE: Final = "complete"
+_TASK: Final = "task"
 
 OnProgress = Callable[[ProgressParams], Any]
 """Told what the server reports of a request that it works on; async or plain and quick."""
@@ -55,9 +59,10 @@ async def ask(
     timeout: float | None = None,
     on_progress: OnProgress | None = None,
     renew: Callable[[Connection], Awaitable[None]] | None = None,
+    unheard: "Callable[[asyncio.Future[Any]], None] | None" = None,
 ) -> Answer:
     """The answer to a request. `renew` learns anew how that is to be asked, if the server finds the request at odds
-    with itself; then it is asked once more.
+    with itself; then it is asked once more. `unheard` is told of an answer that came when nobody waited any more.
 
     Raises `PeerError`, `RequestTimeout`, `ConnectionClosed` or `OutcomeUnknown`, `Degraded` or `RetriesExhausted`,
     `InputFailed` if the server asks back in vain, and `ProtocolError` for what may not be asked."""
@@ -73,12 +78,9 @@ async def ask(
         try:
             method = connection.sign_of_life if name == SIGN_OF_LIFE else name
             asked = connection.ask(method, params, timeout=left, on_progress=on_progress)
-            try:
-                answer = await asked.waiter
-            except asyncio.CancelledError:
-                connection.forget(asked)
-                raise
-            if not connection.modern or head_of(answer).result_type == "complete":
+            answer = await _answer_to(connection, asked, unheard)
+            kind = head_of(answer).result_type if connection.modern else _COMPLETE
+            if kind == _COMPLETE or (kind == _TASK and name == "tools/call"):
                 return Answer(answer, rounds)
             rounds += 1
             params = await next_round(connection, name, params, answer, rounds)
@@ -116,6 +118,18 @@ def _outcome_unknown(refused: PeerError) -> bool:
     """Whether the server itself does not know what has become of a call that it has begun."""
     data: Any = refused.data
     return isinstance(data, dict) and cast("dict[str, Any]", data).get("kind") == "outcome_unknown"
+
+
+async def _answer_to(
+    connection: Connection, asked: Awaited, unheard: "Callable[[asyncio.Future[Any]], None] | None"
+) -> Any:
+    try:
+        return await asked.waiter
+    except asyncio.CancelledError:
+        if unheard is not None and asked.done and not asked.waiter.cancelled():
+            unheard(asked.waiter)
+        connection.forget(asked)
+        raise
 
 
 def _left(name: str, timeout: float | None, settings: Settings, passed: float) -> float | None:

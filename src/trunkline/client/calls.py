@@ -1,6 +1,7 @@
 """One typed coroutine for each thing that a server can be asked, and iterators over what comes in pages."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -9,7 +10,9 @@ from msgspec import UNSET, Raw
 from trunkline.client.asking import SIGN_OF_LIFE, OnProgress
 from trunkline.client.catalogue import Catalogue
 from trunkline.client.results import ToolResult, tool_result
-from trunkline.errors import BadAnswer, MisuseError
+from trunkline.client.rounds import Asked
+from trunkline.client.tasks import Seen, Task, TaskHost
+from trunkline.errors import BadAnswer, InputFailed, MisuseError, RequestTimeout
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
 from trunkline.protocol.methods import find
 from trunkline.protocol.types import (
@@ -39,6 +42,7 @@ from trunkline.protocol.types import (
     ResourceTemplate,
     SetLevelParams,
     SubscribeParams,
+    TaskMetadata,
     Tool,
     UnsubscribeParams,
 )
@@ -68,6 +72,22 @@ class Calls:
         on_progress: OnProgress | None = None,
     ) -> Any:
         """Asks, and gives the answer in its type. With the answer of a tool comes what is known of tools."""
+        raise NotImplementedError
+
+    async def _task_support(self, name: str) -> str | None:  # noqa: ARG002 - for who can
+        """Whether calls of a tool run as tasks where clients say which do; None elsewhere."""
+        return None
+
+    def _speaks_modern(self) -> bool:
+        """Whether every request stands for itself."""
+        return False
+
+    def _beside(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Does something that nobody waits for, as well as that can be done."""
+        raise NotImplementedError
+
+    async def _answer(self, questions: Mapping[str, Asked]) -> dict[str, Raw]:
+        """Answers questions of a server's."""
         raise NotImplementedError
 
     def _log_from(self, level: LoggingLevel) -> bool:  # noqa: ARG002 - for who can
@@ -157,14 +177,61 @@ class Calls:
         if idempotency_key is not None:
             meta = {**(meta or {}), IDEMPOTENCY_KEY: idempotency_key}
         catalogue = self._catalogue
-        sent: CallToolResult = await self._ask(
+        wish = TaskMetadata() if await self._task_support(name) == "required" else None
+        sent: CallToolResult | Seen = await self._ask(
             "tools/call",
-            CallToolParams(name=name, arguments=_arguments(name, arguments), meta=meta),
+            CallToolParams(name=name, arguments=_arguments(name, arguments), meta=meta, task=wish),
             repeatable=lambda: catalogue.repeatable(name) or (idempotency_key is not None and self._minds_keys()),
             timeout=timeout,
             on_progress=on_progress,
         )
+        if isinstance(sent, Seen):
+            task = Task(self._host(name, returns), sent)
+            return await self._finished(task, timeout=timeout, raise_on_error=raise_on_error)
         return tool_result(name, sent, catalogue.get(name), returns, raise_on_error=raise_on_error)
+
+    async def _finished(self, task: Task, *, timeout: float | None, raise_on_error: bool) -> ToolResult:
+        """What a task comes to whose caller knows nothing of it: if nobody waits any more, nobody wants it."""
+        try:
+            return await task.result(timeout=timeout, raise_on_error=raise_on_error)
+        except (asyncio.CancelledError, RequestTimeout, InputFailed):
+            self._beside(task.cancel())
+            raise
+
+    async def start_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | Any | None = None,
+        *,
+        ttl: float | None = None,
+        returns: Any = UNSET,
+        timeout: float | None = None,
+        meta: dict[str, Any] | None = None,
+    ) -> Task:
+        """Calls a tool and gives a handle on the call, which the server works on as a task: its result can be asked for
+        later, also after a restart by `task(id)`. `ttl` is for how many seconds the server should keep it, which it may
+        know better. Where a server does not make a task of it, the call is over when this returns."""
+        support = await self._task_support(name)
+        wish = None if support in {None, "forbidden"} else TaskMetadata(None if ttl is None else round(ttl * 1000))
+        params = CallToolParams(name=name, arguments=_arguments(name, arguments), meta=meta, task=wish)
+        sent: CallToolResult | Seen = await self._ask(
+            "tools/call", params, repeatable=lambda: self._catalogue.repeatable(name), timeout=timeout
+        )
+        host = self._host(name, returns)
+        return Task(host, sent) if isinstance(sent, Seen) else Task(host, Seen("", "completed"), sent)
+
+    def task(self, task_id: str, *, name: str = "", returns: Any = UNSET) -> Task:
+        """A handle on a task that was made earlier, by its id. `name` is that of its tool, if what is known of it shall
+        be used to read the result."""
+        return Task(self._host(name, returns), Seen(task_id))
+
+    def _host(self, name: str, returns: Any) -> TaskHost:
+        """What a task of ours needs of us."""
+
+        def finish(sent: CallToolResult, raise_on_error: bool) -> ToolResult:
+            return tool_result(name, sent, self._catalogue.get(name), returns, raise_on_error=raise_on_error)
+
+        return TaskHost(self._speaks_modern, self._ask, self._answer, finish)
 
     # --- resources -----------------------------------------------------------------------------
 

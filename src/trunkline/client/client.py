@@ -7,18 +7,21 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw
 
 from trunkline.client.answers import Answers, Elicit, OpenUrl, RootLike, Sample, root_of
 from trunkline.client.asking import OnProgress, ask
 from trunkline.client.cache import CACHEABLE, Cache
-from trunkline.client.calls import Calls, pages
+from trunkline.client.calls import pages
 from trunkline.client.connection import Connection
 from trunkline.client.line import Line
 from trunkline.client.listening import Listening
 from trunkline.client.notices import Notices, Reader
 from trunkline.client.results import read
+from trunkline.client.rounds import Asked, answered
+from trunkline.client.standing import Pending, Standing
 from trunkline.client.targets import connector_of
+from trunkline.client.tasks import Seen, read_call
 from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
 from trunkline.conversation.connection import Shared
@@ -32,10 +35,9 @@ from trunkline.errors import (
     TrunklineError,
 )
 from trunkline.facts import Observer, Observers
-from trunkline.protocol.extensions import agreed, checked
+from trunkline.protocol.extensions import checked
 from trunkline.protocol.lifecycle import Phase, Signal
-from trunkline.protocol.meta import IDEMPOTENCY
-from trunkline.protocol.methods import Side, find
+from trunkline.protocol.methods import Side
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.stamping import head_of
@@ -47,12 +49,12 @@ from trunkline.protocol.types import (
     LoggingMessageParams,
     PaginatedParams,
     ProgressParams,
-    Root,
     SetLevelParams,
     SubscribeParams,
     SubscriptionsAcknowledgedParams,
     Tool,
 )
+from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
 from trunkline.transports.channel import Channel, Closed, Repeating
 from trunkline.version import __version__
 
@@ -62,19 +64,11 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Pending"]
 
 T = TypeVar("T")
-_LISTEN: Final = find("subscriptions/listen")
+_NOT_OPEN: Final = "the client is not open: `async with client:` or `await client.open()` comes first"
 _LOOP_ENDED: Final = "the event loop that this client was opened on has ended"
 
 
-class Pending(Struct, frozen=True):
-    """A request that is not answered yet."""
-
-    id: int | str
-    method: str
-    age: float  # seconds
-
-
-class Client(Calls):
+class Client(Standing):
     """An MCP client: `async with Client(target) as client`.
 
     The target is a command (a list, or one text), a script, `tcp://host:port`, `unix:///path`, or a `Server` in this
@@ -215,8 +209,7 @@ class Client(Calls):
         capabilities = self._answers.capabilities()
         if self._experimental:
             capabilities["experimental"] = self._experimental
-        if self._extensions:
-            capabilities["extensions"] = self._extensions
+        capabilities["extensions"] = {TASKS_EXTENSION: {}, **self._extensions}
         session = Session(
             Side.CLIENT,
             info=self._info,
@@ -278,8 +271,35 @@ class Client(Calls):
             self._subscriptions[uri] = None
         return True
 
-    def _minds_keys(self) -> bool:
-        return self._session is not None and self._session.has(Side.SERVER, f"experimental.{IDEMPOTENCY}")
+    async def _task_support(self, name: str) -> str | None:
+        if self._session is None or not self._session.has(Side.SERVER, "tasks.requests.tools.call"):
+            return None
+        if self._line is not None and not self._away and not self._catalogue.fresh:
+            self._read_beside(self._line)
+            await self._catalogued(self._line, None)
+        known = self._catalogue.get(name)
+        execution = None if known is None else known.tool.execution
+        return "forbidden" if execution is None else execution.task_support
+
+    def _disown(self, answer: "asyncio.Future[Any]") -> None:
+        """Nobody waits any more for a call that was answered just now: if it is a task, nobody wants that."""
+        with contextlib.suppress(TrunklineError):
+            seen = None if answer.exception() is not None else read_call(answer.result())
+            if isinstance(seen, Seen):
+                self._beside(self.task(seen.task_id).cancel())
+
+    def _beside(self, work: Coroutine[Any, Any, Any]) -> None:
+        if self._line is None or self._line.over or self._away:
+            work.close()
+        else:
+            self._line.beside(_unheard(work))
+
+    async def _answer(self, questions: Mapping[str, Asked]) -> dict[str, Raw]:
+        if self._away:
+            return await self._at_home(self._answer(questions))
+        if self._line is None:
+            raise MisuseError(_NOT_OPEN)
+        return await answered(await self._line.usable("tasks/update", None), questions)
 
     def _log_from(self, level: LoggingLevel) -> bool:
         stamp = None if self._session is None else self._session.stamp
@@ -300,7 +320,7 @@ class Client(Calls):
     ) -> Any:
         line, clock = self._line, self._clock
         if line is None or clock is None:
-            raise MisuseError("the client is not open: `async with client:` or `await client.open()` comes first")
+            raise MisuseError(_NOT_OPEN)
         if asyncio.get_running_loop() is not self._loop:
             asked = self._ask(name, params, repeatable=repeatable, timeout=timeout, on_progress=on_progress)
             return await self._at_home(asked)
@@ -313,7 +333,15 @@ class Client(Calls):
         drops, renew = self._cache.drops, self._renew if name == "tools/call" else None
         try:
             raw, rounds = await ask(
-                line, clock, name, params, repeatable=repeatable, timeout=timeout, on_progress=told, renew=renew
+                line,
+                clock,
+                name,
+                params,
+                repeatable=repeatable,
+                timeout=timeout,
+                on_progress=told,
+                renew=renew,
+                unheard=self._disown if name == "tools/call" else None,
             )
         except PeerError:
             if name in CACHEABLE:
@@ -328,7 +356,7 @@ class Client(Calls):
 
     def _read(self, name: str, raw: Any, connection: Connection | None) -> Any:
         """An answer in its type; of tools, those that can be called from here."""
-        answer = read(name, raw)
+        answer = read_call(raw) if name == "tools/call" else read(name, raw)
         if isinstance(answer, ListToolsResult) and connection is not None and connection.repeats:
             answer.tools = self._catalogue.callable(answer.tools)
         return answer
@@ -403,82 +431,6 @@ class Client(Calls):
         if connection is not None:
             connection.notify("notifications/roots/list_changed")
 
-    # --- facts ---------------------------------------------------------------------------------
-
-    @property
-    def phase(self) -> Phase:
-        """Where the conversation stands."""
-        return Phase.NEW if self._line is None else self._line.phase
-
-    @property
-    def _session(self) -> Session | None:
-        last = None if self._line is None else self._line.last
-        return None if last is None else last.session
-
-    @property
-    def initialized(self) -> bool:
-        """Whether calls can be made now."""
-        return self.phase is Phase.READY
-
-    @property
-    def revision(self) -> Revision | None:
-        """The revision that was agreed upon."""
-        return None if self._session is None else self._session.revision
-
-    @property
-    def server_info(self) -> Implementation | None:
-        """Who the server says that it is."""
-        return None if self._session is None else self._session.peer
-
-    @property
-    def capabilities(self) -> Mapping[str, Any]:
-        """What the server can do."""
-        agreed = None if self._session is None else self._session.negotiated
-        return {} if agreed is None else agreed.server
-
-    def extension(self, name: str) -> Mapping[str, Any] | None:
-        """What the server says of an extension that both sides have; None if one of them has not."""
-        return agreed(name, {"extensions": self._extensions}, self.capabilities)
-
-    @property
-    def instructions(self) -> str | None:
-        """What the server has to say to a model that uses it."""
-        last = None if self._line is None else self._line.last
-        return None if last is None else last.instructions
-
-    @property
-    def request_id(self) -> int:
-        """The id of the last request on this connection."""
-        return 0 if self._session is None else self._session.last_id
-
-    @property
-    def subscriptions(self) -> tuple[str, ...]:
-        """The resources that are subscribed to."""
-        return tuple(self._subscriptions)
-
-    @property
-    def roots(self) -> tuple[Root, ...]:
-        """Where the server may look."""
-        return tuple(self._answers.roots or ())
-
-    @property
-    def notification_handlers(self) -> Mapping[str, tuple[Callable[[Any], Any], ...]]:
-        """Who is told of which notifications."""
-        return {name: tuple(handlers) for name, handlers in self._notices.handlers.items()}
-
-    @property
-    def losses(self) -> int:
-        """How often the line was lost since it was opened."""
-        return 0 if self._line is None else self._line.losses
-
-    def pending(self) -> list[Pending]:
-        """The requests that are not answered yet, the oldest first. The one that stays open to hear of changes is not
-        among them."""
-        if self._session is None or self._clock is None:
-            return []
-        now, asked = self._clock.now(), self._session.pending.values()
-        return [Pending(one.id, one.method.name, now - one.started) for one in asked if one.method is not _LISTEN]
-
 
 def _up_to(revision: str | None) -> tuple[Revision, ...]:
     if revision is None:
@@ -491,6 +443,11 @@ def _up_to(revision: str | None) -> tuple[Revision, ...]:
 
 async def _awaited(value: Any) -> Any:
     return await value
+
+
+async def _unheard(work: Coroutine[Any, Any, Any]) -> None:
+    with contextlib.suppress(TrunklineError):
+        await work
 
 
 def _default_observers() -> list[Observer]:

@@ -23,7 +23,7 @@ _KINDS: Final = ("tools", "prompts", "resources")
 
 def wanted_of(capabilities: Mapping[str, Any], uris: Iterable[str]) -> SubscriptionFilter | None:
     """What can be heard of, of a server with these capabilities; None if there is nothing."""
-    changes = {f"{kind}_list_changed": True for kind in _KINDS if declared(capabilities, f"{kind}.listChanged")}
+    changes: Any = {f"{kind}_list_changed": True for kind in _KINDS if declared(capabilities, f"{kind}.listChanged")}
     watched = list(uris)
     return SubscriptionFilter(**changes, resource_subscriptions=watched or None) if changes or watched else None
 

@@ -20,7 +20,7 @@ from trunkline.protocol.types import INPUT_REQUIRED, AskableParams
 from trunkline.transports.channel import Origin
 from trunkline.wire import codec
 
-__all__ = ["MOST_ROUNDS", "next_round"]
+__all__ = ["MOST_ROUNDS", "Asked", "answered", "next_round"]
 
 MOST_ROUNDS: Final = 32  # a server that asks more often than that leads in a circle
 _ASKABLE: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
@@ -28,17 +28,19 @@ _PUT_OFF: Final = 0.25  # seconds before a request is sent again that was put of
 _LONGEST: Final = 4.0  # seconds, when it was put off time and again
 
 
-class _Question(Struct):
+class Asked(Struct):
+    """A question of a server's."""
+
     method: str
     params: Raw = Raw(b"{}")
 
 
-class _Asked(Struct, rename="camel"):
-    input_requests: dict[str, _Question] = {}
+class _Required(Struct, rename="camel"):
+    input_requests: dict[str, Asked] = {}
     request_state: str | None = None
 
 
-_read: Final = codec.decoder(_Asked)
+_read: Final = codec.decoder(_Required)
 
 
 async def next_round(connection: Connection, name: str, params: Any, result: Raw, number: int) -> Any:
@@ -57,11 +59,11 @@ async def next_round(connection: Connection, name: str, params: Any, result: Raw
         if asked.request_state is None:
             raise BadAnswer(name, "input is required, and it does not say which")
         await asyncio.sleep(min(_PUT_OFF * 2 ** (number - 1), _LONGEST))
-    answers = await _answered(connection, asked.input_requests)
+    answers = await answered(connection, asked.input_requests)
     return replace(params, input_responses=answers or None, request_state=asked.request_state)
 
 
-async def _answered(connection: Connection, questions: Mapping[str, _Question]) -> dict[str, Raw]:
+async def answered(connection: Connection, questions: Mapping[str, Asked]) -> dict[str, Raw]:
     """The answers to all questions, which are asked at once. If one of them has none, nobody waits for the others."""
     try:
         async with asyncio.TaskGroup() as group:
@@ -71,7 +73,7 @@ async def _answered(connection: Connection, questions: Mapping[str, _Question]) 
     return {key: task.result() for key, task in tasks.items()}
 
 
-async def _answer(connection: Connection, key: str, question: _Question) -> Raw:
+async def _answer(connection: Connection, key: str, question: Asked) -> Raw:
     row = find(question.method)
     if row is None or question.method not in _ASKABLE:
         raise InputFailed(f"the server asks for {question.method!r}, which no client can be asked")

@@ -24,6 +24,7 @@
     ├── ToolError                a tool failed and wants the model to read why
     ├── PeerError                the peer told us: its code, message and data
     │   ├── ToolFailed               a tool that was called says that it failed
+    │   ├── TaskCancelled            a task that has no result, since it was cancelled
     │   └── BadAnswer                an answer that breaks its method's type, or its tool's schema
     ├── InputFailed              the peer needs to know something first, and we cannot tell
     ├── MisuseError              our caller got it wrong
@@ -68,6 +69,7 @@ from trunkline.errors.raised import (
     StoreUnavailable,
     StoreUnusable,
     SupervisionError,
+    TaskCancelled,
     TemplateError,
     ToolError,
     ToolFailed,
@@ -115,7 +117,8 @@ __all__ = [
     "MissingCapability", "MisuseError", "NotPermitted", "NotRegistered", "OutcomeUnknown", "PageSizeTooLarge",
     "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal", "RegistrationError", "RequestIdConflict",
     "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound", "RetriesExhausted", "StoreError", "StoreUnavailable",
-    "StoreUnusable", "SupervisionError", "TemplateError", "TimeoutReconnecting", "ToolError", "ToolFailed",
-    "ToolNotFound", "TransportError", "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase",
+    "StoreUnusable", "SupervisionError", "TaskCancelled", "TemplateError", "TimeoutReconnecting", "ToolError",
+    "ToolFailed", "ToolNotFound", "TransportError", "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired",
+    "WrongPhase",
     "again",
 ]  # fmt: skip

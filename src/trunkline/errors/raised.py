@@ -60,6 +60,14 @@ class ToolFailed(PeerError):
         self.result = result
 
 
+class TaskCancelled(PeerError):
+    """A task has no result, since it was cancelled."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(InternalError.code, f"task {task_id} was cancelled", {"kind": "task_cancelled"})
+        self.task_id = task_id
+
+
 class InputFailed(TrunklineError):
     """The peer needs something before it can answer, and that is not to be had here."""
 

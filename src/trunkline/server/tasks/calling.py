@@ -83,8 +83,15 @@ def _with_token(record: TaskRecord, call: Running) -> TaskRecord:
 async def _begin(
     connection: Connection, call: Running, record: TaskRecord, entry: ToolEntry, work: Begin, **telling: Any
 ) -> TaskRecord:
-    shared = connection.shared
-    return await shared.tasks.begin(shared, record, entry, work, principal=call.origin.principal, **telling)
+    """Begins a task. If its caller waits no more for the answer, nobody will know of it, and it is cancelled."""
+    shared, tasks = connection.shared, connection.shared.tasks
+    begun = tasks.begin(shared, record, entry, work, principal=call.origin.principal, **telling)
+    making = connection.loop.create_task(begun)
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        making.add_done_callback(tasks.disown)
+        raise
 
 
 def _tell(connection: Connection, record: TaskRecord) -> bool:

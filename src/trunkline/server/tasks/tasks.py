@@ -110,6 +110,12 @@ class Tasks:
         self._start(Attempt(self, shared, kept, lease, entry, principal=principal), work, tell_progress)
         return kept.record
 
+    def disown(self, making: "asyncio.Task[TaskRecord]") -> None:
+        """A task was made, and nobody knows of it: it is cancelled."""
+        attempt = None if making.cancelled() or making.exception() else self._at_work.get(making.result().task_id)
+        if attempt is not None:
+            attempt.beside(attempt.write(lambda record, now: record.cancel(now)))
+
     def _start(self, attempt: Attempt, work: Begin, tell_progress: TellProgress | None) -> None:
         self._at_work[attempt.record.task_id] = attempt
         self.interest.works(attempt.record, attempt.heard)

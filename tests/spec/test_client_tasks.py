@@ -1,0 +1,183 @@
+"""Tasks, from the side of a client: calls that wait for them, handles on them, and what their servers ask."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from trunkline import Client, Context, PeerError, ProtocolError, Server, Settings, TaskPolicy, ToolError
+from trunkline.errors import InputFailed, RequestTimeout, TaskCancelled, ToolFailed
+from trunkline.facts import CallStarted, Fact
+
+REVISIONS = ["2025-11-25", "2026-07-28"]
+QUICK = Settings(task_poll_interval=0.01)
+
+
+@dataclass
+class Sure:
+    sure: bool
+
+
+class Work:
+    """A server whose tool runs until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.looked_at = asyncio.Event()  # by somebody who knows that it is a task
+        server = self.server = Server("tasks", observers=[self], settings=QUICK)
+
+        @server.tool(task="required")
+        async def work(number: int = 1) -> int:
+            self.begun.set()
+            try:
+                await self.go_on.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+            return number * 2
+
+        @server.tool(task="required")
+        async def asks(ctx: Context) -> str:
+            answer = await ctx.elicit("Sure?", Sure)
+            return f"{answer.action} {answer.data and answer.data.sure}"
+
+        @server.tool(task="required")
+        async def fails() -> str:
+            raise ToolError("it is broken")
+
+        @server.tool(task="required")
+        async def errs() -> str:
+            raise ProtocolError("it went wrong", code=7)
+
+        @server.tool
+        async def plain() -> str:
+            return "plain"
+
+    def on(self, fact: Fact) -> None:
+        """Hears of what happens at the server."""
+        if isinstance(fact, CallStarted) and fact.method in {"tasks/get", "tasks/result"}:
+            self.looked_at.set()
+
+
+@pytest.fixture(params=REVISIONS)
+def revision(request: pytest.FixtureRequest) -> str:
+    """Of each way to speak of tasks."""
+    return request.param
+
+
+async def test_a_call_that_is_a_task_is_awaited_like_any_other(revision: str) -> None:
+    work = Work()
+    work.go_on.set()
+    async with Client(work.server, revision=revision) as client:
+        assert (await client.call_tool("work", {"number": 4})).data == 8
+        assert (await client.call_tool("plain")).data == "plain"
+
+
+async def test_txe_12_what_a_task_asks_is_answered_as_in_any_call(revision: str) -> None:
+    asked = list[str]()
+
+    async def say_yes(form: Any) -> dict[str, Any]:
+        asked.append(form.message)
+        return {"sure": True}
+
+    async with Client(Work().server, revision=revision, elicitation=say_yes) as client:
+        assert (await client.call_tool("asks")).data == "accept True"
+    assert asked == ["Sure?"]
+
+
+async def test_what_a_task_comes_to_is_raised_as_of_any_call(revision: str) -> None:
+    async with Client(Work().server, revision=revision) as client:
+        with pytest.raises(ToolFailed, match="it is broken"):
+            await client.call_tool("fails")
+        assert (await client.call_tool("fails", raise_on_error=False)).is_error
+        with pytest.raises(PeerError, match="it went wrong") as caught:
+            await client.call_tool("errs")
+        assert caught.value.code == 7
+
+
+async def test_tsk_23_txe_13_who_stops_waiting_for_a_call_cancels_its_task(revision: str) -> None:
+    work = Work()
+    async with Client(work.server, revision=revision) as client:
+        calling = asyncio.ensure_future(client.call_tool("work"))
+        await work.looked_at.wait()
+        calling.cancel()
+        await asyncio.wait_for(work.cancelled.wait(), 10)
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+
+
+async def test_a_call_that_takes_too_long_cancels_its_task(revision: str) -> None:
+    work = Work()
+    async with Client(work.server, revision=revision) as client:
+        with pytest.raises(RequestTimeout):
+            await client.call_tool("work", timeout=0.05)
+        await asyncio.wait_for(work.cancelled.wait(), 10)
+
+
+async def test_a_handle_tells_how_a_task_stands_and_gives_its_result_as_often_as_one_likes(revision: str) -> None:
+    work = Work()
+    async with Client(work.server, revision=revision) as client:
+        task = await client.start_tool("work", {"number": 3}, ttl=60)
+        assert task.status == "working"
+        assert await task.refresh() == "working"
+        with pytest.raises(RequestTimeout):
+            await task.result(timeout=0.01)
+        work.go_on.set()
+        assert (await task.result()).data == 6
+        assert task.status == "completed"
+        assert (await task.result()).data == 6
+
+
+async def test_a_task_is_found_again_by_its_id_on_another_line(revision: str) -> None:
+    work = Work()
+    async with Client(work.server, revision=revision) as client:
+        task = await client.start_tool("work", {"number": 3})
+    work.go_on.set()
+    async with Client(work.server, revision=revision) as again:
+        found = again.task(task.id, name="work", returns=int)
+        assert (await found.result(timeout=10)).data == 6
+
+
+async def test_a_handle_cancels_and_what_was_cancelled_has_no_result(revision: str) -> None:
+    work = Work()
+    async with Client(work.server, revision=revision) as client:
+        task = await client.start_tool("work")
+        await work.begun.wait()
+        await task.cancel()
+        await asyncio.wait_for(work.cancelled.wait(), 10)
+        assert task.status == "cancelled"
+        await task.cancel()  # what has ended stays as it is
+        with pytest.raises(TaskCancelled, match=task.id):
+            await task.result()
+        with pytest.raises(PeerError, match="no task"):
+            await client.task("nothing").cancel()
+
+
+async def test_where_a_call_is_no_task_its_handle_has_the_result(revision: str) -> None:
+    async with Client(Work().server, revision=revision) as client:
+        task = await client.start_tool("plain")
+        assert (task.status, await task.refresh()) == ("completed", "completed")
+        assert (await task.result()).data == "plain"
+
+
+async def test_a_task_that_asks_what_nobody_answers_is_cancelled() -> None:
+    server, cancelled = Server("s", observers=[], settings=QUICK), asyncio.Event()
+
+    @server.tool(task=TaskPolicy(support="required"))
+    async def asks(ctx: Context) -> str:
+        try:
+            return (await ctx.elicit("Sure?", Sure)).action
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def breaks(_form: Any) -> None:
+        raise RuntimeError("no screen")
+
+    async with Client(server, revision="2026-07-28", elicitation=breaks) as client:
+        with pytest.raises(InputFailed, match="no screen"):
+            await client.call_tool("asks")
+        await asyncio.wait_for(cancelled.wait(), 10)
