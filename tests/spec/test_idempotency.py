@@ -282,6 +282,72 @@ async def test_a_call_that_was_answered_with_a_question_leaves_its_key_free(bank
     assert bank.runs == [0]
 
 
+# --- several servers, one store -----------------------------------------------------------------
+
+
+class Pair:
+    """Two servers, as two processes would be, with one store."""
+
+    def __init__(self, *, frozen: bool = False) -> None:
+        self.clock = ManualClock()
+        store = MemoryStore(clock=self.clock)
+        self.clock_of_one = ManualClock() if frozen else self.clock
+        self.one = Bank(store=store, clock=self.clock_of_one)
+        self.two = Bank(store=store, clock=self.clock)
+        self.one.go.clear()
+
+    async def __aenter__(self) -> tuple[RawPeer, RawPeer]:
+        self.peers = RawPeer(self.one.server), RawPeer(self.two.server)
+        for peer in self.peers:
+            await peer.__aenter__()
+            await peer.initialize()
+        return self.peers
+
+    async def __aexit__(self, *_: object) -> None:
+        self.one.go.set()
+        for peer in self.peers:
+            await peer.close()
+        for bank in (self.one, self.two):
+            await bank.server.aclose()
+
+
+async def test_a_call_elsewhere_waits_for_the_run_as_long_as_somebody_is_at_it() -> None:
+    async with (pair := Pair()) as (one, two):
+        first = asyncio.create_task(paid(one, "k", 5))
+        await pair.one.begun.wait()
+        second = two.call("tools/call", call("pay", "k", amount=5))
+        for _ in range(20):  # twice the time of the lease, which is renewed meanwhile
+            pair.clock.advance(1)
+            assert await two.quiet() == []
+        pair.one.go.set()
+        assert await first == 1
+        assert (await two.answer_to(second))["result"]["structuredContent"]["result"] == 1
+    assert (pair.one.runs, pair.two.runs) == ([5], [])
+
+
+async def test_what_is_taken_over_from_somebody_thought_dead_has_one_result() -> None:
+    async with (pair := Pair(frozen=True)) as (one, two):
+        first = asyncio.create_task(paid(one, "k", 5, "put"))
+        await pair.one.begun.wait()
+        pair.one.runs += [0, 0]  # so that its own result would be another
+        pair.clock.advance(11)
+        assert await paid(two, "k", 5, "put") == 1
+        pair.one.go.set()
+        assert await first == 1
+    assert pair.two.runs == [5]
+
+
+async def test_a_run_that_was_taken_over_is_stopped_when_that_is_found_out() -> None:
+    async with (pair := Pair(frozen=True)) as (one, two):
+        first = asyncio.create_task(paid(one, "k", 5, "put"))
+        await pair.one.begun.wait()
+        pair.clock.advance(11)
+        assert await paid(two, "k", 5, "put") == 1
+        pair.clock_of_one.advance(4)  # time to say that it is still at it
+        await pair.one.stopped.wait()
+        assert await first == 1
+
+
 # --- processes ----------------------------------------------------------------------------------
 
 SCRIPT = """
