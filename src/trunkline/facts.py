@@ -25,6 +25,7 @@ __all__ = [
     "PromptStep",
     "Received",
     "ReconnectStep",
+    "RestoreStep",
     "ShutdownOverran",
     "ShutdownStep",
     "SubscriptionStep",
@@ -118,6 +119,12 @@ class ReconnectStep(Fact, frozen=True, kw_only=True):
     step: str  # Backoff, Attempt, Success, Failure, IncrementRetryCount, CheckMaxRetries
     attempt: int
     detail: str = ""  # why it failed, or how long it waits
+
+
+class RestoreStep(Fact, frozen=True, kw_only=True):
+    """A step of a server on the way back into a session that another process has held."""
+
+    step: str  # RestoreSubscriptions, ReplayPending, RestoreCapabilities, StartMonitoring
 
 
 class ShutdownStep(Fact, frozen=True, kw_only=True):

@@ -182,10 +182,16 @@ class Session:
 
     def assume(self, revision: Revision) -> None:
         """Takes the handshake for made, with a client that speaks a revision and has told no capabilities."""
+        self.restore(revision, Negotiated(without_newer(self.offered, revision), {}), None, complete=True)
+
+    def restore(self, revision: Revision, agreed: Negotiated, peer: Implementation | None, *, complete: bool) -> None:
+        """Takes the handshake for made, as it was elsewhere; `complete`: with `initialized` said."""
         self.revision = revision
-        self.negotiated = Negotiated(without_newer(self.offered, revision), {})
+        self.negotiated = agreed
+        self.peer = peer
         self.step(Signal.RECV_INITIALIZE)
-        self.step(Signal.RECV_INITIALIZED)
+        if complete:
+            self.step(Signal.RECV_INITIALIZED)
 
     def initialized(self, result: InitializeResult) -> Notification:
         """Takes a server's answer to our `initialize`; the notification that completes the handshake."""

@@ -1,29 +1,37 @@
 """One client, served: what a server keeps for it, beside what every connection has."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import UNSET, Raw, UnsetType
 
 from trunkline.clock import Clock
 from trunkline.conversation import connection
 from trunkline.conversation.dispatch import Failure
+from trunkline.conversation.progress import report
+from trunkline.protocol.capabilities import Negotiated
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.methods import Side
 from trunkline.protocol.refusals import unavailable
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
-from trunkline.protocol.types import LOGGING_LEVELS, InputRequiredResult
+from trunkline.protocol.types import LOGGING_LEVELS, Implementation, InputRequiredResult
+from trunkline.server.ask import Asker, LiveAsker
 from trunkline.server.current import CURRENT, Current
+from trunkline.server.line import ClientFacts
 from trunkline.server.listening import Listeners, Listening
 from trunkline.server.offer import Offer
-from trunkline.server.rounds import Seals, ending
+from trunkline.server.rounds import RoundAsker, Seals, ending
 from trunkline.server.watchers import Watchers
 from trunkline.stores.store import Store
 from trunkline.transports.channel import Channel
 
 if TYPE_CHECKING:
+    from trunkline.server.keeping import Keeper, KeptSession
     from trunkline.server.ledger import Ledger
+    from trunkline.server.tasks.tasks import Tasks
 
 __all__ = ["Connection", "Shared"]
 
@@ -43,13 +51,15 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
     store: Store  # open
     wall: Clock  # the time of day, as the store counts it
     ledger: "Callable[[], Ledger]"  # of calls that are done once; made when there is the first
+    tasks: "Tasks"
+    keeper: "Keeper | None" = None  # of sessions, where they outlive the process
     lifespan: Any = None  # what the server holds while it serves
 
 
 class Connection(connection.Connection):
     """One client on the line."""
 
-    __slots__ = ("_marks", "_refused_from", "last_call", "log_level", "offer", "shared")
+    __slots__ = ("_marks", "_refused_from", "kept", "last_call", "log_level", "offer", "shared")
 
     def __init__(self, shared: Shared, channel: Channel) -> None:
         offer = shared.offer
@@ -68,6 +78,9 @@ class Connection(connection.Connection):
         self.last_call: Running | None = None  # where calls are marked, or something was subscribed to
         self._marks = False
         self._refused_from: float | None = None  # calls that came since then, if it takes none
+        self.kept: KeptSession | None = None  # what is kept of its session, to go on with elsewhere
+        if shared.keeper is not None and channel.info.session is not None:
+            self.kept = shared.keeper.held_by(self, channel.info.session)
         if channel.info.revision is not None:
             session.assume(Revision(channel.info.revision))
         if offer.marks_calls:
@@ -79,6 +92,60 @@ class Connection(connection.Connection):
         if envelope is None:
             return self.log_level
         return len(LOGGING_LEVELS) if envelope.log_level is None else LOGGING_LEVELS.index(envelope.log_level)
+
+    # --- what contexts ask for ---------------------------------------------------------------------
+
+    @property
+    def session_id(self) -> int | None:
+        """A number for the conversation; None where each call stands for itself."""
+        return None if self.channel.info.shared else self.number
+
+    @property
+    def local(self) -> bool:
+        """Whether the client is somebody who has not to say who it is."""
+        return self.channel.info.local
+
+    @property
+    def lifespan(self) -> Any:
+        """What the server holds while it serves."""
+        return self.shared.lifespan
+
+    def revision_of(self, call: Running) -> Revision:
+        """The revision that a call is written in."""
+        return self.session.revision_of(call)
+
+    def client_of(self, call: Running) -> ClientFacts:
+        """Who sent a call, by its own account."""
+        if call.envelope is not None:
+            return ClientFacts(call.envelope.info, call.envelope.capabilities)
+        agreed = self.session.negotiated
+        return ClientFacts(self.session.peer, agreed.client if agreed is not None else {})
+
+    def asker_of(self, call: Running) -> Asker:
+        """Who puts questions of a call to its client."""
+        return LiveAsker(self, call) if call.envelope is None else RoundAsker(self, call)
+
+    def drain_of(self, call: Running) -> Callable[[], Coroutine[Any, Any, None]]:
+        """What waits while the client reads too slowly; nobody waits for another's client."""
+        return call.origin.stream.drain if self.channel.info.shared else self.channel.drain
+
+    def progress(self, call: Running, progress: float, total: float | None, message: str | None) -> None:
+        """Reports progress of a call."""
+        report(self, call, progress, total, message)
+
+    def checkpoint_of(self, call: Running) -> Raw | UnsetType:  # noqa: ARG002 - tasks have some
+        """What an earlier run has kept: of a call that is no task there was none."""
+        return UNSET
+
+    async def keep_checkpoint(self, call: Running, checkpoint: Raw) -> None:
+        """A call that is no task ends with its connection, and nobody goes on with it."""
+
+    async def begin_task(self, call: Running) -> None:
+        """Goes on as a task, if that is how a call goes on."""
+        if call.task is not None:
+            await call.task()
+
+    # --- what is known of calls --------------------------------------------------------------------
 
     def pause(self, *, wait: bool) -> None:
         """Takes nothing new but a ping, and what a conversation begins with. The rest is refused, or waits; what is
@@ -157,6 +224,24 @@ class Connection(connection.Connection):
         """Nothing new is taken any more, and nothing new will be told."""
         self.shared.listeners.end(self)
 
+    def phase_changed(self, before: Phase) -> None:
+        """Tells that the session has left a phase; that the handshake is complete is kept."""
+        super().phase_changed(before)
+        if before is Phase.INITIALIZING and self.kept is not None:
+            self.kept.touch()
+
+    def keep(self, answer: Any) -> Any:
+        """An answer to a call that has changed something about the session: it leaves once that is kept."""
+        return answer if self.kept is None else self.kept.kept(answer)
+
+    def restore(self, revision: Revision, agreed: Negotiated, client: Implementation | None, *, complete: bool) -> None:
+        """Goes on with a conversation that another process has begun."""
+        before = self.session.phase
+        self.session.restore(revision, agreed, client, complete=complete)
+        super().phase_changed(before)
+
     def departed(self) -> None:
-        """The client has gone, and its subscriptions go with it."""
+        """The client has gone, and its subscriptions go with it; what is kept of them stays."""
+        if self.kept is not None:
+            self.kept.connection = None
         self.shared.departed(self)

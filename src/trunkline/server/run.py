@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trunkline.transports.guard import Guard
     from trunkline.transports.http.asgi import App
     from trunkline.transports.http.gate import Gate, Identify
+    from trunkline.transports.http.keeper import SessionKeeper
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -109,9 +110,15 @@ def _leave(overran: Sequence[str]) -> None:
 
 
 async def listener(
-    server: "Server", address: str, tls: "SSLContext | None", clock: Clock, auth: "ResourceServer | None" = None
+    server: "Server",
+    address: str,
+    tls: "SSLContext | None",
+    clock: Clock,
+    auth: "ResourceServer | None" = None,
+    keeper: "SessionKeeper | None" = None,
 ) -> Listener:
-    """Has a server wait for clients at an address. A transport is given the guard alone, to hand its peers to."""
+    """Has a server wait for clients at an address. A transport is given the guard alone, to hand its peers to, and who
+    keeps sessions if it has some."""
     where = parse(address)
     if where.scheme in {"ws", "wss"}:
         raise ConfigError(f"{address} is no place to listen at: a WebSocket is served by http:// and https://, too")
@@ -135,7 +142,9 @@ async def listener(
         names = names_of(where.host)
         gate = gate_at(server, where.path, auth, names=names)
         guard = _guard(server, clock, names)
-        return await listen_http(guard, host=where.host, port=where.port, path=where.path, tls=tls, gate=gate)
+        return await listen_http(
+            guard, host=where.host, port=where.port, path=where.path, tls=tls, gate=gate, keeper=keeper
+        )
     from trunkline.transports.tcp import listen_tcp
 
     return await listen_tcp(_guard(server, clock), host=where.host, port=where.port, tls=tls)
@@ -184,8 +193,10 @@ def application(
     path: str,
     gate: "Gate | None",
     released: Callable[[], None],
+    keeper: "Callable[[], SessionKeeper | None]",
 ) -> "App":
-    """An ASGI application around a server. `released` ends what is open for those who only listen."""
+    """An ASGI application around a server. `released` ends what is open for those who only listen; `keeper` gives who
+    keeps sessions, once the server is ready."""
     from trunkline.transports.http.asgi import App
 
     async def start() -> "Guard":
@@ -194,7 +205,7 @@ def application(
         await server.start()
         return _guard(server, clock())
 
-    return App(start, server.aclose, path=path, gate=gate, released=released)
+    return App(start, server.aclose, path=path, gate=gate, released=released, keeper=keeper)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

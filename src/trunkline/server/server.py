@@ -32,9 +32,10 @@ from trunkline.server.features import FEATURES
 from trunkline.server.listening import Listeners, Listening
 from trunkline.server.offer import Offer, Switches
 from trunkline.server.options import DirectoryOptions, FileOptions, checked
-from trunkline.server.rounds import Seals
 from trunkline.server.pausing import Pausing
+from trunkline.server.rounds import Seals
 from trunkline.server.storing import OwnStore
+from trunkline.server.tasks.tasks import Tasks
 from trunkline.server.updates import Updates
 from trunkline.server.watchers import Watch, Watchers
 from trunkline.transports.addresses import spelt
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from trunkline.auth.server.gate import ResourceServer
     from trunkline.server.filewatch import FileWatch
+    from trunkline.server.keeping import Keeper
     from trunkline.server.ledger import Ledger
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.middleware import Middleware
@@ -275,6 +277,7 @@ class Server(Pausing):
             self._thread = threading.get_ident()
             clock = self._given_clock or LoopClock(loop)
             wall = self._given_clock or WallClock()
+            store = self._store.use(wall)
             self._announcer = Announcer(self.settings.list_changed_interval, clock, self._send_changed)
             self._shared = Shared(
                 offer=self._offer,
@@ -287,8 +290,10 @@ class Server(Pausing):
                 departed=self._departed,
                 listeners=self._listeners,
                 seals=Seals(self.settings),
-                store=self._store.use(wall),
+                store=store,
                 wall=wall,
+                tasks=Tasks(store, wall, self.settings),
+                keeper=self._keeper(wall),
                 ledger=self._get_ledger,
                 lifespan=None if self._lifespan is None else self._lifespan.value,
             )
@@ -301,6 +306,14 @@ class Server(Pausing):
             shared = self._ready()
             self._ledger = Ledger(shared.store, self.settings, shared.wall, shared.clock)
         return self._ledger
+
+    def _keeper(self, wall: Clock) -> "Keeper | None":
+        """Who keeps sessions, if the store outlives the process."""
+        if not self._store.lasting:
+            return None
+        from trunkline.server.keeping import Keeper
+
+        return Keeper(self._store.use(wall), self.settings, wall)
 
     def _departed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
@@ -330,6 +343,9 @@ class Server(Pausing):
         await self._store.open()
         if self._lifespan is not None:
             await self._lifespan.start(self)
+        if self._store.lasting and self._offer.task_tools():
+            shared = self._ready()
+            shared.tasks.watch_over(shared, lasting=True)
 
     def _require_access(self) -> None:
         """Refuses to start if it was not said of everything who may have it."""
@@ -398,7 +414,7 @@ class Server(Pausing):
         from trunkline.server.run import listener
 
         await self.start()
-        made = await listener(self, address, tls, self._ready().clock, self._auth)
+        made = await listener(self, address, tls, self._ready().clock, self._auth, self._ready().keeper)
         self._places.append(made)
         return made
 
@@ -412,7 +428,9 @@ class Server(Pausing):
         if identify is not None and self._auth is not None:
             raise MisuseError("a server with auth= knows who comes by their tokens; identify= is for servers without")
         gate = gate_at(self, path, self._auth, identify)
-        return application(self, lambda: self._ready().clock, path, gate, self._listeners.end)
+        return application(
+            self, lambda: self._ready().clock, path, gate, self._listeners.end, lambda: self._ready().keeper
+        )
 
     def run(
         self,

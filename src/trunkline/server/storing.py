@@ -22,6 +22,11 @@ class OwnStore:
         self._opening: asyncio.Task[None] | None = None
         self._used: Store | None = None
 
+    @property
+    def lasting(self) -> bool:
+        """Whether what is kept in it outlives the process."""
+        return self._given is not None and self._given.lasting
+
     async def open(self) -> None:
         """Opens it, once, however many ask; raises what that raises."""
         if self._given is None:

@@ -25,6 +25,8 @@ _SPARE: Final = 64  # entries of the queue that may be of no use any more, besid
 class MemoryStore:
     """Keeps everything in this process."""
 
+    lasting: Final = False
+
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock: Clock = WallClock() if clock is None else clock
         self._open: bool | None = None  # None: not yet

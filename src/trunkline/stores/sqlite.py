@@ -41,6 +41,8 @@ class SqliteStore:
     """Keeps everything in a file. `patience`: how long it waits for another process that has the file locked.
     `synchronous="NORMAL"` gives up what a loss of power would take, for less waiting; see `files.py`."""
 
+    lasting: Final = True
+
     def __init__(
         self,
         path: str | Path,

@@ -102,6 +102,11 @@ class Store(Protocol):
     what no store could do.
     """
 
+    @property
+    def lasting(self) -> bool:
+        """Whether what is kept outlives this process."""
+        ...
+
     async def open(self) -> None:
         """Makes the store ready, or says why it cannot be. Whoever owns it does so once, before anything else, in the
         process that uses it."""

@@ -3,19 +3,23 @@
 from typing import Any
 
 from trunkline.conversation.dispatch import Feature
+from trunkline.conversation.drive import Work
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.lifecycle import Phase
-from trunkline.protocol.types import Empty, InitializeParams, InitializeResult
+from trunkline.protocol.types import Empty, InitializeParams
 from trunkline.server.connection import Connection
+from trunkline.server.rounds import named
 
 __all__ = ["FEATURE"]
 
 
-def _initialize(connection: Connection, call: Running, params: InitializeParams) -> InitializeResult:  # noqa: ARG001
+def _initialize(connection: Connection, call: Running, params: InitializeParams) -> Work:
     connection.session.offered = connection.offer.capabilities()  # as they are now, not when the line was opened
     result = connection.session.initialize(params)
     connection.phase_changed(Phase.CONNECTING)
-    return result
+    if connection.kept is not None:
+        connection.kept.owner = named(call.origin.principal)
+    return connection.keep(result)
 
 
 def _ping(connection: Connection, call: Running, params: Empty) -> Any:  # noqa: ARG001

@@ -103,12 +103,16 @@ async def _subscribed(connection: Connection, uri: str) -> Empty:
     _step(connection, "RegisterSubscription", uri)
     _step(connection, "SetupWatcher", uri)
     await connection.shared.watchers.started(uri, connection)
+    if connection.kept is not None:
+        await connection.kept.keep()
     _step(connection, "ConfirmSubscription", uri)
     return Empty()
 
 
 async def _unsubscribe(connection: Connection, call: Running, params: UnsubscribeParams) -> Empty:  # noqa: ARG001
     await connection.shared.watchers.stopped(params.uri, connection)
+    if connection.kept is not None:
+        await connection.kept.keep()
     return Empty()
 
 

@@ -66,6 +66,7 @@ class Answering:
         reader = stream.attach(after)
         await visit.begin_stream()
         if stream.ids and after is None and visit.headers.get(VERSION, _PRIMED) >= _PRIMED:
+            await stream.begun(reader)
             await visit.go_on(sse.encode(b"", id=position(stream.number, stream.read), retry=self._retry))
         gone = asyncio.ensure_future(visit.hung_up())
         gone.add_done_callback(lambda _: stream.rouse())
@@ -79,7 +80,7 @@ class Answering:
                     await visit.go_on(data)
                     stream.written()
                     silence.broken()
-                elif stream.ended:
+                elif stream.over:
                     break
                 elif silence.too_long:
                     await visit.go_on(sse.COMMENT)

@@ -15,6 +15,7 @@ from trunkline.transports.guard import Guard
 from trunkline.transports.http.farewell import on_farewell
 from trunkline.transports.http.forwarded import Proxies
 from trunkline.transports.http.gate import Admitted, Gate, Turned
+from trunkline.transports.http.keeper import SessionKeeper
 from trunkline.transports.http.legacy import LegacyEndpoint
 from trunkline.transports.http.sessionless import SessionlessEndpoint
 from trunkline.transports.http.stateless import StatelessEndpoint
@@ -62,12 +63,15 @@ class App:
         path: str = "/",
         gate: Gate | None = None,
         released: Callable[[], None] = lambda: None,
+        keeper: Callable[[], SessionKeeper | None] = lambda: None,
     ) -> None:
         """`start` readies the server for the running loop, as often as it is asked; `stop` ends it; `released` ends
-        what it has open for those who only listen. Without a gate everybody may come in, as nobody in particular."""
+        what it has open for those who only listen. Without a gate everybody may come in, as nobody in particular.
+        `keeper` gives who keeps sessions, of a server that is ready."""
         self._start = start
         self._stop = stop
         self._released = released
+        self._keeper = keeper
         self._path = "/" + path.strip("/")
         self._gate = gate
         self._house: House | None = None
@@ -90,7 +94,7 @@ class App:
             raise NotImplementedError(f"this application does not serve {kind}")
 
     async def _ready(self) -> "House":
-        house = House(await self._start(), self._path, self._gate, self._released)
+        house = House(await self._start(), self._path, self._gate, self._released, self._keeper())
         self._loop = asyncio.get_running_loop()
         self._house = house
         return house
@@ -144,14 +148,22 @@ class House:
     """What an application has open on one event loop."""
 
     def __init__(
-        self, guard: Guard, path: str, gate: Gate | None = None, released: Callable[[], None] = lambda: None
+        self,
+        guard: Guard,
+        path: str,
+        gate: Gate | None = None,
+        released: Callable[[], None] = lambda: None,
+        keeper: SessionKeeper | None = None,
     ) -> None:
         settings = guard.settings
         self.guard = guard
         self.proxies = Proxies(settings.trusted_proxies)
         self.stateless = StatelessEndpoint(guard)
-        endpoint = Endpoint if settings.http_sessions else SessionlessEndpoint
-        self.streamable = endpoint(guard, self.stateless)
+        self.streamable: Endpoint | SessionlessEndpoint = (
+            Endpoint(guard, self.stateless, keeper)
+            if settings.http_sessions
+            else SessionlessEndpoint(guard, self.stateless)
+        )
         self.legacy = LegacyEndpoint(guard, _MESSAGES)
         self.websocket = WebSocketEndpoint(guard, settings)
         self._path = path

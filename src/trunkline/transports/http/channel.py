@@ -34,8 +34,8 @@ __all__ = ["Exchange", "HttpChannel", "scopes_missed"]
 class Streaming(Protocol):
     """Who makes streams."""
 
-    def new_stream(self) -> Stream:
-        """One more."""
+    def new_stream(self, requests: Sequence[RequestId]) -> Stream:
+        """One more, for the answers to some requests."""
         ...
 
     async def drained(self, stream: Stream | None) -> None:
@@ -89,7 +89,7 @@ class Exchange:
         self.failed = failed
         if self.stream is not None:
             self.stream.write(frame)
-            self.stream.end()
+            self.stream.conclude()
         self._rouse()
         if self.finished is not None:
             self.finished()
@@ -97,7 +97,7 @@ class Exchange:
     def open_stream(self) -> Stream:
         """The stream of events that this exchange is answered with from now on."""
         if self.stream is None:
-            self.stream = self._channel.new_stream()
+            self.stream = self._channel.new_stream(self.ids)
             self._rouse()
         return self.stream
 
@@ -116,6 +116,8 @@ class Exchange:
         self.dropped = (*self.dropped, ident)
         self._channel.unexpect(ident, self)
         if all(one in self.dropped for one in self.ids):
+            if self.stream is not None:
+                self.stream.conclude()
             self.abandon()
 
     def abandon(self) -> None:
@@ -157,17 +159,28 @@ class HttpChannel:
         "active",
     )
 
-    def __init__(self, peer: str, settings: Settings, *, revision: str | None = None) -> None:
-        self._info = ChannelInfo("http", peer, revision=revision)
+    def __init__(
+        self,
+        peer: str,
+        settings: Settings,
+        *,
+        revision: str | None = None,
+        session: str | None = None,
+        events: EventStore | None = None,
+    ) -> None:
+        """`session` is the id of one that is kept, with what is sent in it, in `events`."""
+        self._info = ChannelInfo("http", peer, revision=revision, session=session)
         self._settings = settings
         self._receiver: Receiver | None = None
         self._closed = False
         self._current: Exchange | None = None  # the one that is being handed over
         self._exchanges: dict[RequestId, Exchange] = {}
-        self._events: EventStore | None = None  # made when the first event is sent
+        self._events = events  # if not given, made when the first event is sent
         self._numbers: count[int] | None = None
         self._streams: dict[int, Stream] = {}
         self.active = 0  # HTTP requests that are under way
+        if events is not None:
+            events.listen(self._rouse)
 
     @property
     def info(self) -> ChannelInfo:
@@ -289,7 +302,18 @@ class HttpChannel:
         """The stream of a number, if it is there; the one of the GET always is."""
         return self.stream(STANDALONE) if number == STANDALONE else self._streams.get(number)
 
-    def new_stream(self) -> Stream:
+    def restore(self, streams: Sequence[int], newest: int, read: int) -> None:
+        """Goes on with the streams that another process has begun: those that have ended, and the one of the GET."""
+        self.stream(STANDALONE).read = read
+        for number in streams:
+            self.stream(number).end()
+        self._numbers = count(newest + 1)
+
+    def _rouse(self, number: int) -> None:
+        if (stream := self._streams.get(number)) is not None:
+            stream.rouse()
+
+    def new_stream(self, requests: Sequence[RequestId]) -> Stream:
         """One more stream. The oldest that has ended is forgotten when there are too many."""
         if self._numbers is None:
             self._numbers = count(1)
@@ -298,7 +322,10 @@ class HttpChannel:
                 if stream.ended and not stream.attached:
                     self.forget(number)
                     break
-        return self.stream(next(self._numbers))
+        made = self.stream(next(self._numbers))
+        if self._events is not None:
+            self._events.begin(made.number, requests)
+        return made
 
     def release(self) -> None:
         """Lets whoever waits for what belongs to no request go, and come back later."""

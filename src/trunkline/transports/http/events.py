@@ -5,24 +5,51 @@ log with a limit. A position names the stream and the place in it, so nobody is 
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
+
+from trunkline.wire.messages import RequestId
 
 __all__ = ["EventLog", "EventStore", "MemoryEvents", "position", "read_position"]
 
 
 class EventStore(Protocol):
-    """Keeps what was sent. Numbers grow by one with every event of a stream."""
+    """Keeps what is sent. Numbers grow by one with every event of a stream. What has to be brought to safety first is
+    not there to be read until then; whoever owns the streams is told when it is."""
+
+    def listen(self, told: Callable[[int], None]) -> None:
+        """Names who is told of streams of which more is there to be read now."""
+        ...
+
+    def begin(self, stream: int, requests: Sequence[RequestId]) -> None:
+        """A stream begins, on which some requests are answered."""
+        ...
 
     def append(self, stream: int, frame: bytes, read: int | None) -> int:
         """Keeps one more, and gives its number. What comes after `read` must be kept: somebody is about to read it.
         None if nobody is."""
         ...
 
+    def settled(self, stream: int) -> bool:
+        """Whether all that was appended is there to be read."""
+        ...
+
     def after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
-        """What came after a number, with its numbers; None if that is no longer known."""
+        """What came after a number and is there to be read, with its numbers; None if that is no longer known."""
+        ...
+
+    def given(self, stream: int, number: int) -> None:
+        """A reader has been given all up to a number."""
+        ...
+
+    def end(self, stream: int) -> None:
+        """The requests of a stream have been answered: nothing more will be appended."""
+        ...
+
+    async def recall(self, stream: int) -> None:
+        """Gets what an earlier process has kept of a stream, so that it is there to be read."""
         ...
 
     def drop(self, stream: int) -> None:
@@ -45,6 +72,34 @@ class MemoryEvents:
         self._most = most
         self._most_bytes = most_bytes
         self._logs: dict[int, EventLog] = {}
+
+    def listen(self, told: Callable[[int], None]) -> None:
+        """Nothing to be done: what is appended is there at once."""
+
+    def begin(self, stream: int, requests: Sequence[RequestId]) -> None:
+        """Nothing to be done: there is a log as soon as there is something in it."""
+
+    def end(self, stream: int) -> None:
+        """Nothing to be done: the log is kept."""
+
+    def given(self, stream: int, number: int) -> None:
+        """Nothing to be done: the stream knows."""
+
+    async def recall(self, stream: int) -> None:
+        """Nothing to be done: there was no process before."""
+
+    def settled(self, stream: int) -> bool:  # noqa: ARG002 - the seam's
+        """It always is: what is in memory is as safe as it will be."""
+        return True
+
+    def restore(self, stream: int, first: int, frames: Sequence[bytes]) -> None:
+        """Takes what is known of a stream from elsewhere; `first` is the number before the oldest."""
+        self._logs[stream] = EventLog(deque(frames), first + len(frames), sum(map(len, frames)))
+
+    def bounds(self, stream: int) -> tuple[int, int]:
+        """The number before the oldest event that is known, and that of the newest."""
+        log = self._logs.get(stream)
+        return (0, 0) if log is None else (log.last - len(log.frames), log.last)
 
     def append(self, stream: int, frame: bytes, read: int | None) -> int:
         """Keeps one more, and lets the oldest go."""

@@ -17,6 +17,7 @@ from trunkline.transports.guard import Guard
 from trunkline.transports.http.asgi import App
 from trunkline.transports.http.connections import Connections
 from trunkline.transports.http.gate import Gate
+from trunkline.transports.http.keeper import SessionKeeper
 from trunkline.transports.tcp import BACKLOG, LOOPBACK, warn_if_open
 from trunkline.transports.websocket.connections import WebSocketConnection
 
@@ -40,8 +41,10 @@ async def listen_http(
     path: str = "/",
     tls: ssl.SSLContext | None = None,
     gate: Gate | None = None,
+    keeper: SessionKeeper | None = None,
 ) -> Listener:
-    """Waits for clients at a host and port: Streamable HTTP and WebSocket at a path, HTTP+SSE beside it."""
+    """Waits for clients at a host and port: Streamable HTTP and WebSocket at a path, HTTP+SSE beside it. Sessions
+    outlive this process if there is a keeper."""
 
     async def guarded() -> Guard:
         return guard
@@ -49,7 +52,7 @@ async def listen_http(
     async def nothing() -> None:
         pass
 
-    app = App(guarded, nothing, path=path, gate=gate)
+    app = App(guarded, nothing, path=path, gate=gate, keeper=lambda: keeper)
     connections = Connections(guard, _config(app, guard.settings))
     secured: dict[str, Any] = {"ssl": tls} if tls else {}
     try:

@@ -6,6 +6,7 @@ make room: when the house is full, whoever comes last is turned away, and first 
 
 import secrets
 from collections.abc import Iterator
+from math import inf
 from typing import Any, Final
 
 from msgspec import Struct
@@ -14,11 +15,13 @@ from trunkline.clock import Clock, Timer
 from trunkline.config import Settings
 from trunkline.transports.channel import Closed
 from trunkline.transports.http.channel import HttpChannel
+from trunkline.transports.http.keeper import KeptSession
 
 __all__ = ["HttpSession", "Sessions"]
 
 
 _MOST_EXPIRED: Final = 1000  # ids that are known to have expired
+_TOUCHES: Final = 10  # in the time that a session may be unused; that it was used is not kept more often
 
 
 class HttpSession(Struct):
@@ -28,6 +31,8 @@ class HttpSession(Struct):
     channel: HttpChannel
     principal: Any
     used: float
+    kept: KeptSession | None = None  # by whom it can be found, though this process is gone
+    touch_at: float = inf  # when it has to be told that the session is still in use
 
 
 class Sessions:
@@ -53,9 +58,14 @@ class Sessions:
             return f"there are {self._settings.max_sessions} sessions, which is the most; try again later"
         return None
 
-    def add(self, channel: HttpChannel, principal: Any) -> HttpSession:
-        """Takes a session in, under an id that nobody can guess."""
-        session = HttpSession(secrets.token_urlsafe(32), channel, principal, self._clock.now())
+    def new_id(self) -> str:
+        """An id that nobody can guess."""
+        return secrets.token_urlsafe(32)
+
+    def add(self, ident: str, channel: HttpChannel, principal: Any, kept: KeptSession | None = None) -> HttpSession:
+        """Takes a session in."""
+        now = self._clock.now()
+        session = HttpSession(ident, channel, principal, now, kept, self._next_touch(now, kept))
         self._sessions[session.id] = session
         self._held[principal] = self._held.get(principal, 0) + 1
         if self._timer is None and self._settings.session_ttl is not None:
@@ -67,8 +77,23 @@ class Sessions:
         session = self._sessions.get(ident)
         if session is None or session.principal != principal or session.channel.closed:
             return None
-        session.used = self._clock.now()
+        now = session.used = self._clock.now()
+        if now >= session.touch_at:
+            self._touch(session, now)
         return session
+
+    def _touch(self, session: HttpSession, now: float) -> None:
+        if session.kept is not None:
+            session.touch_at = self._next_touch(now, session.kept)
+            session.kept.touch()
+
+    def _next_touch(self, now: float, kept: KeptSession | None) -> float:
+        ttl = self._settings.session_ttl
+        return inf if kept is None or ttl is None else now + ttl / _TOUCHES
+
+    def holds(self, ident: str) -> bool:
+        """Whether a session of that id is here, whoever's it is and whatever has become of it."""
+        return ident in self._sessions
 
     def expired(self, ident: str, principal: Any) -> bool:
         """Whether that principal had a session of that id, until it was not used for too long."""
@@ -101,6 +126,8 @@ class Sessions:
         for session in list(self._sessions.values()):
             if session.channel.active:
                 session.used = now
+                if now >= session.touch_at:
+                    self._touch(session, now)
             elif session.channel.closed or now - session.used >= limit:
                 self.remove(session, "session_expired")
                 self._expired[session.id] = session.principal

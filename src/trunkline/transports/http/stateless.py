@@ -127,7 +127,7 @@ class StatelessChannel:
                 stream.end()
                 self.call_off(exchange)
 
-    def new_stream(self) -> Stream:
+    def new_stream(self, requests: Sequence[RequestId]) -> Stream:  # noqa: ARG002 - the seam's
         """A stream of events for one answer; nobody comes back for it, so nothing of it is kept."""
         return Stream(0, MemoryEvents(0, 0), ids=False)
 

@@ -4,14 +4,18 @@ A GET opens the stream for what belongs to no request, or goes on with a stream 
 nothing: what is answered meanwhile waits for the peer to come back.
 """
 
+import asyncio
 from typing import Final
 
+from trunkline.errors import StoreError
 from trunkline.protocol.revisions import HANDSHAKE
 from trunkline.transports.guard import Guard
 from trunkline.transports.http.answering import KINDS, VERSION, Answering, accepts, refuse_kinds
 from trunkline.transports.http.channel import HttpChannel
 from trunkline.transports.http.events import read_position
+from trunkline.transports.http.keeper import KeptSession, SessionKeeper
 from trunkline.transports.http.reading import Reading
+from trunkline.transports.http.restoring import Missing, Restoring
 from trunkline.transports.http.sessions import HttpSession, Sessions
 from trunkline.transports.http.stateless import StatelessEndpoint, is_modern, known_version, refuse_malformed
 from trunkline.transports.http.streams import STANDALONE
@@ -29,8 +33,11 @@ _KNOWN: Final = frozenset((None, *(revision.value.encode() for revision in HANDS
 class Endpoint:
     """One address, and the sessions that were opened there."""
 
-    def __init__(self, guard: Guard, stateless: StatelessEndpoint) -> None:
+    def __init__(self, guard: Guard, stateless: StatelessEndpoint, keeper: SessionKeeper | None = None) -> None:
+        """Sessions outlive this process if there is a keeper."""
         self.sessions = Sessions(guard.settings, guard.clock)
+        self._keeper = keeper
+        self._restoring = Restoring(guard, self.sessions, keeper)
         self._stateless = stateless
         self._guard = guard
         self._settings = guard.settings
@@ -73,9 +80,12 @@ class Endpoint:
                 await self._answering.decide(exchange)
             if _SESSION not in visit.headers:
                 if exchange.failed:
-                    self.sessions.remove(session, "the handshake failed")
+                    await self._end(session, "the handshake failed")
                 else:
                     visit.extra = [(_SESSION, session.id.encode()), *visit.extra]
+            elif not exchange.ids and session.kept is not None and not await self._kept(session.kept):
+                await self._unkept(visit)
+                return
             await self._answering.answer(visit, exchange)
         finally:
             channel.active -= 1
@@ -101,24 +111,52 @@ class Endpoint:
             await visit.refuse(400, "a session is needed: initialize, then send Mcp-Session-Id")
         return None
 
-    async def _missed(self, visit: Visit) -> None:
-        """Tells a peer what is wrong with the session that it names, or with the revision."""
-        ident = visit.headers[_SESSION].decode("latin-1")
-        if self.sessions.get(ident, visit.principal) is not None:
-            await known_version(visit)
-        elif self.sessions.expired(ident, visit.principal):
-            await visit.refuse(404, "the session was not used for too long; initialize again", kind="session_expired")
-        else:
-            await visit.refuse(404, "there is no such session; initialize again", kind="session_not_found")
+    async def _missed(self, visit: Visit) -> HttpSession | None:
+        """The session that a request names, from wherever it is kept; None if there is none, or something is wrong with
+        the revision, which the peer has been told."""
+        if not await known_version(visit):
+            return None
+        try:
+            found = await self._restoring.find(visit.headers[_SESSION].decode("latin-1"), visit.principal, visit.peer)
+        except StoreError:
+            await self._unkept(visit)
+            return None
+        if isinstance(found, Missing):
+            wait = () if found.wait is None else ((b"retry-after", found.wait),)
+            await visit.refuse(found.status, found.why, *wait, kind=found.kind)
+            return None
+        return found
 
     async def _new(self, visit: Visit) -> HttpSession | None:
         why = "the server is about to stop" if self._guard.closing else self.sessions.full_for(visit.principal)
         if why is not None:
             await visit.refuse(503, why, (b"retry-after", b"30"), kind="too_many_sessions")
             return None
-        channel = HttpChannel(visit.peer, self._settings)
+        ident = self.sessions.new_id()
+        if self._keeper is None:
+            kept, channel = None, HttpChannel(visit.peer, self._settings)
+        else:
+            kept = self._keeper.opened(ident)
+            channel = HttpChannel(visit.peer, self._settings, session=ident, events=kept.events)
         channel.open(self._guard.admit_session(channel))
-        return self.sessions.add(channel, visit.principal)
+        return self.sessions.add(ident, channel, visit.principal, kept)
+
+    async def _kept(self, kept: KeptSession) -> bool:
+        """Whether what a notification has changed about a session is kept, within a moment."""
+        if (unsettled := kept.unsettled) is None:
+            return True
+        done, _ = await asyncio.wait([unsettled], timeout=self._settings.quick_timeout)
+        return bool(done)
+
+    async def _unkept(self, visit: Visit) -> None:
+        why = "what is kept of sessions cannot be reached; try again later"
+        await visit.refuse(503, why, (b"retry-after", b"1"), kind="temporarily_unavailable")
+
+    async def _end(self, session: HttpSession, reason: str) -> None:
+        """Ends a session for good."""
+        self.sessions.remove(session, reason)
+        if session.kept is not None:
+            await session.kept.drop()
 
     # --- GET and DELETE ------------------------------------------------------------------------
 
@@ -133,7 +171,7 @@ class Endpoint:
         if (last := visit.headers.get(b"last-event-id")) is not None:
             number, after = read_position(last.decode("latin-1")) or (STANDALONE, -1)
             stream = channel.known_stream(number)
-            if stream is None or not stream.knows(after):
+            if stream is None or not await stream.recalls(after):
                 await visit.refuse(400, "Last-Event-ID names nothing in this session that is still kept")
                 return
         if self._guard.closing:
@@ -149,7 +187,7 @@ class Endpoint:
     async def _delete(self, visit: Visit) -> None:
         session = await self._named(visit)
         if session is not None:
-            self.sessions.remove(session, "the client ended the session")
+            await self._end(session, "the client ended the session")
             await visit.respond(204)
 
     async def _named(self, visit: Visit) -> HttpSession | None:

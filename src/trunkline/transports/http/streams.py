@@ -42,11 +42,13 @@ class Stream:
     def write(self, frame: bytes) -> None:
         """One more message."""
         number = self._events.append(self.number, frame, self.read if self._awaited else None)
-        if self.push is not None and self._waited_for(number) and self.push(self._event(number, frame)):
+        settled = self._events.settled(self.number)
+        if settled and self.push is not None and self._waited_for(number) and self.push(self._event(number, frame)):
             self.read = number
             return
         self.unread += len(frame)
-        self.rouse()
+        if settled:
+            self.rouse()
 
     def _waited_for(self, number: int) -> bool:
         """Whether the reader has all that came before, and does nothing but wait for more."""
@@ -55,10 +57,25 @@ class Stream:
     def _event(self, number: int, frame: bytes) -> bytes:
         return sse.encode(frame, kind="message", id=position(self.number, number) if self.ids else None)
 
+    def conclude(self) -> None:
+        """All that it was for has been written, or is no longer wanted."""
+        self._events.end(self.number)
+        self.end()
+
     def end(self) -> None:
-        """The last message has been written."""
+        """Nothing more will be written here."""
         self.ended = True
         self.rouse()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will be there to be read than there is now."""
+        return self.ended and self._events.settled(self.number)
+
+    async def begun(self, reader: object) -> None:
+        """Waits until a reader can be told where the stream stands, and come back for the rest."""
+        while self._reader is reader and not self._events.settled(self.number):
+            await self.wake()
 
     def rouse(self) -> None:
         """There is something to look at."""
@@ -108,8 +125,9 @@ class Stream:
         """Whether that is still the one who reads."""
         return self._reader is reader
 
-    def knows(self, number: int) -> bool:
-        """Whether everything after a number is still there to be read."""
+    async def recalls(self, number: int) -> bool:
+        """Whether everything after a number is still known, if need be from an earlier process."""
+        await self._events.recall(self.number)
         return self._events.after(self.number, number) is not None
 
     def take(self) -> bytes:
@@ -118,6 +136,7 @@ class Stream:
         if not found:
             return b""
         self.read = found[-1][0]
+        self._events.given(self.number, self.read)
         return b"".join([self._event(number, frame) for number, frame in found])
 
     def written(self) -> None:

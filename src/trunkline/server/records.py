@@ -1,0 +1,114 @@
+"""What is written down of a session, and how what an older Trunkline wrote down is read.
+
+The layout has a number. What is read is first brought up to the newest layout, one step at a time; what was written by a
+newer Trunkline than this one is not guessed at.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from trunkline.errors import StoreUnusable
+from trunkline.protocol.types import Implementation
+from trunkline.wire import codec
+from trunkline.wire.messages import RequestId
+
+__all__ = ["LAYOUT", "MIGRATIONS", "Agreed", "Metadata", "SessionRecord", "StreamRecord", "read_record"]
+
+LAYOUT: Final = 2
+_MS: Final = 1000
+
+
+class Agreed(Struct, frozen=True):
+    """What both sides have declared, as it was agreed upon in the handshake."""
+
+    server: dict[str, Any]
+    client: dict[str, Any]
+
+
+class Metadata(Struct, frozen=True, kw_only=True):
+    """Who the session is with, and how it stands."""
+
+    principal: str = ""  # in letters
+    revision: str
+    ready: bool = True  # whether the handshake is complete
+    client: Implementation | None = None
+    log_level: str = "info"
+    generation: int = 0  # how many processes have held it before
+    stream: int = 0  # the highest number that a stream has had by then
+    event: int = 0  # and of an event that belongs to no request
+
+
+class SessionRecord(Struct, frozen=True, kw_only=True):
+    """A session. Times are seconds since 1970. What was sent in it, and what is being answered, is kept beside it."""
+
+    version: int = LAYOUT
+    id: str
+    created_at: float
+    last_accessed: float  # by a tenth of the time that it may be unused
+    timeout_ms: int | None  # None: it never expires
+    metadata: Metadata
+    capabilities: Agreed
+    subscriptions: list[str] = []
+
+
+class StreamRecord(Struct, frozen=True):
+    """A stream of events, on which some requests are answered."""
+
+    pending: Sequence[RequestId]  # empty: they have been
+
+
+Layout = dict[str, Any]
+
+
+def _from_founding(old: Layout) -> Layout:
+    """The layout of the founding documents, which has no number: times in milliseconds, and one map for the rest."""
+    rest: Layout = old.get("metadata") or {}
+    timeout = old.get("timeout_ms")
+    return {
+        "version": 2,
+        "id": old["id"],
+        "created_at": old["created_at"] / _MS,
+        "last_accessed": old["last_accessed"] / _MS,
+        "timeout_ms": None if timeout == "infinity" else timeout,
+        "metadata": {
+            "principal": rest.get("principal", ""),
+            "revision": rest["protocol_version"],
+            "client": rest.get("client_info"),
+            "log_level": rest.get("log_level", "info"),
+        },
+        "capabilities": {
+            "server": rest.get("server_capabilities") or {},
+            "client": rest.get("client_capabilities") or {},
+        },
+        "subscriptions": rest.get("subscriptions") or [],
+    }
+
+
+MIGRATIONS: Final[Mapping[int, Callable[[Layout], Layout]]] = {1: _from_founding}
+"""By the number of a layout, how it becomes the next one."""
+
+_read_any: Final = codec.json_decoder(dict[str, Any])
+_read: Final = codec.json_decoder(SessionRecord)
+
+
+def read_record(value: bytes) -> SessionRecord:
+    """A session as it was written down, whenever that was. Raises `StoreUnusable` for what is none."""
+    try:
+        found = _read_any(value)
+        if found.get("version") == LAYOUT:
+            return _read(value)
+        return _read(codec.to_json(_migrated(found)))
+    except (codec.DecodeError, KeyError, TypeError) as error:
+        raise StoreUnusable(f"what is kept of a session cannot be read: {error}") from error
+
+
+def _migrated(found: Layout) -> Layout:
+    number: int = found.get("version", 1)
+    while number < LAYOUT:
+        found = MIGRATIONS[number](found)
+        number += 1
+    if number > LAYOUT:
+        raise StoreUnusable(f"a session is kept in layout {number}, and this Trunkline knows up to {LAYOUT}")
+    return found

@@ -1,0 +1,72 @@
+"""The seam to who keeps sessions, so that a client can go on with one though the process that held it is gone.
+
+What a session is about is known above; who holds its id, when it was used and what was sent in it is known here. So the
+two meet: the transport says when a session is opened, used and ended, and has back what it is asked for.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Any, Final, Literal, Protocol
+
+from msgspec import Struct
+
+from trunkline.transports.http.events import EventStore
+
+__all__ = ["EXPIRED", "Expired", "KeptSession", "Revived", "SessionKeeper"]
+
+
+class Expired(Enum):
+    """What is said of a session that was not used for too long."""
+
+    EXPIRED = auto()
+
+
+EXPIRED: Final = Expired.EXPIRED
+
+
+class Revived(Struct, frozen=True):
+    """What is known of the streams of a session that goes on."""
+
+    streams: Sequence[int]  # that can be read on; nothing more comes on them
+    newest: int  # the highest number that a stream has had
+    read: int  # up to where the stream of what belongs to no request was given to somebody
+
+
+class KeptSession(Protocol):
+    """A session that is kept. All raise `StoreError` if it cannot be."""
+
+    @property
+    def events(self) -> EventStore:
+        """What is sent in it."""
+        ...
+
+    async def revive(self, principal: Any) -> Revived:
+        """Makes its conversation what it was, on the channel that was opened for it. Once, and not of a new one."""
+        ...
+
+    def touch(self) -> None:
+        """It was used now."""
+        ...
+
+    @property
+    def unsettled(self) -> "asyncio.Future[None] | None":
+        """What is done when all that has changed about it is kept; None if it is."""
+        ...
+
+    async def drop(self) -> None:
+        """Keeps nothing of it any more: it was ended."""
+        ...
+
+
+class SessionKeeper(Protocol):
+    """Keeps the sessions of an endpoint."""
+
+    def opened(self, ident: str) -> KeptSession:
+        """A session that a client is about to open. Nothing is kept of it before its handshake is made."""
+        ...
+
+    async def find(self, ident: str, principal: Any) -> KeptSession | Literal[Expired.EXPIRED] | None:
+        """A session of that principal's that another process has held; None if there is none. Raises `StoreError` if
+        that cannot be found out."""
+        ...

@@ -1,0 +1,82 @@
+"""Going on with a session that another process has held: a request names it, and it is not here.
+
+However many requests name it at once, it is brought back once. It counts from then on like any other: there have to be
+room for it and time left, and it belongs to whoever opened it.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from msgspec import Struct
+
+from trunkline.transports.channel import Closed
+from trunkline.transports.guard import Guard
+from trunkline.transports.http.channel import HttpChannel
+from trunkline.transports.http.keeper import EXPIRED, KeptSession, SessionKeeper
+from trunkline.transports.http.sessions import HttpSession, Sessions
+
+__all__ = ["Missing", "Restoring"]
+
+
+class Missing(Struct, frozen=True):
+    """Why there is no session: what the peer is told."""
+
+    why: str
+    kind: str
+    status: int = 404
+    wait: bytes | None = None  # seconds until it is worth another try
+
+
+NO_SUCH: Final = Missing("there is no such session; initialize again", "session_not_found")
+TOO_OLD: Final = Missing("the session was not used for too long; initialize again", "session_expired")
+STOPPING: Final = Missing("the server is about to stop", "temporarily_unavailable", 503, b"1")
+
+
+class Restoring:
+    """Finds sessions that are not here."""
+
+    def __init__(self, guard: Guard, sessions: Sessions, keeper: SessionKeeper | None) -> None:
+        self._guard = guard
+        self._sessions = sessions
+        self._keeper = keeper
+        self._under_way: dict[tuple[str, Any], asyncio.Task[HttpSession | Missing]] = {}
+
+    async def find(self, ident: str, principal: Any, peer: str) -> HttpSession | Missing:
+        """The session of that id, if it is that principal's and is kept somewhere; or why there is none. Raises
+        `StoreError` if that cannot be found out."""
+        if self._sessions.expired(ident, principal):
+            return TOO_OLD
+        if self._keeper is None or self._sessions.holds(ident):
+            return NO_SUCH
+        if self._guard.closing:
+            return STOPPING
+        key = (ident, principal)
+        task = self._under_way.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._find(self._keeper, ident, principal, peer))
+            self._under_way[key] = task
+            task.add_done_callback(lambda _: self._under_way.pop(key))
+        return await asyncio.shield(task)  # who hangs up does not keep others from it
+
+    async def _find(self, keeper: SessionKeeper, ident: str, principal: Any, peer: str) -> HttpSession | Missing:
+        kept = await keeper.find(ident, principal)
+        if kept is None:
+            return NO_SUCH
+        if kept is EXPIRED:
+            return TOO_OLD
+        if (full := self._sessions.full_for(principal)) is not None:
+            return Missing(full, "too_many_sessions", 503, b"30")
+        return await self._revive(kept, ident, principal, peer)
+
+    async def _revive(self, kept: KeptSession, ident: str, principal: Any, peer: str) -> HttpSession | Missing:
+        channel = HttpChannel(peer, self._guard.settings, session=ident, events=kept.events)
+        channel.open(self._guard.admit_session(channel))
+        try:
+            revived = await kept.revive(principal)
+        except BaseException:
+            channel.lost(Closed("the session could not be brought back"))
+            raise
+        if channel.closed:
+            return STOPPING
+        channel.restore(revived.streams, revived.newest, revived.read)
+        return self._sessions.add(ident, channel, principal, kept)

@@ -1,0 +1,499 @@
+"""Sessions that outlive their process: a server on a file is killed with kill -9 and started again, and whoever was in
+a session goes on with it. What clients say is raw HTTP, except where it says otherwise."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import pytest
+from tests.processes import PATIENCE
+
+from trunkline import Client
+from trunkline.facts import Connected
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import Item, Put
+from trunkline.testing import RecordingObserver
+from trunkline.wire.sse import EventDecoder
+
+SCRIPT = textwrap.dedent(
+    """
+    import asyncio, sys
+    from trunkline import Context, Server, Settings
+    from trunkline.stores.sqlite import SqliteStore
+
+    _, path, port, *more = sys.argv
+    settings = Settings(stream_retry=0.05, **eval(more[0]) if more else {})
+    server = Server("kept", store=SqliteStore(path), settings=settings)
+
+    @server.resource("note://{name}")
+    def note(name: str) -> str:
+        return name
+
+    @server.tool
+    def change(uri: str) -> None:
+        server.notify_updated(uri)
+
+    @server.tool
+    async def say(ctx: Context) -> None:
+        await ctx.debug("of no interest")
+        await ctx.warning("heard")
+
+    @server.tool
+    async def hang(ctx: Context) -> str:
+        await ctx.progress(1)
+        await ctx.progress(2)
+        await asyncio.Event().wait()
+        return "never"
+
+    @server.tool
+    async def steps(ctx: Context) -> str:
+        for step in (1, 2, 3):
+            await ctx.progress(step)
+        return "done"
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return (await ctx.roots())[0].uri
+
+    server.run("http", port=int(port))
+    """
+)
+
+
+class Process:
+    """A server on a file, which can be killed and started again at the same address."""
+
+    def __init__(self, path: Path, settings: str = "{}") -> None:
+        self._path = path
+        self._settings = settings
+        self._port = "0"
+        self.url = ""
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-c", SCRIPT, str(self._path), self._port, self._settings]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr is not None
+        line = self._process.stderr.readline()
+        assert " listens at " in line, line + self._process.stderr.read()
+        self.url = line.split()[-1]
+        self._port = self.url.split(":")[2].split("/")[0]
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        self._process.send_signal(number)
+        self._process.wait(PATIENCE)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+    def restart(self, number: int = signal.SIGKILL) -> None:
+        """Ends, with `kill -9` if nothing else is said, and begins anew."""
+        self.end(number)
+        self.start()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "kept.db"
+
+
+@pytest.fixture
+def process(path: Path) -> Iterator[Process]:
+    made = Process(path)
+    yield made
+    made.end()
+
+
+class Stream:
+    """A stream of events that is being read."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.response = response
+        self._decoder = EventDecoder(1 << 20)
+        self._events: list[Any] = []
+
+    async def event(self) -> tuple[str, Any]:
+        """The next event: its position, and the message in it; None if it has none, or the stream has ended."""
+        async with asyncio.timeout(PATIENCE):
+            while not self._events:
+                data = await self.response.content.readany()
+                if not data:
+                    return "", None
+                self._events += self._decoder.feed(data)
+        event = self._events.pop(0)
+        return event.id, json.loads(event.data) if event.data else None
+
+    async def messages(self, count: int) -> list[Any]:
+        """So many messages."""
+        found: list[Any] = []
+        while len(found) < count:
+            position, message = await self.event()
+            assert (position, message) != ("", None), f"the stream has ended after {found}"
+            if message is not None:
+                found.append(message)
+        return found
+
+
+class Peer:
+    """A client by hand."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+        self._http = http
+        self._url = url
+        self._ids = iter(range(1, 1000))
+        self.session: str | None = None
+
+    def headers(self, **more: str) -> dict[str, str]:
+        found = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
+        if self.session is not None:
+            found["mcp-session-id"] = self.session
+        return found | {name.replace("_", "-"): value for name, value in more.items()}
+
+    def post(self, method: str, params: Any = None, *, ident: int | None = None) -> Any:
+        message = {"jsonrpc": "2.0", "method": method, "params": params or {}}
+        if not method.startswith("notifications/"):
+            message["id"] = next(self._ids) if ident is None else ident
+        return self._http.post(self._url, json=message, headers=self.headers())
+
+    async def call(self, method: str, params: Any = None) -> Any:
+        """The answer to a request, whichever way it comes."""
+        async with self.post(method, params) as response:
+            if response.content_type == "application/json":
+                return await response.json()
+            stream = Stream(response)
+            while "result" not in (message := (await stream.messages(1))[0]) and "error" not in message:
+                pass
+            return message
+
+    async def tool(self, name: str, **arguments: Any) -> Any:
+        return await self.call("tools/call", {"name": name, "arguments": arguments})
+
+    async def open(self, capabilities: Any = None) -> Self:
+        params = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": capabilities or {},
+            "clientInfo": {"name": "hand", "version": "1"},
+        }
+        async with self.post("initialize", params) as response:
+            assert response.status == 200
+            self.session = response.headers["mcp-session-id"]
+        await self.ready()
+        return self
+
+    async def ready(self) -> None:
+        async with self.post("notifications/initialized") as response:
+            assert response.status == 202
+
+    @asynccontextmanager
+    async def stream(self, last: str | None = None) -> AsyncIterator[Stream]:
+        """The stream of the GET, or another one from where it broke off."""
+        more = {} if last is None else {"last_event_id": last}
+        async with self._http.get(self._url, headers=self.headers(**more)) as response:
+            assert response.status == 200, await response.text()
+            yield Stream(response)
+
+    async def refusal(self, method: str = "ping") -> tuple[int, str]:
+        """The status and the kind of a refusal."""
+        async with self.post(method) as response:
+            return response.status, (await response.json())["error"]["data"]["kind"]
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
+        yield session
+
+
+async def kept(path: Path) -> tuple[SqliteStore, list[Item]]:
+    """The file of a server that does not run, and what is in it."""
+    store = SqliteStore(path)
+    await store.open()
+    return store, list(await store.scan("session/"))
+
+
+# --- what a session is ------------------------------------------------------------------------------
+
+
+async def test_d09_after_kill_9_subscriptions_still_tell_and_the_log_level_holds(
+    process: Process, http: aiohttp.ClientSession
+) -> None:
+    peer = await Peer(http, process.url).open()
+    assert "result" in await peer.call("resources/subscribe", {"uri": "note://a"})
+    assert "result" in await peer.call("resources/subscribe", {"uri": "note://b"})
+    assert "result" in await peer.call("resources/unsubscribe", {"uri": "note://b"})
+    assert "result" in await peer.call("logging/setLevel", {"level": "warning"})
+
+    process.restart()
+
+    async with peer.stream() as stream:
+        await peer.tool("change", uri="note://b")
+        await peer.tool("change", uri="note://a")
+        [told] = await stream.messages(1)
+    assert told == {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "note://a"}}
+    async with peer.post("tools/call", {"name": "say"}) as response:
+        said, answer = await Stream(response).messages(2)
+    assert (said["params"]["data"], said["params"]["level"]) == ("heard", "warning")
+    assert "result" in answer
+
+
+async def test_d09_what_the_client_can_do_is_known_and_requests_of_ours_have_new_ids(
+    process: Process, http: aiohttp.ClientSession
+) -> None:
+    peer = await Peer(http, process.url).open({"roots": {}})
+    asked: list[Any] = []
+    for _ in range(2):
+        async with peer.post("tools/call", {"name": "ask"}) as response:
+            stream = Stream(response)
+            [question] = await stream.messages(1)
+            answer = {"jsonrpc": "2.0", "id": question["id"], "result": {"roots": [{"uri": "file:///here"}]}}
+            async with http.post(process.url, json=answer, headers=peer.headers()) as taken:
+                assert taken.status == 202
+            [result] = await stream.messages(1)
+        assert result["result"]["content"][0]["text"] == "file:///here"
+        asked.append(question["id"])
+        process.restart()
+    assert asked[0] != asked[1]
+
+
+async def test_d09_a_session_goes_on_more_than_once_and_after_an_orderly_end(
+    process: Process, http: aiohttp.ClientSession
+) -> None:
+    peer = await Peer(http, process.url).open()
+    await peer.call("resources/subscribe", {"uri": "note://a"})
+    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
+        process.restart(number)
+        async with peer.stream() as stream:
+            await peer.tool("change", uri="note://a")
+            assert (await stream.messages(1))[0]["params"] == {"uri": "note://a"}
+
+
+async def test_d09_many_requests_at_once_bring_a_session_back_once(
+    process: Process, http: aiohttp.ClientSession
+) -> None:
+    peer = await Peer(http, process.url).open()
+    await peer.call("resources/subscribe", {"uri": "note://a"})
+    process.restart()
+    answers = await asyncio.gather(*(peer.call("ping") for _ in range(20)))
+    assert all("result" in answer for answer in answers)
+    async with peer.stream() as stream:
+        await peer.tool("change", uri="note://a")
+        await peer.tool("change", uri="note://a")
+        assert len(await stream.messages(2)) == 2
+
+
+async def test_d09_a_handshake_that_was_not_complete_can_be_completed(
+    process: Process, http: aiohttp.ClientSession
+) -> None:
+    peer = Peer(http, process.url)
+    params = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"roots": {}},
+        "clientInfo": {"name": "x", "version": "1"},
+    }
+    async with peer.post("initialize", params) as response:
+        peer.session = response.headers["mcp-session-id"]
+    process.restart()
+    async with peer.post("tools/call", {"name": "ask"}) as response:
+        await peer.ready()
+        [question] = await Stream(response).messages(1)
+    assert question["method"] == "roots/list"
+
+
+# --- whose it is, and for how long --------------------------------------------------------------------
+
+
+async def test_d17_a_session_that_was_ended_is_gone_for_good(
+    process: Process, http: aiohttp.ClientSession, path: Path
+) -> None:
+    peer = await Peer(http, process.url).open()
+    await peer.call("resources/subscribe", {"uri": "note://a"})
+    async with http.delete(process.url, headers=peer.headers()) as response:
+        assert response.status == 204
+    assert await peer.refusal() == (404, "session_not_found")
+    process.restart()
+    assert await peer.refusal() == (404, "session_not_found")
+    peer.session = "A" * 43
+    assert await peer.refusal() == (404, "session_not_found")
+    store, items = await kept(path)
+    await store.close()
+    assert items == []
+
+
+async def test_d17_d06_a_session_that_was_not_used_for_too_long_has_expired(
+    process: Process, http: aiohttp.ClientSession, path: Path
+) -> None:
+    peer = await Peer(http, process.url).open()
+    process.end()
+    store, [item] = await kept(path)
+    record = json.loads(item.value)
+    assert item.expires is not None
+    age = {"last_accessed": record["last_accessed"] - 3601}
+    await store.commit([Put(item.key, json.dumps(record | age).encode(), item.expires)])
+    await store.close()
+    process.start()
+    assert await peer.refusal() == (404, "session_expired")
+
+
+async def test_d09_sessions_that_come_back_count_like_others(http: aiohttp.ClientSession, path: Path) -> None:
+    process = Process(path, "{'max_sessions': 1}")
+    try:
+        first = await Peer(http, process.url).open()
+        process.restart()
+        second = await Peer(http, process.url).open()
+        assert await first.refusal() == (503, "too_many_sessions")
+        async with http.delete(process.url, headers=second.headers()) as response:
+            assert response.status == 204
+        assert "result" in await first.call("ping")
+    finally:
+        process.end()
+
+
+async def test_the_answer_to_initialize_leaves_when_the_session_is_kept(
+    process: Process, http: aiohttp.ClientSession, path: Path
+) -> None:
+    peers = [Peer(http, process.url) for _ in range(10)]
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+
+    async def open_one(peer: Peer) -> None:
+        async with peer.post("initialize", params) as response:
+            peer.session = response.headers["mcp-session-id"]
+            os.kill(process._process.pid, signal.SIGKILL)
+
+    await asyncio.gather(*map(open_one, peers), return_exceptions=True)
+    opened = [peer for peer in peers if peer.session is not None]
+    process.restart()
+    assert opened
+    for peer in opened:
+        assert "result" in await peer.call("ping")
+
+
+# --- what was sent ------------------------------------------------------------------------------------
+
+
+async def test_d10_missed_events_arrive_once(process: Process, http: aiohttp.ClientSession) -> None:
+    peer = await Peer(http, process.url).open()
+    for name in "abcd":
+        await peer.call("resources/subscribe", {"uri": f"note://{name}"})
+    async with peer.stream() as stream:
+        await peer.tool("change", uri="note://a")
+        await peer.tool("change", uri="note://b")
+        position = ""
+        while not position.endswith("-1"):
+            position, _ = await stream.event()
+            assert position
+    await peer.tool("change", uri="note://c")
+    process.restart()
+    async with peer.stream(position) as stream:
+        await peer.tool("change", uri="note://d")
+        told = [message["params"]["uri"] for message in await stream.messages(3)]
+    assert told == ["note://b", "note://c", "note://d"]
+
+
+async def test_d10_what_nobody_had_read_waits_for_whoever_comes(process: Process, http: aiohttp.ClientSession) -> None:
+    peer = await Peer(http, process.url).open()
+    await peer.call("resources/subscribe", {"uri": "note://a"})
+    await peer.call("resources/subscribe", {"uri": "note://b"})
+    async with peer.stream() as stream:
+        await peer.tool("change", uri="note://a")
+        assert await stream.messages(1)
+    await peer.call("ping")
+    process.restart()
+    await peer.tool("change", uri="note://b")
+    process.restart()
+    async with peer.stream() as stream:
+        [told] = await stream.messages(1)
+    assert told["params"]["uri"] == "note://b"
+
+
+async def test_d10_an_answer_can_be_read_on_from_anywhere(process: Process, http: aiohttp.ClientSession) -> None:
+    peer = await Peer(http, process.url).open()
+    params = {"name": "steps", "_meta": {"progressToken": "t"}}
+    async with peer.post("tools/call", params) as response:
+        stream = Stream(response)
+        seen = [event async for event in _all(stream)]
+    process.restart()
+    numbered = [(position, message) for position, message in seen if message is not None]
+    assert len(numbered) == 4
+    for at, (position, _) in enumerate(numbered):
+        async with peer.stream(position) as stream:
+            again = [event async for event in _all(stream)]
+        assert again == numbered[at + 1 :]
+    async with http.get(process.url, headers=peer.headers(last_event_id="7-1")) as response:
+        assert response.status == 400
+
+
+async def test_d10_a_request_whose_process_died_is_answered_outcome_unknown(
+    process: Process, http: aiohttp.ClientSession
+) -> None:
+    peer = await Peer(http, process.url).open()
+    params = {"name": "hang", "_meta": {"progressToken": "t"}}
+    async with peer.post("tools/call", params, ident=77) as response:
+        stream = Stream(response)
+        position = ""
+        while not position.endswith("-1"):
+            position, _ = await stream.event()
+            assert position
+        process.restart()
+    for _ in range(2):
+        async with peer.stream(position) as stream:
+            progress, answer = await stream.messages(2)
+            assert await stream.event() == ("", None)
+        assert progress["params"]["progress"] == 2
+        assert answer["id"] == 77
+        assert answer["error"]["data"]["kind"] == "outcome_unknown"
+        process.restart()
+
+
+async def test_replay_limits_hold_in_the_store(http: aiohttp.ClientSession, path: Path) -> None:
+    process = Process(path, "{'replay_events': 2, 'replay_streams': 2}")
+    try:
+        peer = await Peer(http, process.url).open()
+        await peer.call("resources/subscribe", {"uri": "note://a"})
+        for _ in range(2):
+            for _ in range(5):
+                await peer.tool("change", uri="note://a")
+                assert "result" in await peer.call(
+                    "tools/call", {"name": "steps", "arguments": {}, "_meta": {"progressToken": "t"}}
+                )
+            process.restart()
+    finally:
+        process.end()
+    store, items = await kept(path)
+    await store.close()
+    keys = [item.key.split("/")[2:] for item in items]
+    streams = {key[1] for key in keys if key[0] == "streams"}
+    assert len(streams) <= 4
+    for stream in {key[1] for key in keys if key[0] == "events"}:
+        assert sum(key[:2] == ["events", stream] for key in keys) <= 4
+        assert stream in streams or stream == "00000000"
+
+
+async def _all(stream: Stream) -> AsyncIterator[tuple[str, Any]]:
+    while (event := await stream.event()) != ("", None):
+        yield event
+
+
+# --- our client ---------------------------------------------------------------------------------------
+
+
+async def test_d09_our_client_goes_on_in_the_same_session(process: Process) -> None:
+    seen = RecordingObserver()
+    async with Client(process.url, revision="2025-11-25", observers=[seen]) as client:
+        await client.subscribe("note://a")
+        updates = client.notifications("notifications/resources/updated")
+        process.restart()
+        async with Client(process.url) as other:
+            await other.call_tool("change", {"uri": "note://a"})
+        async with asyncio.timeout(PATIENCE):
+            told = await anext(aiter(updates))
+        assert told.params.uri == "note://a"
+        assert (await client.call_tool("steps")).text == "done"
+    assert len([fact for fact in seen.facts if isinstance(fact, Connected)]) == 1
