@@ -20,11 +20,13 @@ from trunkline.server.context import Context
 from trunkline.server.tasks.attempt import Attempt, TellProgress
 from trunkline.server.tasks.faults import TaskNotFound, TooManyTasks
 from trunkline.server.tasks.interest import Interest, Tell
+from trunkline.server.tasks.line import principal_of
 from trunkline.server.tasks.shelf import Kept, Shelf, Step
 from trunkline.stores.store import Lease, Store
 
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection, Shared
+    from trunkline.server.tasks.recovering import Recovery
 
 __all__ = ["Begin", "Tasks"]
 
@@ -45,6 +47,7 @@ class Tasks:
         self.holder = f"process {secrets.token_hex(8)}"
         self._at_work: dict[str, Attempt] = {}
         self._of_owner: Counter[str] = Counter()
+        self._recovery: Recovery | None = None
         self._closing = False
 
     def session_of(self, connection: "Connection") -> str | None:
@@ -97,6 +100,7 @@ class Tasks:
         tell_progress: TellProgress | None = None,
     ) -> TaskRecord:
         """Keeps a task and begins to work on it; it is kept when this returns."""
+        self.watch_over(shared, lasting=self._store.lasting)
         self.make_room(record.client)
         self._of_owner[record.client] += 1
         try:
@@ -109,6 +113,26 @@ class Tasks:
             self.interest.follow(kept, *follow)
         self._start(Attempt(self, shared, kept, lease, entry, principal=principal), work, tell_progress)
         return kept.record
+
+    def take_over(self, shared: "Shared", kept: Kept, lease: Lease, entry: ToolEntry, work: Begin) -> None:
+        """Works on a task that somebody else has left."""
+        self._of_owner[kept.record.client] += 1
+        attempt = Attempt(self, shared, kept, lease, entry, principal=principal_of(kept.record.caller))
+        self._start(attempt, work, None)
+        self.interest.tell(kept)
+
+    def watch_over(self, shared: "Shared", *, lasting: bool) -> None:
+        """Sees to tasks whose process has died, from now on; `lasting`: also to those of other processes."""
+        if self._recovery is None:
+            from trunkline.server.tasks.recovering import Recovery
+
+            self._recovery = Recovery(self, shared, lasting=lasting)
+            if lasting:
+                self._recovery.look_at(self._wall.now())
+
+    def works_on(self, task_id: str) -> bool:
+        """Whether this process works on a task."""
+        return task_id in self._at_work
 
     def disown(self, making: "asyncio.Task[TaskRecord]") -> None:
         """A task was made, and nobody knows of it: it is cancelled."""
@@ -133,6 +157,8 @@ class Tasks:
             if record.ended:
                 await self.shelf.forget_work(record)
             await self._store.release(attempt.lease)
+            if not record.ended and self._recovery is not None and not self._closing:
+                self._recovery.look_at(self._wall.now())
         except StoreError:
             pass  # the lease runs out by itself, and who looks for work finds that there is none
 
@@ -167,6 +193,8 @@ class Tasks:
     async def close(self) -> None:
         """Lets go of all work, which others, or this one when it serves again, go on with as each tool has chosen."""
         self._closing = True
+        if self._recovery is not None:
+            await self._recovery.close()
         attempts = list(self._at_work.values())
         for attempt in attempts:
             attempt.stop()

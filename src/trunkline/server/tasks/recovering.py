@@ -1,0 +1,154 @@
+"""Tasks whose process has died: found when their lease has run out, and gone on with, begun anew or given up, as each
+tool has chosen.
+
+Whoever works on a task renews its lease. So a lease that can be had is one whose holder has died, or has stood still
+for so long that nothing it does counts any more.
+"""
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from trunkline.clock import Timer
+from trunkline.errors import Fenced, InternalError, InvalidParams, StoreError
+from trunkline.protocol.tasks import TaskRecord, TaskState
+from trunkline.protocol.types import CallToolParams
+from trunkline.registry.tools import ToolEntry
+from trunkline.server.features.tools import work_of
+from trunkline.server.tasks.faults import TooManyTasks
+from trunkline.server.tasks.shelf import Kept
+from trunkline.stores.store import Held, Lease
+from trunkline.wire import codec
+from trunkline.wire.messages import ErrorObject
+
+if TYPE_CHECKING:
+    from trunkline.server.connection import Shared
+    from trunkline.server.tasks.tasks import Begin, Tasks
+
+__all__ = ["Recovery", "may_go_on"]
+
+_read_params: Final = codec.decoder(CallToolParams)
+_SOONEST: Final = 0.01  # seconds between two looks
+
+
+def may_go_on(entry: ToolEntry | None, record: TaskRecord) -> bool:
+    """Whether somebody else may work on a task whose process has died."""
+    policy = None if entry is None else entry.task
+    if policy is None or record.attempt >= policy.attempts:
+        return False
+    return policy.recovery != "fail" or record.state is TaskState.PENDING
+
+
+def _lost(record: TaskRecord) -> ErrorObject:
+    said = "the process that worked on this task has died; it may or may not have been done"
+    return ErrorObject(InternalError.code, said, {"kind": "task_failed", "attempts": record.attempt})
+
+
+class _Found(Struct):
+    """A task that nobody works on."""
+
+    kept: Kept
+    lease: Lease
+
+
+class Recovery:
+    """Looks for them, now and then."""
+
+    def __init__(self, tasks: "Tasks", shared: "Shared", *, lasting: bool) -> None:
+        """`lasting`: others may have left some, or may yet."""
+        self._tasks = tasks
+        self._shared = shared
+        self._lasting = lasting
+        self._holder = f"{tasks.holder}, recovering"  # unlike whoever makes tasks: it asks for what it may hold itself
+        self._timer: Timer | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    def look_at(self, when: float) -> None:
+        """Looks at that time, if it would not look earlier."""
+        wall = self._shared.wall
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = wall.call_at(max(when, wall.now() + _SOONEST), self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._looking is None or self._looking.done():
+            self._looking = self._shared.threads.loop.create_task(self._looked())
+
+    async def close(self) -> None:
+        """Looks no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+
+    async def _looked(self) -> None:
+        """Looks once at all that somebody should work on, and says when to look again."""
+        now = self._shared.wall.now()
+        due = now + self._tasks.lease if self._lasting else None
+        with contextlib.suppress(StoreError):  # then the next look finds it
+            after = ""
+            while page := await self._tasks.shelf.marks(after):
+                for mark, owner, task_id in page:
+                    after = mark
+                    held = None if self._tasks.works_on(task_id) else await self._look_behind(mark, owner, task_id)
+                    if held is not None:
+                        due = held if due is None else min(due, held)
+        if due is not None and self._timer is None:
+            self.look_at(due)
+
+    async def _look_behind(self, mark: str, owner: str, task_id: str) -> float | None:
+        """Takes a task that nobody works on; or else says when it may be time to look again."""
+        shelf, store = self._tasks.shelf, self._shared.store
+        lease = await shelf.take(owner, task_id, self._holder, self._tasks.lease)
+        if isinstance(lease, Held):
+            return lease.expires
+        kept = await shelf.find(owner, task_id)
+        if kept is None or kept.record.ended:
+            await shelf.unmark(mark)
+            await store.release(lease)
+            return None
+        try:
+            await self._recover(_Found(kept, lease))
+        except TooManyTasks:
+            await store.release(lease)
+            return self._shared.wall.now() + self._tasks.lease
+        return None
+
+    async def _recover(self, found: _Found) -> None:
+        record = found.kept.record
+        params = _read_params(record.params)
+        entry = self._shared.offer.tools.live.get(params.name)
+        try:
+            work = None if entry is None else work_of(entry, self._shared.threads, params)
+        except InvalidParams:  # the tool has changed since
+            work = None
+        if entry is None or work is None or not may_go_on(entry, record):
+            await self._give_up(found)
+        else:
+            await self._go_on(found, entry, work)
+
+    async def _give_up(self, found: _Found) -> None:
+        record = found.kept.record
+        with contextlib.suppress(Fenced):
+            await self._tasks.change(
+                record.client, record.task_id, lambda found, now: found.fail(now, _lost(found)), found.lease
+            )
+            await self._tasks.shelf.forget_work(record)
+            await self._shared.store.release(found.lease)
+
+    async def _go_on(self, found: _Found, entry: ToolEntry, work: "Begin") -> None:
+        self._tasks.make_room(found.kept.record.client)
+
+        def taken(record: TaskRecord, now: float) -> TaskRecord:
+            if record.ended:
+                return record
+            return record.start(now) if record.state is TaskState.PENDING else record.resume(now)
+
+        record = found.kept.record
+        changed = await self._tasks.shelf.change(record.client, record.task_id, taken, found.lease)
+        if changed is not None and not changed[1].record.ended:
+            self._tasks.take_over(self._shared, changed[1], found.lease, entry, work)

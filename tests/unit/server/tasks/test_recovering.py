@@ -1,0 +1,234 @@
+"""Tasks whose process has died, or has stood still for too long: who finds them, and what becomes of them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from trunkline import Context, Server, Settings, TaskPolicy, ToolAnnotations
+from trunkline.errors import Fenced
+from trunkline.protocol.tasks import TaskCaller, TaskRecord, TaskState
+from trunkline.server.tasks.shelf import Shelf, key_of_task
+from trunkline.stores.memory import MemoryStore
+from trunkline.stores.store import Lease
+from trunkline.testing import ManualClock, RawPeer
+
+LEASE = 10.0
+
+
+class LastingStore(MemoryStore):
+    """A store that others may have used before: it stands for a file, and obeys the same clock."""
+
+    lasting = True  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    async def close(self) -> None:
+        """Stays open: the next process finds everything."""
+
+
+class Scene:
+    """A store in which a process that has died left a task."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = LastingStore(clock=self.clock)
+        self.shelf = Shelf(self.store, self.clock)
+        self.runs: list[Any] = []
+
+    def server(self, tool: Callable[..., Any], **options: Any) -> Server:
+        server = Server(
+            "s", store=self.store, clock=self.clock, observers=[], settings=Settings(task_lease=LEASE, max_tasks=2)
+        )
+        server.add_tool(tool, name="work", **options)
+        return server
+
+    async def left(self, *, state: TaskState = TaskState.WORKING, attempt: int = 1, **known: Any) -> Lease:
+        await self.store.open()
+        now = self.clock.now()
+        record = TaskRecord(
+            task_id="t1",
+            client="nobody",
+            caller=TaskCaller(revision="2025-11-25", capabilities={"elicitation": {}}),
+            method="tools/call",
+            params=Raw(b'{"name": "work", "arguments": {}}'),
+            created_at=now,
+            updated_at=now,
+            expires_at=now + 3600,
+            state=state,
+            attempt=attempt,
+            **known,
+        )
+        _, lease = await self.shelf.create(record, "the dead", LEASE)
+        return lease
+
+    async def record(self) -> TaskRecord:
+        kept = await self.shelf.find("nobody", "t1")
+        assert kept is not None
+        return kept.record
+
+    async def time_passes(self, peer: RawPeer, seconds: float) -> None:
+        """Second by second, and everything that is due happens."""
+        for _ in range(round(seconds)):
+            self.clock.advance(1)
+            await peer.quiet()
+            await peer.quiet()
+
+
+async def test_a_task_is_begun_anew_within_a_lease_time_if_that_does_no_harm() -> None:
+    scene = Scene()
+    await scene.left()
+
+    async def work() -> str:
+        scene.runs.append("run")
+        return "done"
+
+    server = scene.server(work, task=True, annotations=ToolAnnotations(idempotent_hint=True))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE - 1)
+        assert scene.runs == []  # its holder may be alive
+        await scene.time_passes(peer, 2)
+        result = await peer.result("tasks/result", {"taskId": "t1"})
+        assert result["structuredContent"] == {"result": "done"}
+        assert (scene.runs, (await scene.record()).attempt) == (["run"], 2)
+        assert await scene.shelf.marks("") == []
+
+
+async def test_a_task_goes_on_from_its_checkpoint() -> None:
+    scene = Scene()
+    await scene.left(checkpoint=Raw(b'{"page": 3}'), effects={"paid": Raw(b"7")})
+
+    async def work(ctx: Context) -> str:
+        scene.runs.append(ctx.resumed_from)
+        paid = await ctx.once("paid", lambda: scene.runs.append("paid twice"))
+        await ctx.checkpoint({"page": 4})
+        return f"{paid} {ctx.resumed_from}"
+
+    server = scene.server(work, task=TaskPolicy(recovery="resume"))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 1)
+        result = await peer.result("tasks/result", {"taskId": "t1"})
+        assert result["structuredContent"] == {"result": "7 {'page': 4}"}
+        assert scene.runs == [{"page": 3}]
+
+
+@pytest.mark.parametrize(
+    ("options", "attempt"),
+    [({"task": True}, 1), ({"task": TaskPolicy(recovery="restart", attempts=2)}, 2), ({"task": None}, 1)],
+)
+async def test_a_task_fails_with_a_clear_error_where_nobody_may_go_on_with_it(
+    options: dict[str, Any], attempt: int
+) -> None:
+    scene = Scene()
+    await scene.left(attempt=attempt)
+    server = scene.server(lambda: scene.runs.append("run"), **options)
+    server.add_tool(lambda: None, name="other", task=True)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 1)
+        error = await peer.error("tasks/result", {"taskId": "t1"})
+        assert error["data"]["kind"] == "task_failed"
+        assert "has died" in error["message"]
+        assert scene.runs == []
+
+
+async def test_a_task_that_was_never_begun_is_begun() -> None:
+    scene = Scene()
+    await scene.left(state=TaskState.PENDING, attempt=0)
+    async with RawPeer(scene.server(lambda: "done", task=True)) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 1)
+        assert (await peer.result("tasks/result", {"taskId": "t1"}))["content"][0]["text"] == "done"
+
+
+async def test_what_has_ended_meanwhile_is_left_as_it_is() -> None:
+    scene = Scene()
+    await scene.left()
+    await scene.shelf.change("nobody", "t1", lambda record, now: record.cancel(now))
+    async with RawPeer(scene.server(lambda: scene.runs.append(1), task=True)) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 1)
+        assert (await scene.record()).state is TaskState.CANCELLED
+        assert (scene.runs, await scene.shelf.marks("")) == ([], [])
+
+
+async def test_a_question_stays_asked_and_an_answer_is_known_to_whoever_goes_on() -> None:
+    scene = Scene()
+    await scene.left(answers={"first": Raw(b'{"action": "decline"}')})
+
+    async def work(ctx: Context) -> str:
+        first = await ctx.elicit("One?", {"type": "object", "properties": {}}, key="first")
+        second = await ctx.elicit("Two?", {"type": "object", "properties": {}}, key="second")
+        return f"{first.action} {second.action}"
+
+    server = scene.server(work, task=TaskPolicy(recovery="resume"))
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"elicitation": {}})
+        await scene.time_passes(peer, LEASE + 1)
+        waiting = peer.call("tasks/result", {"taskId": "t1"})
+        question = await peer.receive()
+        assert question["params"]["message"] == "Two?"
+        peer.reply(question, {"action": "cancel"})
+        assert (await peer.answer_to(waiting))["result"]["structuredContent"] == {"result": "decline cancel"}
+
+
+async def test_who_was_taken_for_dead_is_cancelled_and_what_it_writes_is_refused() -> None:
+    scene, cancelled, written = Scene(), asyncio.Event(), list[BaseException]()
+
+    async def work(ctx: Context) -> str:
+        scene.runs.append("run")
+        if len(scene.runs) > 1:
+            return "by another"
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            try:
+                await ctx.checkpoint("too late")
+            except BaseException as error:
+                written.append(error)
+            cancelled.set()
+            raise
+        return "never"
+
+    server = scene.server(work, task=TaskPolicy(recovery="restart"))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        task = (await peer.result("tools/call", {"name": "work", "task": {}}))["task"]
+        await peer.quiet()
+        key = key_of_task("nobody", task["taskId"])
+        scene.clock._now += 2 * LEASE  # it stands still: no timer of its own is called
+        lease = await scene.store.acquire(key, "somebody else", LEASE)
+        assert isinstance(lease, Lease)
+        scene.clock.advance(1)
+        await asyncio.wait_for(cancelled.wait(), 10)
+        assert isinstance(written[0], Fenced | asyncio.CancelledError)
+        kept = await scene.shelf.find("nobody", task["taskId"])
+        assert kept is not None
+        assert kept.record.state is TaskState.WORKING
+        await scene.store.release(lease)
+        await scene.time_passes(peer, LEASE + 1)
+        result = await peer.result("tasks/result", {"taskId": task["taskId"]})
+        assert result["structuredContent"] == {"result": "by another"}
+
+
+async def test_where_there_is_no_room_a_task_waits_for_it() -> None:
+    scene, go_on = Scene(), asyncio.Event()
+    await scene.left()
+
+    async def work() -> str:
+        await go_on.wait()
+        return "done"
+
+    server = scene.server(work, task=TaskPolicy(recovery="restart"))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        made = [(await peer.result("tools/call", {"name": "work", "task": {}}))["task"] for _ in range(2)]
+        await scene.time_passes(peer, LEASE + 1)
+        assert (await scene.record()).attempt == 1
+        go_on.set()
+        for task in made:
+            await peer.result("tasks/result", {"taskId": task["taskId"]})
+        await scene.time_passes(peer, 2 * LEASE)
+        assert (await scene.record()).state is TaskState.COMPLETED
