@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
+from trunkline.client.connection import Connection
+from trunkline.client.own_tasks import OwnTasks
 from trunkline.client.questions import Question, UrlQuestion, checked
-from trunkline.conversation.connection import Connection
 from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
 from trunkline.conversation.progress import report
@@ -89,6 +90,7 @@ class Answers:
         self._sampling_tools = sampling_tools
         self._elicitation = None if elicitation is None else _prepared(elicitation)
         self._open_url = None if open_url is None else _prepared(open_url)
+        self.tasks = OwnTasks()
         self.roots = None if roots is None else [root_of(root) for root in roots]
 
     def capabilities(self) -> dict[str, Any]:
@@ -101,6 +103,10 @@ class Answers:
         if self._elicitation is not None or self._open_url is not None:
             modes = {"form": self._elicitation, "url": self._open_url}
             declared["elicitation"] = {mode: {} for mode, function in modes.items() if function is not None}
+        kinds = {"sampling": "createMessage", "elicitation": "create"}
+        requests: dict[str, Any] = {feature: {method: {}} for feature, method in kinds.items() if feature in declared}
+        if requests:
+            declared["tasks"] = {"list": {}, "cancel": {}, "requests": requests}
         return declared
 
     def feature(self) -> Feature:
@@ -123,19 +129,24 @@ class Answers:
             raise InvalidParams("this client's sampling takes no tools")  # sampling, "Tools": not declared
         call.token = progress_token(params.meta)
         run = cast("_Run", self._sampling)  # declared, or nobody could have asked
-        return run(params, Answering(connection, call), _message)
+        return self.tasks.run(connection, call, params, lambda call: run(params, Answering(connection, call), _message))
 
     def _elicit(self, connection: Connection, call: Running, params: ElicitParams) -> Work:
         call.token = progress_token(params.meta)
-        answering = Answering(connection, call)
+        start = self._elicitation_of(params, connection)
+        return self.tasks.run(connection, call, params, start)
+
+    def _elicitation_of(self, params: ElicitParams, connection: Connection) -> Callable[[Running], Work]:
+        """What puts a question to the user. Raises `InvalidParams` for one that cannot be put."""
         if params.mode == "url":
             if self._open_url is None:
                 raise InvalidParams("this client opens no URLs")
-            return self._open_url(UrlQuestion.of(params), answering, _consent)
+            open_url, place = self._open_url, UrlQuestion.of(params)
+            return lambda call: open_url(place, Answering(connection, call), _consent)
         if self._elicitation is None:
             raise InvalidParams("this client shows no forms")
-        question = Question.of(params)
-        return self._elicitation(question, answering, partial(checked, question))
+        elicit, question = self._elicitation, Question.of(params)
+        return lambda call: elicit(question, Answering(connection, call), partial(checked, question))
 
 
 def _pong(connection: Connection, call: Running, params: Empty) -> Empty:  # noqa: ARG001

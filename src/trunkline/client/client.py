@@ -156,6 +156,7 @@ class Client(Standing):
                 await self._at_home(self.close())
         elif self._line is not None:
             self._notices.close()
+            self._answers.tasks.close()
             await self._line.close()
 
     async def __aenter__(self) -> Self:
@@ -189,7 +190,7 @@ class Client(Standing):
     def _new_line(self) -> Line:
         loop = self._loop = asyncio.get_running_loop()
         clock = self._clock = self._given_clock or LoopClock(loop)
-        features = (self._answers.feature(), self._notices.feature())
+        features = (self._answers.feature(), self._answers.tasks.feature(), self._notices.feature())
         shared = Shared(Dispatcher(features), Threads(loop, self.settings.max_threads), clock, self._observers)
         self._catalogue.stale()
         return Line(

@@ -4,20 +4,36 @@ To a client of the handshake era an ask is a request on the same line, awaited. 
 request itself and running the handler again; that is another `Asker`, in `rounds`, and no handler will notice.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
-from trunkline.errors import CapabilityNotSupported, MethodNotFound, PeerError
+from trunkline.errors import CapabilityNotSupported, MethodNotFound, PeerError, RequestTimeout
 from trunkline.protocol.inflight import Running
-from trunkline.protocol.types import ProgressParams
+from trunkline.protocol.methods import Side
+from trunkline.protocol.types import (
+    CancelTaskParams,
+    CreateTaskResult,
+    GetTaskPayloadParams,
+    ProgressParams,
+    TaskMetadata,
+)
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection
 
 __all__ = ["Asker", "ClientLacks", "LiveAsker", "OnProgress", "UnfitAnswer"]
+
+_AS_TASK: Final[Mapping[str, str]] = {
+    "sampling/createMessage": "tasks.requests.sampling.createMessage",
+    "elicitation/create": "tasks.requests.elicitation.create",
+}
+"""What a client declares that makes tasks of such requests."""
+_read_created: Final = codec.decoder(CreateTaskResult)
 
 OnProgress = Callable[[ProgressParams], None]
 """Told what the client reports of a request that it works on."""
@@ -51,6 +67,7 @@ class Asker(Protocol):
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         key: str | None = None,
+        task: bool = False,
     ) -> Any: ...
 
 
@@ -70,8 +87,13 @@ class LiveAsker:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         key: str | None = None,  # noqa: ARG002 - an answer on this line finds its question by itself
+        task: bool = False,
     ) -> Any:
-        """Asks and waits. Raises `ClientLacks`, `PeerError`, `RequestTimeout` or `ConnectionClosed`."""
+        """Asks and waits; with `task`, by a request that is answered at once and its result fetched later, if a client
+        knows how. Raises `ClientLacks`, `PeerError`, `RequestTimeout` or `ConnectionClosed`."""
+        asks_for_task = task and self._connection.session.has(Side.CLIENT, _AS_TASK.get(name, ""))
+        if asks_for_task:
+            params = replace(params, task=TaskMetadata())
         try:
             raw = await self._connection.request(
                 name, params, about=self._call, needs=needs, timeout=timeout, on_progress=on_progress
@@ -80,8 +102,29 @@ class LiveAsker:
             raise ClientLacks(error.data["capability"]) from None
         except MethodNotFound:
             raise ClientLacks(name.partition("/")[0]) from None  # not part of the revision that is spoken
+        if asks_for_task:
+            raw = await self._fetched(raw, timeout)
         result = self._connection.session.result_type(name)
         try:
             return codec.decoder(result)(raw)
         except msgspec.ValidationError as error:
             raise UnfitAnswer(-32603, f"the client's answer to {name} is malformed: {error}") from None
+
+    async def _fetched(self, raw: Any, timeout: float | None) -> Any:
+        """The result of a request that the client has made a task of. Who stops waiting for it cancels it."""
+        try:
+            task_id = _read_created(raw).task.task_id
+        except msgspec.ValidationError:
+            return raw  # it was answered right away, which is a mistake that does no harm
+        request = self._connection.request
+        try:
+            return await request("tasks/result", GetTaskPayloadParams(task_id), about=self._call, timeout=timeout)
+        except (asyncio.CancelledError, RequestTimeout):
+            self._connection.ask("tasks/cancel", CancelTaskParams(task_id)).waiter.add_done_callback(_heard)
+            raise
+
+
+def _heard(done: "asyncio.Future[Any]") -> None:
+    """Nobody waits for an answer to this."""
+    if not done.cancelled():
+        done.exception()

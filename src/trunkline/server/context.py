@@ -218,11 +218,13 @@ class Context:
         *,
         timeout: float | None = None,
         key: str | None = None,
+        task: bool = False,
     ) -> "Answer[T]":
         """Asks the user by a form made of a dataclass, Struct, TypedDict or pydantic model, or of a schema.
 
         Raises `ClientLacks` where the client cannot show it: before 2025-11-25 there is no choice of several values,
-        so that a field which is one is left out, and asking for one without a default is of no use.
+        so that a field which is one is left out, and asking for one without a default is of no use. With `task` a
+        client of 2025-11-25 that knows how answers at once that it will ask, and the answer is fetched later.
         """
         from trunkline.server.forms import form_of, needed_list, read_answer
 
@@ -231,7 +233,7 @@ class Context:
             raise ClientLacks(f"a choice of several values, which field {field!r} is; {self.revision} has none")
         params = ElicitParams(message=message, requested_schema=form)
         needs = "elicitation.form" if self._names_a_mode() else None
-        asked = await self._asker.ask("elicitation/create", params, needs=needs, timeout=timeout, key=key)
+        asked = await self._asker.ask("elicitation/create", params, needs=needs, timeout=timeout, key=key, task=task)
         return read_answer(asked, wanted)
 
     async def elicit_url(
@@ -282,6 +284,7 @@ class Context:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         key: str | None = None,
+        task: bool = False,
     ) -> CreateMessageResult:
         """Asks the client's language model for the next message. Raises `MisuseError` for values out of their range.
 
@@ -307,7 +310,13 @@ class Context:
         check_messages(params.messages)
         needs = "sampling.tools" if tools is not None or tool_choice is not None else None
         return await self._asker.ask(
-            "sampling/createMessage", _checked(params), needs=needs, timeout=timeout, on_progress=on_progress, key=key
+            "sampling/createMessage",
+            _checked(params),
+            needs=needs,
+            timeout=timeout,
+            on_progress=on_progress,
+            key=key,
+            task=task,
         )
 
     def _may_include_context(self) -> bool:

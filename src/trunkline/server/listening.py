@@ -41,7 +41,9 @@ class Listening:
         self._call = call
         self.connection = connection
         self.wanted = wanted
-        self._early: list[tuple[str, Params | DetailedTask]] | None = []  # what happened before the client knows what it will hear
+        self._early: (
+            list[tuple[str, Params | DetailedTask]] | None
+        ) = []  # what happened before the client knows what it will hear
 
     @property
     def number(self) -> RequestId:

@@ -268,6 +268,7 @@ class RoundAsker:
         timeout: float | None = None,  # noqa: ARG002 - the client takes as long as it takes
         on_progress: Any = None,  # noqa: ARG002 - there is none of what nobody works on
         key: str | None = None,
+        task: bool = False,  # noqa: ARG002 - the client keeps the question anyhow
     ) -> Any:
         """The answer, if it is known by now. Raises `ClientLacks` for what the client has not declared."""
         row = find(name)

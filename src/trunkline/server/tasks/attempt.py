@@ -253,6 +253,7 @@ class Attempt:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,  # noqa: ARG002 - there is none of what nobody works on
         key: str | None = None,
+        task: bool = False,  # noqa: ARG002 - the question is kept anyhow
     ) -> Any:
         """Asks whoever wanted the task, and waits for the answer. Raises `ClientLacks`, `PeerError`, `UnfitAnswer` or
         `RequestTimeout`."""
