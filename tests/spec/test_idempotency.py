@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.modern import enveloped
+from tests.modern import begin, enveloped
 from tests.processes import StdioPeer
+from tests.unit.transports.http.asgi import hosted
 
 import trunkline
 from trunkline import Client, Context, Server, Settings, ToolError
@@ -224,6 +225,20 @@ async def test_a_run_goes_on_when_its_line_is_lost_and_its_client_comes_back_for
         await asyncio.sleep(0)
         bank.go.set()
         assert await waiting == 1
+    assert bank.runs == [5]
+
+
+async def test_a_run_goes_on_when_its_client_hangs_up_where_each_call_has_a_line_of_its_own(bank: Bank) -> None:
+    bank.go.clear()
+    async with hosted(bank.server) as host:
+        params = enveloped(**call("pay", "k", amount=5))
+        lost = begin(host, "tools/call", params)
+        await bank.begun.wait()
+        lost.gone.set()
+        await lost.finished()
+        again = begin(host, "tools/call", params)
+        bank.go.set()
+        assert (await again.finished()).json["result"]["structuredContent"] == 1
     assert bank.runs == [5]
 
 

@@ -393,6 +393,20 @@ async def test_f21_who_comes_while_a_server_is_paused_shakes_hands_and_is_refuse
     await house.server.aclose()
 
 
+@pytest.mark.parametrize("ready", [True, False])
+async def test_f21_a_call_that_waited_its_turn_before_the_pause_has_it(ready: bool) -> None:
+    house = House(max_calls=1)
+    async with RawPeer(house.server) as peer:
+        await peer.initialize(confirm=ready)
+        idents = [peer.call("tools/call", {"name": name}) for name in ("waits", "quick")]
+        await house.begun.wait()
+        house.server.pause()
+        house.go.set()
+        answers = [await peer.answer_to(ident) for ident in idents]
+        assert [answer["result"]["content"][0]["text"] for answer in answers] == ["done", "quick"]
+    await house.server.aclose()
+
+
 async def test_f21_requests_may_wait_until_a_server_goes_on() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
