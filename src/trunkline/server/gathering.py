@@ -5,31 +5,50 @@ the next. A store that cannot be reached is tried again, until it can or until n
 """
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
 
 from trunkline.errors import StoreUnavailable
 from trunkline.stores.store import Delete, Put, Store, Write
 
-__all__ = ["Gathering"]
+__all__ = ["Gathering", "Writers"]
 
 _AGAIN: Final = 0.5  # seconds, before a store that could not be reached is tried again
 _MOST: Final = 1000  # writes of one commit
 
 
+class Writers:
+    """All that is being written to a store, for whoever has to wait for it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Has something written."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Waits for what is under way; what cannot be written now is not tried again."""
+        self.closed = True
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
 class Gathering:
     """What is to be written to one home."""
 
-    __slots__ = ("_closed", "_doing", "_done", "_store", "_task", "_waiting")
+    __slots__ = ("_doing", "_done", "_task", "_waiting", "_writers")
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, writers: Writers) -> None:
+        self._writers = writers
         self._waiting: dict[str, Write] = {}  # by their keys, in the order of the last that was asked for each
         self._done: asyncio.Future[None] | None = None  # when those are written
         self._doing: asyncio.Future[None] | None = None  # when those are that are on their way
         self._task: asyncio.Task[None] | None = None
-        self._closed = False
 
     def put(self, key: str, value: bytes, expires: float | None) -> "asyncio.Future[None]":
         """Keeps a value; gives what is done when it is."""
@@ -40,13 +59,12 @@ class Gathering:
         return self._add(Delete(key))
 
     def _add(self, write: Write) -> "asyncio.Future[None]":
-        loop = asyncio.get_running_loop()
         if self._done is None:
-            self._done = loop.create_future()
+            self._done = asyncio.get_running_loop().create_future()
         self._waiting.pop(write.key, None)
         self._waiting[write.key] = write
-        if self._task is None and not self._closed:
-            self._task = loop.create_task(self._run())
+        if self._task is None:
+            self._task = self._writers.start(self._run())
         return self._done
 
     @property
@@ -75,20 +93,13 @@ class Gathering:
     async def _commit(self, writes: Sequence[Write]) -> None:
         while True:
             try:
-                await self._store.commit(writes)
+                await self._writers.store.commit(writes)
             except StoreUnavailable:
-                if self._closed:
+                if self._writers.closed:
                     raise
                 await asyncio.sleep(_AGAIN)
             else:
                 return
-
-    async def close(self) -> None:
-        """Writes what is left, if that can be done now, and nothing more."""
-        self._closed = True
-        if self._task is not None:
-            with contextlib.suppress(StoreUnavailable):
-                await asyncio.shield(self._task)
 
     async def clear(self) -> None:
         """Forgets what was not written yet, and waits for what is on its way."""

@@ -25,7 +25,7 @@ from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.methods import METHODS
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import LOGGING_LEVELS
-from trunkline.server.gathering import Gathering
+from trunkline.server.gathering import Gathering, Writers
 from trunkline.server.kept_events import KeptEvents
 from trunkline.server.records import Agreed, Metadata, SessionRecord, read_record
 from trunkline.server.rounds import named
@@ -59,19 +59,19 @@ class Interrupted(InternalError):
 class KeptSession:
     """One session."""
 
-    def __init__(self, ident: str, store: Store, settings: Settings, wall: Clock) -> None:
+    def __init__(self, ident: str, writers: Writers, settings: Settings, wall: Clock) -> None:
         self.connection: Connection | None = None  # who holds it now
         self.owner = ""  # the principal, in letters
         self._ident = ident
         self._home = key_of("session", ident)
-        self._store = store
+        self._store = writers.store
         self._settings = settings
         self._wall = wall
-        self._gathering = Gathering(store)
+        self._gathering = Gathering(writers)
         self._created = wall.now()
         self._generation = 0
         self._found: SessionRecord | None = None  # what another process has left
-        self.events = KeptEvents(self._home, store, self._gathering, settings, self._expires)
+        self.events = KeptEvents(self._home, writers.store, self._gathering, settings, self._expires)
 
     def _expires(self) -> float | None:
         ttl = self._settings.session_ttl
@@ -129,10 +129,6 @@ class KeptSession:
         await self._gathering.clear()
         while page := await self._store.scan(f"{self._home}/", limit=_PAGE):
             await self._store.commit([Delete(item.key) for item in page])
-
-    async def close(self) -> None:
-        """Writes what is left to be written."""
-        await self._gathering.close()
 
     # --- going on ------------------------------------------------------------------------------
 
@@ -193,13 +189,14 @@ class Keeper:
 
     def __init__(self, store: Store, settings: Settings, wall: Clock) -> None:
         self._store = store
+        self._writers = Writers(store)
         self._settings = settings
         self._wall = wall
         self._held: WeakValueDictionary[str, KeptSession] = WeakValueDictionary()
 
     def opened(self, ident: str) -> KeptSession:
         """A session that a client is about to open."""
-        kept = self._held[ident] = KeptSession(ident, self._store, self._settings, self._wall)
+        kept = self._held[ident] = KeptSession(ident, self._writers, self._settings, self._wall)
         return kept
 
     def held_by(self, connection: "Connection", ident: str) -> KeptSession | None:
@@ -228,4 +225,4 @@ class Keeper:
 
     async def close(self) -> None:
         """Writes what is left to be written."""
-        await asyncio.gather(*(kept.close() for kept in list(self._held.values())))
+        await self._writers.close()

@@ -1,7 +1,7 @@
 """What is written down of a session, and how what an older Trunkline wrote down is read.
 
-The layout has a number. What is read is first brought up to the newest layout, one step at a time; what was written by a
-newer Trunkline than this one is not guessed at.
+The layout has a number. What is read is first brought up to the newest layout, one step at a time; what was written by
+a newer Trunkline than this one is not guessed at.
 """
 
 from collections.abc import Callable, Mapping, Sequence

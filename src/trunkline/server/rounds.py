@@ -40,6 +40,7 @@ from trunkline.wire import codec
 
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection
+    from trunkline.server.seal_keys import SealKeys
     from trunkline.server.seals import Seal
 
 __all__ = ["ASKABLE", "Once", "Round", "RoundAsker", "Seals", "asked_by", "begin", "blamed", "ending", "named"]
@@ -238,16 +239,31 @@ def named(principal: Any) -> str:
 class Seals:
     """What makes states: within a process that keeps the line a name for what is kept here, elsewhere all of it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, kept: "SealKeys | None" = None) -> None:
+        """`kept` are keys that outlive the process, where none are set."""
         self._settings = settings
+        self._kept = kept
         self._made: dict[bool, Seal] = {}
+        if kept is not None:
+            kept.changed = lambda: self._made.pop(True, None)
+
+    async def load(self) -> None:
+        """Gets the keys that are kept; before anything is sealed."""
+        if self._kept is not None:
+            await self._kept.load()
+
+    async def close(self) -> None:
+        """Looks for new keys no more."""
+        if self._kept is not None:
+            await self._kept.close()
 
     def of(self, info: ChannelInfo) -> "Seal":
         """For a line of that kind."""
         if info.shared not in self._made:
             from trunkline.server.seals import Handles, Sealed
 
-            keys = [key.encode() for key in self._settings.state_keys]
+            given = [key.encode() for key in self._settings.state_keys]
+            keys = given if self._kept is None else self._kept.secrets()
             self._made[info.shared] = Sealed(keys) if info.shared else Handles()
         return self._made[info.shared]
 

@@ -115,6 +115,7 @@ async def listener(
     tls: "SSLContext | None",
     clock: Clock,
     auth: "ResourceServer | None" = None,
+    *,
     keeper: "SessionKeeper | None" = None,
 ) -> Listener:
     """Has a server wait for clients at an address. A transport is given the guard alone, to hand its peers to, and who
@@ -193,6 +194,7 @@ def application(
     path: str,
     gate: "Gate | None",
     released: Callable[[], None],
+    *,
     keeper: "Callable[[], SessionKeeper | None]",
 ) -> "App":
     """An ASGI application around a server. `released` ends what is open for those who only listen; `keeper` gives who

@@ -19,6 +19,7 @@ from trunkline.facts import Observer, Observers
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import IDEMPOTENCY
 from trunkline.protocol.methods import METHODS
+from trunkline.protocol.profiles import ProfileName, profile_of
 from trunkline.protocol.types import (
     Empty,
     Icon,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from trunkline.server.ledger import Ledger
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.middleware import Middleware
+    from trunkline.server.seal_keys import SealKeys
     from trunkline.stores.store import Store
     from trunkline.transports.http.asgi import App
 
@@ -92,6 +94,7 @@ class Server(Pausing):
         observers: Iterable[Observer] | None = None,
         lifespan: Callable[[Any], Any] | None = None,
         features: Iterable[Feature] = FEATURES,
+        compat: ProfileName | None = None,
         clock: Clock | None = None,
     ) -> None:
         """`auth` says who may come in over HTTP, by which tokens: a `ResourceServer`. `store` keeps what has to outlive
@@ -101,7 +104,8 @@ class Server(Pausing):
         many seconds clients may keep what they are shown: "tools", "prompts", "resources", "resource_templates" and
         "discover". `observers` replaces the one that logs failures. `lifespan` is an async context manager function of
         the server: entered before the first connection is served, left by `aclose()` and at the end of `run()`;
-        handlers find its value at `ctx.lifespan`."""
+        handlers find its value at `ctx.lifespan`. `compat="erlmcp"` is for clients that speak as the founding documents
+        do."""
         info = Implementation(
             name=name,
             version=version or __version__,
@@ -121,6 +125,7 @@ class Server(Pausing):
             extensions=extensions,
             cache=cache,
             on_change=self._changed,
+            profile=profile_of(compat),
         )
         super().__init__(offer, Observers(_default_observers() if observers is None else observers))
         self._auth = auth
@@ -289,11 +294,11 @@ class Server(Pausing):
                 on_roots_changed=self._on_roots_changed,
                 departed=self._departed,
                 listeners=self._listeners,
-                seals=Seals(self.settings),
+                seals=Seals(self.settings, self._seal_keys(store, wall)),
                 store=store,
                 wall=wall,
                 tasks=Tasks(store, wall, self.settings),
-                keeper=self._keeper(wall),
+                keeper=self._keeper(store, wall),
                 ledger=self._get_ledger,
                 lifespan=None if self._lifespan is None else self._lifespan.value,
             )
@@ -307,13 +312,21 @@ class Server(Pausing):
             self._ledger = Ledger(shared.store, self.settings, shared.wall, shared.clock)
         return self._ledger
 
-    def _keeper(self, wall: Clock) -> "Keeper | None":
+    def _keeper(self, store: "Store", wall: Clock) -> "Keeper | None":
         """Who keeps sessions, if the store outlives the process."""
         if not self._store.lasting:
             return None
         from trunkline.server.keeping import Keeper
 
-        return Keeper(self._store.use(wall), self.settings, wall)
+        return Keeper(store, self.settings, wall)
+
+    def _seal_keys(self, store: "Store", wall: Clock) -> "SealKeys | None":
+        """Keys for states that clients carry, if the store outlives the process and none are set."""
+        if not self._store.lasting or self.settings.state_keys:
+            return None
+        from trunkline.server.seal_keys import SealKeys
+
+        return SealKeys(store, self.name, self.settings.state_lifetime, wall)
 
     def _departed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
@@ -343,6 +356,8 @@ class Server(Pausing):
         await self._store.open()
         if self._lifespan is not None:
             await self._lifespan.start(self)
+        if self._store.lasting:
+            await self._ready().seals.load()
         if self._store.lasting and self._offer.task_tools():
             shared = self._ready()
             shared.tasks.watch_over(shared, lasting=True)
@@ -381,6 +396,7 @@ class Server(Pausing):
             await self._ledger.close()
         if self._shared is not None:
             await self._shared.tasks.close()
+            await self._shared.seals.close()
         if self._shared is not None and self._shared.keeper is not None:
             await self._shared.keeper.close()
 
@@ -414,7 +430,7 @@ class Server(Pausing):
         from trunkline.server.run import listener
 
         await self.start()
-        made = await listener(self, address, tls, self._ready().clock, self._auth, self._ready().keeper)
+        made = await listener(self, address, tls, self._ready().clock, self._auth, keeper=self._ready().keeper)
         self._places.append(made)
         return made
 
@@ -429,7 +445,7 @@ class Server(Pausing):
             raise MisuseError("a server with auth= knows who comes by their tokens; identify= is for servers without")
         gate = gate_at(self, path, self._auth, identify)
         return application(
-            self, lambda: self._ready().clock, path, gate, self._listeners.end, lambda: self._ready().keeper
+            self, lambda: self._ready().clock, path, gate, self._listeners.end, keeper=lambda: self._ready().keeper
         )
 
     def run(

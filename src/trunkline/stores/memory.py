@@ -25,8 +25,6 @@ _SPARE: Final = 64  # entries of the queue that may be of no use any more, besid
 class MemoryStore:
     """Keeps everything in this process."""
 
-    lasting: Final = False
-
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock: Clock = WallClock() if clock is None else clock
         self._open: bool | None = None  # None: not yet
@@ -44,6 +42,11 @@ class MemoryStore:
         made = cls(clock=clock)
         made._open = True
         return made
+
+    @property
+    def lasting(self) -> bool:
+        """Nothing outlives this process."""
+        return False
 
     async def open(self) -> None:
         """Makes the store ready."""

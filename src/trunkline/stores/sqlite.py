@@ -41,8 +41,6 @@ class SqliteStore:
     """Keeps everything in a file. `patience`: how long it waits for another process that has the file locked.
     `synchronous="NORMAL"` gives up what a loss of power would take, for less waiting; see `files.py`."""
 
-    lasting: Final = True
-
     def __init__(
         self,
         path: str | Path,
@@ -69,6 +67,11 @@ class SqliteStore:
         self._sweep: Timer | None = None
 
     # --- from open to closed ---------------------------------------------------------------------
+
+    @property
+    def lasting(self) -> bool:
+        """What is in the file outlives this process."""
+        return True
 
     async def open(self) -> None:
         """Opens the file; makes it, if there is none. Raises `StoreUnusable` if it is damaged, not ours, or newer."""
