@@ -15,6 +15,7 @@ from trunkline import Client, Context, Server, Settings, ToolError
 from trunkline.errors import OutcomeUnknown, StoreUnavailable
 from trunkline.protocol.types import ToolAnnotations
 from trunkline.stores.memory import MemoryStore
+from trunkline.stores.sqlite import SqliteStore
 from trunkline.testing import ManualClock, RawPeer
 
 KEY = "trunkline/idempotency-key"
@@ -295,6 +296,26 @@ async def test_a_call_that_was_answered_with_a_question_leaves_its_key_free(bank
             told = round_(inputResponses=answers, requestState=asked["requestState"])
             assert (await peer.result("tools/call", told))["content"][0]["text"] == "decline"
     assert bank.runs == [0]
+
+
+async def test_a_run_that_is_cut_off_when_its_server_ends_is_known_to_be_lost_at_once(tmp_path: Path) -> None:
+    """The next server does not have to wait until nobody can be at it any more."""
+    clock = ManualClock()
+    settings = Settings(drain_timeout=0.05)
+    first, second = (
+        Bank(store=SqliteStore(tmp_path / "store", clock=clock), clock=clock, settings=settings) for _ in range(2)
+    )
+    first.go.clear()
+    async with RawPeer(first.server) as peer:
+        await peer.initialize()
+        peer.call("tools/call", call("pay", "k", amount=5))
+        await first.begun.wait()
+    assert await first.server.shutdown() == ("DrainPendingRequests",)
+    async with RawPeer(second.server) as peer:
+        await peer.initialize()
+        error = await peer.error("tools/call", call("pay", "k", amount=5))
+    assert error["data"]["kind"] == "outcome_unknown"
+    await second.server.aclose()
 
 
 # --- several servers, one store -----------------------------------------------------------------

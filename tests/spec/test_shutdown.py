@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.modern import enveloped
+from tests.modern import ask, enveloped, result
 from tests.processes import StdioPeer
+from tests.unit.transports.http.asgi import hosted, request
 
 from trunkline import Server, Settings
 from trunkline.facts import CallEnded, Closed, CrashStep, Fact, HandlerFailed, ShutdownOverran, ShutdownStep
@@ -405,6 +406,18 @@ async def test_f21_a_call_that_waited_its_turn_before_the_pause_has_it(ready: bo
         answers = [await peer.answer_to(ident) for ident in idents]
         assert [answer["result"]["content"][0]["text"] for answer in answers] == ["done", "quick"]
     await house.server.aclose()
+
+
+async def test_f21_a_paused_server_refuses_requests_over_http_in_either_era() -> None:
+    house = House()
+    async with hosted(house.server) as host:
+        session = await host.session()
+        house.server.pause()
+        modern = await ask(host, "tools/call", {"name": "quick"})
+        older = await host.ask("POST", request("tools/call", {"name": "quick"}), mcp_session_id=session)
+        assert [answer.json["error"]["code"] for answer in (modern, older)] == [1008, 1008]
+        house.server.resume()
+        assert (await result(host, "tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
 
 
 async def test_f21_requests_may_wait_until_a_server_goes_on() -> None:

@@ -27,7 +27,7 @@ from trunkline.config import Settings
 from trunkline.conversation.dispatch import failure_of
 from trunkline.conversation.drive import Work
 from trunkline.conversation.perform import perform
-from trunkline.errors import Conflict, InvalidParams, ProtocolError, StoreError, UrlElicitationRequired
+from trunkline.errors import Conflict, InvalidParams, MisuseError, ProtocolError, StoreError, UrlElicitationRequired
 from trunkline.protocol.codes import code_of
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import CallToolParams, CallToolResult
@@ -322,7 +322,7 @@ class Ledger:
             await self._write(run, ended)
         except Conflict:
             raise  # what another came to, who took this one for dead, is the answer
-        except StoreError as error:
+        except (StoreError, MisuseError) as error:  # it does not answer; or that is more than it can keep
             raise RunLost("what came of it could not be kept") from error
 
     async def _leave(self, run: _Run, record: _Begun | None) -> None:

@@ -4,8 +4,8 @@ From then on the process's own standard output points at standard error, and its
 keeps private copies of both. So whatever a handler, a library or a child process prints cannot reach the peer: not
 even what lies in a library's buffer until the process ends, or what a thread prints that was given up.
 
-The peer ends it by closing our input. What is in flight may finish, within a time, and the process ends with 0; so it
-does on the first Ctrl+C, on SIGTERM, and when the process that started us has died without saying so.
+The peer ends it by closing our input. What is in flight may finish, within a time, and the process ends; so it does on
+the first Ctrl+C, on SIGTERM, and when the process that started us has died without saying so.
 """
 
 import asyncio
