@@ -108,6 +108,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     stream_keepalive: float = 15.0  # of silence on a stream, until it is sent a comment
     body_timeout: float | None = 30.0  # for the body of a request to arrive
 
+    # Tasks.
+    max_tasks: int = 1000  # at work at once in one process; more are refused
+    max_tasks_per_principal: int | None = 100
+    task_ttl: float = 3600.0  # that a task is kept, from its creation, if nobody says otherwise
+    max_task_ttl: float = 24 * 3600.0  # whatever a client wishes
+    task_poll_interval: float = 1.0  # what clients are told to wait between two looks
+    task_lease: float = 10.0  # after which a task is taken over from a process that has died
+
     # Calls that carry an idempotency key.
     idempotency_ttl: float = 24 * 3600.0  # that the outcome of such a call is kept
     idempotency_lease: float = 10.0  # after which a call is given up whose process has died

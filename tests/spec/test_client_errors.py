@@ -45,6 +45,7 @@ ASKED: dict[str, tuple[str, Ask]] = {
     "list_tools": ("tools/list", lambda client: client.list_tools()),
     "tools": ("tools/list", walked(lambda client: client.tools())),
     "call_tool": ("tools/call", lambda client: client.call_tool("any")),
+    "start_tool": ("tools/call", lambda client: client.start_tool("any")),
     "list_resources": ("resources/list", lambda client: client.list_resources()),
     "resources": ("resources/list", walked(lambda client: client.resources())),
     "list_resource_templates": ("resources/templates/list", lambda client: client.list_resource_templates()),
@@ -181,7 +182,7 @@ async def asked_of(name: str, do: Callable[[Any, Any], None]) -> BaseException |
 @pytest.mark.parametrize("name", ASKED)
 async def test_a_server_that_dies_each_time_is_told_of(name: str) -> None:
     error = await asked_of(name, dies)
-    if name in {"call_tool", "request"}:
+    if name in {"call_tool", "start_tool", "request"}:
         assert type(error) is OutcomeUnknown
         assert (error.status, error.last_words) == (-9, "Segmentation fault")
     else:

@@ -14,6 +14,7 @@ from trunkline import (
     ImageContent,
     Server,
     Settings,
+    TaskPolicy,
     UrlElicitationRequired,
 )
 from trunkline.auth import Jwt, Principal, ResourceServer, StaticTokens
@@ -186,7 +187,7 @@ class Stage:
         self.clock = ManualClock()
         self.observer = RecordingObserver()
         self.began = asyncio.Event()
-        settings = Settings(max_text=20, max_binary=10, page_size=1, cursor_lifetime=60)
+        settings = Settings(max_text=20, max_binary=10, page_size=1, cursor_lifetime=60, max_tasks=1)
         self.server = Server("t", observers=[self.observer], clock=self.clock, settings=settings, logging=False)
         self._add_tools()
         self._add_prompts()
@@ -195,6 +196,13 @@ class Stage:
 
     def _add_tools(self) -> None:
         server = self.server
+
+        async def waits_for_ever() -> None:
+            self.began.set()
+            await asyncio.Event().wait()
+
+        server.add_tool(waits_for_ever, name="patient", task=TaskPolicy(timeout=1))
+        server.add_tool(waits_for_ever, name="endless", task=True)
 
         @server.tool
         async def add(a: int, b: int = 3) -> int:
@@ -287,6 +295,31 @@ class Stage:
         self.peer.call("tools/call", {"name": "waits"})
         await self.began.wait()
         return await self.tool("waits")
+
+    async def task(self, name: str = "patient") -> Any:
+        """What names a task that is at work."""
+        asked = {"name": name, "task": {}}
+        made = (await self.peer.result("tools/call", asked))["task"]
+        await self.began.wait()
+        return {"taskId": made["taskId"]}
+
+    async def ended_task(self, method: str) -> Any:
+        """What is said about a task that was cancelled."""
+        task = await self.task()
+        await self.peer.result("tasks/cancel", task)
+        return await self.peer.request(method, task)
+
+    async def late_task(self, name: str, seconds: float) -> Any:
+        """What has become of a task when so much time has passed at once."""
+        task = await self.task(name)
+        self.clock.advance(seconds)
+        await self.peer.quiet()
+        self.clock.advance(1)
+        return await self.peer.request("tasks/result", task)
+
+    async def second_task(self) -> Any:
+        await self.task()
+        return await self.peer.request("tools/call", {"name": "patient", "task": {}})
 
     async def expired(self) -> Any:
         cursor = (await self.peer.result("tools/list"))["nextCursor"]
@@ -384,6 +417,12 @@ ON_THE_WIRE: dict[str, Cause] = {
     "cursor_expired": lambda s: s.expired(),
     "page_size_too_large": lambda s: s.peer.request("tools/list", {"limit": 1001}),
     "invalid_page_size": lambda s: s.peer.request("tools/list", {"limit": 0}),
+    "task_not_found": lambda s: s.peer.request("tasks/get", {"taskId": "nope"}),
+    "task_failed": lambda s: s.late_task("endless", 60),  # its lease has run out
+    "task_cancelled": lambda s: s.ended_task("tasks/result"),
+    "task_timeout": lambda s: s.late_task("patient", 1),
+    "maximum_concurrent_tasks_exceeded": lambda s: s.second_task(),
+    "task_already_completed": lambda s: s.ended_task("tasks/cancel"),
     "completion_not_found": lambda s: s.completes({"type": "ref/prompt", "name": "nope"}),
     "invalid_completion_reference": lambda s: s.completes({"type": "foo", "name": "review"}),
     "invalid_completion_argument": lambda s: s.completes(REVIEW, "nope"),

@@ -317,12 +317,12 @@ async def test_j07_a_task_whose_time_is_up_has_failed_and_its_work_is_cancelled(
 
 async def test_j15_tsk_10_a_task_is_forgotten_when_its_time_is_up_and_not_before() -> None:
     clock = ManualClock()
-    work = Work(clock=clock, settings=Settings(task_ttl=3600, max_task_ttl=7200))
+    work = Work(clock=clock, settings=Settings(task_ttl=3600, max_task_ttl=7200, task_lease=600))
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         usual, long = await call(peer, "work"), await call(peer, "work", {"ttl": 10**9})
         assert (usual["ttl"], long["ttl"]) == (3_600_000, 7_200_000)
-        for _ in range(359):
+        for _ in range(359):  # so that leases are renewed
             clock.advance(10)
             await peer.quiet()
         assert (await peer.result("tasks/get", {"taskId": usual["taskId"]}))["status"] == "working"

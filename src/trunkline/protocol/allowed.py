@@ -29,7 +29,14 @@ def needed(capabilities: Capabilities) -> frozenset[str]:
 
 @lru_cache(_KEPT)
 def tables(
-    side: Side, phase: Phase, revision: Revision, *, ours: frozenset[str], theirs: frozenset[str], settings: Settings
+    side: Side,
+    phase: Phase,
+    revision: Revision,
+    *,
+    ours: frozenset[str],
+    theirs: frozenset[str],
+    settings: Settings,
+    profile: str | None = None,
 ) -> tuple[Receivable, Sendable]:
     """What may come and what may go, where each side has these capabilities."""
 
@@ -47,6 +54,8 @@ def tables(
             return True
         return row.needs in (theirs if row.request else ours)
 
-    receivable = {row.name: row for row in known(revision, side) if may_come(row)}
-    sendable = {row.name: (row, row.wait.seconds(settings)) for row in known(revision, side.other) if may_go(row)}
+    receivable = {row.name: row for row in known(revision, side, profile) if may_come(row)}
+    sendable = {
+        row.name: (row, row.wait.seconds(settings)) for row in known(revision, side.other, profile) if may_go(row)
+    }
     return receivable, sendable

@@ -53,7 +53,6 @@ def _reserved(founding: int, name: str, why: str) -> Kind:
     return Kind(founding, name, reserved=why)
 
 
-_TASKS: Final = "tasks are not built yet"
 _MODELS: Final = "model providers are not built yet; what a client says of its model is raised as `PeerError`"
 
 KINDS: Final[tuple[Kind, ...]] = (
@@ -68,7 +67,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     _error(-32004, "capability_not_supported", -32601),
     _error(-32005, "server_not_initialized", -32600),
     _error(-32006, "subscription_failed", -32603),
-    _reserved(-32007, "validation_failed", "what is not valid has a more precise kind; tasks are not built yet"),
+    _reserved(-32007, "validation_failed", "what is not valid has a more precise kind"),
     _reserved(-32008, "transport_error", "there is nobody left to be told; it is raised as `TransportError`"),
     _error(-32009, "request_timeout", -32603),
     _reserved(-32010, "rate_limit_exceeded", "rates are not limited yet"),
@@ -129,16 +128,16 @@ KINDS: Final[tuple[Kind, ...]] = (
     _reserved(
         -32076, "invalid_offset", "cursors are sealed, so that none can be made up; such a one is invalid_cursor"
     ),
-    _reserved(-32081, "task_not_found", _TASKS),
-    _reserved(-32082, "task_already_exists", _TASKS),
-    _reserved(-32083, "task_failed", _TASKS),
-    _reserved(-32084, "task_cancelled", _TASKS),
-    _reserved(-32085, "task_timeout", _TASKS),
-    _reserved(-32086, "task_state_invalid", _TASKS),
-    _reserved(-32087, "maximum_concurrent_tasks_exceeded", _TASKS),
-    _reserved(-32088, "task_dependency_failed", _TASKS),
-    _reserved(-32089, "task_result_not_ready", _TASKS),
-    _reserved(-32090, "task_already_completed", _TASKS),
+    _error(-32081, "task_not_found"),
+    _reserved(-32082, "task_already_exists", "names of tasks are made by the server, and none twice"),
+    _error(-32083, "task_failed", -32603),
+    _error(-32084, "task_cancelled"),
+    _error(-32085, "task_timeout", -32603),
+    _reserved(-32086, "task_state_invalid", "what cannot happen to a task has a more precise kind"),
+    _error(-32087, "maximum_concurrent_tasks_exceeded", -32603),
+    _reserved(-32088, "task_dependency_failed", "tasks do not depend on each other"),
+    _reserved(-32089, "task_result_not_ready", "tasks/result waits until there is one, outside of a profile"),
+    _error(-32090, "task_already_completed"),
     _fact(-32091, "invalid_progress_token"),
     _fact(-32092, "progress_token_expired"),
     _reserved(-32093, "progress_update_failed", "a peer that has gone has no calls; that is progress_token_expired"),

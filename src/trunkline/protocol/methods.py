@@ -15,6 +15,7 @@ from trunkline.protocol import types as t
 from trunkline.protocol.lifecycle import Signal
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import tasks_extension as extension
+from trunkline.protocol.types import tasks_founding as founding
 
 __all__ = ["ALIASES", "METHODS", "Method", "Side", "Wait", "find", "known"]
 
@@ -64,6 +65,7 @@ class Method(Struct, frozen=True):
     fails_as_result: bool = False  # a failure of user code is a result that says so, not an error
     since: Revision = Revision.V2024_11_05
     until: Revision | None = None
+    profile: str | None = None  # the one that has it, if no revision does
 
     @property
     def request(self) -> bool:
@@ -84,9 +86,13 @@ class Method(Struct, frozen=True):
     def _signals(self) -> tuple[Signal, Signal]:
         return _SIGNALS.get(self.name) or (_CALL if self.request else _NOTICE)
 
-    def exists(self, revision: Revision) -> bool:
-        """Whether that revision has it."""
-        return self.since <= revision and (self.until is None or revision <= self.until)
+    def exists(self, revision: Revision, profile: str | None = None) -> bool:
+        """Whether that revision has it, or that profile does."""
+        return (
+            self.profile in {None, profile}
+            and self.since <= revision
+            and (self.until is None or revision <= self.until)
+        )
 
     def reaches(self, side: Side) -> bool:
         """Whether that side may receive it."""
@@ -155,6 +161,8 @@ METHODS: Final = (
     Method("tasks/list", EITHER, t.PaginatedParams, t.ListTasksResult, "tasks.list", Wait.QUICK,
            since=V2025_11_25, until=_LAST),
     Method("tasks/cancel", EITHER, t.CancelTaskParams, t.AnyTaskResult, "tasks.cancel", since=V2025_11_25),
+    Method("tasks/create", SERVER, founding.CreateFoundingTaskParams, founding.CreateFoundingTaskResult, "tasks",
+           since=V2025_11_25, until=_LAST, profile="erlmcp"),
     Method("tasks/update", SERVER, extension.UpdateTaskParams, t.Empty, "tasks", since=V2026_07_28),
     Method("notifications/tasks", CLIENT, extension.DetailedTask, since=V2026_07_28),
     Method("notifications/tasks/status", EITHER, t.TaskStatusParams, needs="tasks", since=V2025_11_25, until=_LAST),
@@ -172,6 +180,6 @@ def find(name: str) -> Method | None:
     return _BY_NAME.get(name)
 
 
-def known(revision: Revision, receiver: Side) -> Iterator[Method]:
-    """The rows that a revision has and that this side may receive."""
-    return (row for row in METHODS if row.exists(revision) and row.reaches(receiver))
+def known(revision: Revision, receiver: Side, profile: str | None = None) -> Iterator[Method]:
+    """The rows that a revision has, or a profile, and that this side may receive."""
+    return (row for row in METHODS if row.exists(revision, profile) and row.reaches(receiver))

@@ -73,8 +73,8 @@ class Session:
 
     __slots__ = (
         *("_again", "_awaited", "_open", "_plain", "_running", "_sendable", "_timetable", "failure", "info"),
-        *("instructions", "last_id", "negotiated", "offered", "peer", "phase", "revision", "revisions", "settings"),
-        *("side", "stamp", "stateless"),
+        *("instructions", "last_id", "negotiated", "offered", "peer", "phase", "profile", "revision", "revisions"),
+        *("settings", "side", "stamp", "stateless"),
     )
 
     def __init__(
@@ -88,8 +88,11 @@ class Session:
         settings: Settings | None = None,
         phase: Phase = Phase.NEW,
         stateless: Stateless | None = None,
+        profile: str | None = None,
     ) -> None:
-        """`stateless` answers requests of the modern era, where they are taken, beside those of the handshake."""
+        """`stateless` answers requests of the modern era, where they are taken, beside those of the handshake.
+        `profile` has methods of its own, in the handshake era."""
+        self.profile = profile
         self.side = side
         self.info = info
         self.stateless = stateless
@@ -156,7 +159,7 @@ class Session:
         client = needed(self.negotiated.client) if self.negotiated is not None else _NOTHING
         ours, theirs = (server, client) if self.side is Side.SERVER else (client, server)
         self._open, self._sendable = tables(
-            self.side, self.phase, self.spoken, ours=ours, theirs=theirs, settings=self.settings
+            self.side, self.phase, self.spoken, ours=ours, theirs=theirs, settings=self.settings, profile=self.profile
         )
 
     def fail_handshake(self, why: str) -> None:

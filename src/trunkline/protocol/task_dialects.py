@@ -28,6 +28,7 @@ __all__ = [
     "extended",
     "founding",
     "founding_status",
+    "in_words_of",
     "outcome",
     "shown",
     "worth_telling",
@@ -99,7 +100,7 @@ def outcome(record: TaskRecord, dialect: Dialect) -> Raw | ErrorObject | None:
             raise _fault(InternalError, "the task has no result yet", "task_result_not_ready", dialect)
         return None
     if record.error is not None:
-        return _in_words_of(dialect, record.error)
+        return in_words_of(dialect, record.error)
     if record.result is UNSET:
         raise _fault(InvalidParams, "the task was cancelled", "task_cancelled", dialect)
     if dialect is Dialect.FOUNDING:
@@ -188,11 +189,11 @@ def founding_status(record: TaskRecord) -> FoundingStatusParams:
         task_id=record.task_id,
         status=cast("Any", shown(record, Dialect.FOUNDING)),
         result=None if record.result is UNSET else record.result,
-        error=None if error is None else _in_words_of(Dialect.FOUNDING, error),
+        error=None if error is None else in_words_of(Dialect.FOUNDING, error),
     )
 
 
-def _in_words_of(dialect: Dialect, error: ErrorObject) -> ErrorObject:
+def in_words_of(dialect: Dialect, error: ErrorObject) -> ErrorObject:
     """An error with the code that a dialect has for it."""
     data: Any = error.data
     kind: Any = cast("dict[str, Any]", data).get("kind") if isinstance(data, dict) else None
@@ -203,7 +204,7 @@ def _in_words_of(dialect: Dialect, error: ErrorObject) -> ErrorObject:
 def _fault(fault: type[ProtocolError], message: str, kind: str, dialect: Dialect) -> ProtocolError:
     """An error of a kind, with the code that a dialect has for it."""
     error = fault(message, data={"kind": kind})
-    error.code = _in_words_of(dialect, ErrorObject(error.code, message, error.data)).code
+    error.code = in_words_of(dialect, ErrorObject(error.code, message, error.data)).code
     return error
 
 

@@ -70,6 +70,7 @@ class Connection(connection.Connection):
             instructions=offer.instructions,
             settings=offer.settings,
             stateless=offer.stateless,
+            profile=None if offer.profile is None else offer.profile.name,
         )
         super().__init__(shared, session, channel)
         self.shared = shared

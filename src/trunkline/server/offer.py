@@ -9,6 +9,7 @@ from msgspec import Raw, Struct
 from trunkline.config import Settings
 from trunkline.errors import ConfigError
 from trunkline.protocol.extensions import checked as extensions_of
+from trunkline.protocol.profiles import Profile
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import Era, Revision
 from trunkline.protocol.stateless import CacheHint, Stateless
@@ -70,10 +71,12 @@ class Offer:
         extensions: Mapping[str, Any] | None = None,
         cache: Mapping[str, float] | None = None,
         cursor_key: bytes | None = None,
+        profile: Profile | None = None,
         on_change: Callable[[str], None] = lambda _kind: None,
     ) -> None:
         self.info = info
         self.instructions = instructions
+        self.profile = profile
         self.settings = settings or Settings()
         self.switches = switches or Switches()
         self.experimental = dict(experimental or {})

@@ -50,15 +50,23 @@ def question(form: dict[str, Any] = FORM) -> Question:
 # --- capabilities --------------------------------------------------------------------------------------
 
 
+def as_tasks(**requests: Any) -> dict[str, Any]:
+    """What is declared of requests that may run as tasks."""
+    return {"tasks": {"list": {}, "cancel": {}, "requests": requests}}
+
+
+SAMPLES, ASKS = as_tasks(sampling={"createMessage": {}}), as_tasks(elicitation={"create": {}})
+
+
 @pytest.mark.parametrize(
     ("options", "declared"),
     [
         ({}, {}),
-        ({"sampling": lambda _: "x"}, {"sampling": {}}),
-        ({"sampling": lambda _: "x", "sampling_tools": True}, {"sampling": {"tools": {}}}),
-        ({"elicitation": lambda _: None}, {"elicitation": {"form": {}}}),
-        ({"open_url": lambda _: True}, {"elicitation": {"url": {}}}),
-        ({"elicitation": lambda _: None, "open_url": lambda _: True}, {"elicitation": {"form": {}, "url": {}}}),
+        ({"sampling": lambda _: "x"}, {"sampling": {}, **SAMPLES}),
+        ({"sampling": lambda _: "x", "sampling_tools": True}, {"sampling": {"tools": {}}, **SAMPLES}),
+        ({"elicitation": lambda _: None}, {"elicitation": {"form": {}}, **ASKS}),
+        ({"open_url": lambda _: True}, {"elicitation": {"url": {}}, **ASKS}),
+        ({"elicitation": lambda _: None, "open_url": lambda _: True}, {"elicitation": {"form": {}, "url": {}}, **ASKS}),
         ({"roots": []}, {"roots": {"listChanged": True}}),
         ({"experimental": {"x": {}}}, {"experimental": {"x": {}}}),
     ],

@@ -15,6 +15,7 @@ BEYOND_THE_SCHEMA: Mapping[type, set[str]] = {
     t.TextContent: {"mimeType"},
     t.PaginatedParams: {"limit"},
     t.StringSchema: {"pattern"},
+    t.CancelTaskParams: {"reason"},
     t.SubscriptionFilter: {"taskIds"},  # of the extension for tasks
 }
 

@@ -30,7 +30,6 @@ from trunkline.protocol.task_dialects import (
 from trunkline.protocol.tasks import TASKS, TERMINAL, TaskRecord, TaskSignal, TaskState, allows, step
 from trunkline.protocol.types.tasks_extension import TaskCreated, UpdateTaskParams
 from trunkline.protocol.types.tasks_founding import (
-    CancelFoundingTaskParams,
     CreateFoundingTaskParams,
     CreateFoundingTaskResult,
     FoundingMetadata,
@@ -381,7 +380,7 @@ def test_the_messages_of_the_founding_documents_can_be_read_and_written() -> Non
     assert plain(GetFoundingTaskResult(founding(WORKING)))["task"]["status"] == "processing"
     page = plain(ListFoundingTasksResult([founding(WORKING)], "next"))
     assert (len(page["tasks"]), page["cursor"]) == (1, "next")
-    ended = codec.decoder(CancelFoundingTaskParams)(b'{"taskId":"t-1","reason":"enough"}')
+    ended = codec.decoder(t.CancelTaskParams)(b'{"taskId":"t-1","reason":"enough"}')
     assert WORKING.cancel(NOW + 2, ended.reason).message == "enough"
 
 

@@ -105,6 +105,7 @@ class CancelTaskParams(Params):
     """Ends a task."""
 
     task_id: str
+    reason: str | None = None  # as the founding documents have it
 
 
 class CancelTaskResult(_TaskWithMeta):

@@ -8,7 +8,6 @@ from trunkline.protocol.types.base import Params, Result, Wire
 from trunkline.wire.messages import ErrorObject
 
 __all__ = [
-    "CancelFoundingTaskParams",
     "CreateFoundingTaskParams",
     "CreateFoundingTaskResult",
     "FoundingAction",
@@ -74,13 +73,6 @@ class ListFoundingTasksResult(Result):
 
     tasks: list[FoundingTask]
     cursor: str | None = None  # where the next page begins
-
-
-class CancelFoundingTaskParams(Params):
-    """Ends a task."""
-
-    task_id: str
-    reason: str | None = None
 
 
 class FoundingStatusParams(Struct, rename="camel"):

@@ -1,16 +1,21 @@
 """Tasks: looked at, answered, cancelled, and their results; in the words of whoever asks."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Raw
 
-from trunkline.conversation.dispatch import Feature
-from trunkline.errors import InvalidParams
+from trunkline.conversation.dispatch import Answer, Feature
+from trunkline.conversation.drive import Work
+from trunkline.conversation.perform import perform
+from trunkline.errors import InvalidParams, ProtocolError
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import find
-from trunkline.protocol.task_dialects import Dialect, augmented, cancellable, detailed, outcome
+from trunkline.protocol.task_dialects import Dialect, augmented, cancellable, detailed, founding, in_words_of, outcome
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import (
+    CallToolParams,
     CancelTaskParams,
     CancelTaskResult,
     Empty,
@@ -21,13 +26,23 @@ from trunkline.protocol.types import (
     PaginatedParams,
     Task,
 )
-from trunkline.protocol.types.tasks_extension import DetailedTask, UpdateTaskParams
+from trunkline.protocol.types.tasks_extension import UpdateTaskParams
+from trunkline.protocol.types.tasks_founding import (
+    CreateFoundingTaskParams,
+    GetFoundingTaskResult,
+    ListFoundingTasksResult,
+)
+from trunkline.registry.tools import ToolEntry
+from trunkline.server.admission import Wanted, admitted
 from trunkline.server.connection import Connection
+from trunkline.server.features.tools import work_of
 from trunkline.server.owners import owner_of
+from trunkline.server.tasks.calling import create_task
 from trunkline.server.tasks.choosing import require_extension
 from trunkline.server.tasks.delivering import Delivery
 from trunkline.server.tasks.faults import TaskFailed, TaskNotFound
 from trunkline.wire import codec
+from trunkline.wire.messages import ErrorObject
 
 __all__ = ["FEATURE"]
 
@@ -37,27 +52,49 @@ _CURSOR: Final = "task"
 def _dialect(connection: Connection, call: Running) -> Dialect:
     """In which words a request asks. Raises for one that may not ask at all."""
     if call.envelope is None:
-        return Dialect.AUGMENTED
+        profile = connection.offer.profile
+        return Dialect.AUGMENTED if profile is None else profile.tasks
     require_extension(connection, call)
     return Dialect.EXTENSION
 
 
-async def _get(connection: Connection, call: Running, params: GetTaskParams) -> GetTaskResult | DetailedTask:
+async def _get(connection: Connection, call: Running, params: GetTaskParams) -> Any:
     dialect = _dialect(connection, call)
     record = (await connection.shared.tasks.get(owner_of(call.origin.principal), params.task_id)).record
-    return detailed(record) if dialect is Dialect.EXTENSION else augmented(record, GetTaskResult)
+    match dialect:
+        case Dialect.AUGMENTED:
+            return augmented(record, GetTaskResult)
+        case Dialect.EXTENSION:
+            return detailed(record)
+        case Dialect.FOUNDING:
+            return GetFoundingTaskResult(founding(record))
+
+
+def _create(connection: Connection, call: Running, params: CreateFoundingTaskParams) -> Work:
+    """Makes a task of a tool that is named by the type of an action, with its parameters."""
+    entry = connection.offer.tools.live.get(params.action.type)
+    if entry is None or entry.task is None:
+        raise InvalidParams(f"there is no action of type {params.action.type!r} that runs as a task")
+    wanted = Wanted.of(entry, f"tool {entry.name!r}")
+    work = partial(_created, entry, connection, call, params)
+    return work() if wanted is None else admitted(connection, call, wanted, work)
+
+
+def _created(entry: ToolEntry, connection: Connection, call: Running, params: CreateFoundingTaskParams) -> Work:
+    asked = CallToolParams(name=entry.name, arguments=params.action.parameters)
+    return create_task(entry, connection, call, params, work_of(entry, connection.threads, asked))
 
 
 async def _cancel(connection: Connection, call: Running, params: CancelTaskParams) -> CancelTaskResult | Empty:
     dialect = _dialect(connection, call)
 
     def cancelled(record: TaskRecord, now: float) -> TaskRecord:
-        return record.cancel(now) if cancellable(record, dialect) else record
+        return record.cancel(now, params.reason) if cancellable(record, dialect) else record
 
     changed = await connection.shared.tasks.change(owner_of(call.origin.principal), params.task_id, cancelled)
     if changed is None:
         raise TaskNotFound(params.task_id)
-    return Empty() if dialect is Dialect.EXTENSION else augmented(changed[1], CancelTaskResult)
+    return augmented(changed[1], CancelTaskResult) if dialect is Dialect.AUGMENTED else Empty()
 
 
 async def _update(connection: Connection, call: Running, params: UpdateTaskParams) -> Empty:
@@ -82,13 +119,13 @@ def _check(key: str, method: str, answer: Raw) -> None:
 async def _result(connection: Connection, call: Running, params: GetTaskPayloadParams) -> Raw:
     """What the request of a task has come to, once it has. While that is waited for, its questions are put."""
     tasks, owner = connection.shared.tasks, owner_of(call.origin.principal)
-    delivery = Delivery(connection, call)
+    dialect, delivery = _dialect(connection, call), Delivery(connection, call)
     connection.rest(1)  # it waits for something else, and shall keep nobody from being answered
     try:
         while True:
             with tasks.interest.expecting(owner, params.task_id) as heard:
                 record = (await tasks.get(owner, params.task_id)).record
-                found = outcome(record, Dialect.AUGMENTED)
+                found = outcome(record, dialect)
                 if isinstance(found, Raw):
                     return found
                 if found is not None:
@@ -100,7 +137,9 @@ async def _result(connection: Connection, call: Running, params: GetTaskPayloadP
         delivery.end()
 
 
-async def _list(connection: Connection, call: Running, params: PaginatedParams) -> ListTasksResult:
+async def _list(
+    connection: Connection, call: Running, params: PaginatedParams
+) -> ListTasksResult | ListFoundingTasksResult:
     """Those of whoever asks, the oldest first. Where nobody has to say who it is, those of its conversation."""
     tasks, offer, now = connection.shared.tasks, connection.offer, connection.now()
     owner = owner_of(call.origin.principal)
@@ -110,16 +149,40 @@ async def _list(connection: Connection, call: Running, params: PaginatedParams) 
     found = await tasks.listed(owner, session)
     shown, rest = found[start : start + size], found[start + size :]
     cursor = offer.cursors.seal(_CURSOR, start + size, now, session or owner) if rest else None
+    if _dialect(connection, call) is Dialect.FOUNDING:
+        return ListFoundingTasksResult([founding(record) for record in shown], cursor=cursor)
     return ListTasksResult([augmented(record, Task) for record in shown], next_cursor=cursor)
+
+
+def _answer(handler: Callable[[Connection, Running, Any], Work]) -> Answer:
+    """A handler whose errors have the codes that the words have for them in which it is asked."""
+
+    def answer(connection: Connection, call: Running, params: Any) -> Work:
+        if connection.offer.profile is None or call.envelope is not None:
+            return handler(connection, call, params)
+        return _in_its_words(connection, connection.offer.profile.tasks, handler, call, params)
+
+    return answer
+
+
+async def _in_its_words(
+    connection: Connection, dialect: Dialect, handler: Callable[..., Work], call: Running, params: Any
+) -> Any:
+    try:
+        return await perform(handler(connection, call, params), connection.threads)
+    except ProtocolError as error:
+        error.code = in_words_of(dialect, ErrorObject(error.code, error.message, error.data)).code
+        raise
 
 
 FEATURE = Feature(
     "tasks",
     {
-        "tasks/get": _get,
-        "tasks/result": _result,
-        "tasks/list": _list,
-        "tasks/cancel": _cancel,
+        "tasks/create": _answer(_create),
+        "tasks/get": _answer(_get),
+        "tasks/result": _answer(_result),
+        "tasks/list": _answer(_list),
+        "tasks/cancel": _answer(_cancel),
         "tasks/update": _update,
     },
 )

@@ -6,7 +6,7 @@ nothing of it is kept any more, and the work is cancelled.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw, UnsetType
@@ -23,7 +23,7 @@ from trunkline.protocol.methods import METHODS, find
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.stateless import natural_result
-from trunkline.protocol.tasks import TaskCaller, TaskRecord
+from trunkline.protocol.tasks import TaskCaller, TaskRecord, TaskState
 from trunkline.protocol.types import CallToolResult, InputRequest
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.ask import ClientLacks, OnProgress, UnfitAnswer
@@ -102,6 +102,8 @@ class Attempt:
 
     async def _run(self, begin: Callable[[Context | None], Any]) -> None:
         try:
+            if self.record.state is TaskState.PENDING:
+                await self.write(lambda record, now: record.start(now))
             step = await self._outcome(begin)
             if not self._over:
                 await self.write(step)
@@ -188,13 +190,13 @@ class Attempt:
     def _flush(self) -> None:
         self._flushing = None
         progress, total, message = self._progress
-        self.beside(self.write(lambda record, now: record.advance(now, progress, total, message)))
+        self.beside(lambda: self.write(lambda record, now: record.advance(now, progress, total, message)))
 
     # --- holding it ------------------------------------------------------------------------------
 
     def _renew_later(self) -> None:
         wall, ttl = self._shared.wall, self._tasks.lease
-        self._renewal = wall.call_at(wall.now() + ttl / 3, lambda: self.beside(self._renew()))
+        self._renewal = wall.call_at(wall.now() + ttl / 3, lambda: self.beside(self._renew))
 
     async def _renew(self) -> None:
         try:
@@ -209,7 +211,7 @@ class Attempt:
             self._renew_later()
 
     def _time_is_up(self) -> None:
-        self.beside(self._give_up())
+        self.beside(self._give_up)
 
     async def _give_up(self) -> None:
         await self.write(lambda record, now: record.time_out(now))
@@ -218,12 +220,12 @@ class Attempt:
     def _is_forgotten(self) -> None:
         self.stop()
 
-    def beside(self, work: Any) -> None:
+    def beside(self, work: Callable[[], Awaitable[object]]) -> None:
         """Does something while the work goes on."""
 
         async def done() -> None:
             with contextlib.suppress(StoreError, asyncio.CancelledError):  # who works on the task finds out by itself
-                await work
+                await work()
 
         task = self._shared.threads.loop.create_task(done())
         self._beside.add(task)

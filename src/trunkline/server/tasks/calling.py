@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import RELATED_TASK
-from trunkline.protocol.task_dialects import Dialect, augmented, extended
+from trunkline.protocol.task_dialects import Dialect, augmented, extended, founding_status
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import (
     CallToolParams,
@@ -18,6 +18,7 @@ from trunkline.protocol.types import (
     TaskStatusParams,
 )
 from trunkline.protocol.types.tasks_extension import TaskCreated
+from trunkline.protocol.types.tasks_founding import CreateFoundingTaskParams, CreateFoundingTaskResult
 from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.connection import Connection
@@ -26,7 +27,7 @@ from trunkline.server.tasks.line import caller_of
 from trunkline.server.tasks.tasks import Begin, with_known
 from trunkline.wire import codec
 
-__all__ = ["become_task", "start_task"]
+__all__ = ["become_task", "create_task", "start_task"]
 
 _STATUS = "notifications/tasks/status"
 
@@ -50,6 +51,33 @@ async def start_task(
         tell_progress=partial(_tell_progress, connection, record),
     )
     return CreateTaskResult(augmented(kept, Task))
+
+
+async def create_task(
+    entry: ToolEntry, connection: Connection, call: Running, asked: CreateFoundingTaskParams, work: Begin
+) -> CreateFoundingTaskResult:
+    """Makes a task as the founding documents have it: begun with when its maker knows of it."""
+    params = CallToolParams(name=entry.name, arguments=asked.action.parameters)
+    profile = connection.offer.profile
+    limit = None if profile is None else round(profile.task_timeout * 1000)
+    record = replace(
+        _record(entry, connection, call, params),
+        method=asked.action.type,
+        params=asked.action.parameters,
+        progress_token=asked.metadata.progress_token,
+        timeout_ms=limit if asked.metadata.timeout is None else asked.metadata.timeout,
+    )
+    kept = await _begin(
+        connection,
+        call,
+        record,
+        entry,
+        work,
+        follow=(Dialect.FOUNDING, partial(_tell_founding, connection)),
+        tell_progress=partial(_tell_progress, connection, record),
+        pending=True,
+    )
+    return CreateFoundingTaskResult(kept.task_id)
 
 
 async def become_task(
@@ -96,6 +124,10 @@ async def _begin(
 
 def _tell(connection: Connection, record: TaskRecord) -> bool:
     return connection.notify(_STATUS, augmented(record, TaskStatusParams))
+
+
+def _tell_founding(connection: Connection, record: TaskRecord) -> bool:
+    return connection.notify(_STATUS, founding_status(record))
 
 
 def _tell_progress(

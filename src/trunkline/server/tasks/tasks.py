@@ -98,13 +98,16 @@ class Tasks:
         principal: Any,
         follow: tuple[Dialect, Tell] | None = None,
         tell_progress: TellProgress | None = None,
+        pending: bool = False,
     ) -> TaskRecord:
-        """Keeps a task and begins to work on it; it is kept when this returns."""
+        """Keeps a task and begins to work on it; it is kept when this returns. `pending`: that it is begun with is a
+        change of its own."""
         self.watch_over(shared, lasting=self._store.lasting)
         self.make_room(record.client)
         self._of_owner[record.client] += 1
         try:
-            record = record.start(self._wall.now())
+            if not pending:
+                record = record.start(self._wall.now())
             kept, lease = await self.shelf.create(record, self.holder, self.lease)
         except BaseException:
             self._of_owner[record.client] -= 1
@@ -138,7 +141,7 @@ class Tasks:
         """A task was made, and nobody knows of it: it is cancelled."""
         attempt = None if making.cancelled() or making.exception() else self._at_work.get(making.result().task_id)
         if attempt is not None:
-            attempt.beside(attempt.write(lambda record, now: record.cancel(now)))
+            attempt.beside(lambda: attempt.write(lambda record, now: record.cancel(now)))
 
     def _start(self, attempt: Attempt, work: Begin, tell_progress: TellProgress | None) -> None:
         self._at_work[attempt.record.task_id] = attempt
