@@ -26,7 +26,9 @@ MOST_PACKAGES = 3
 GROUND_FLOOR = {"errors", "config", "facts", "clock", "version"}
 SEAMS = {
     "transports.channel",
+    "transports.http.events",
     "transports.http.gate",
+    "transports.http.keeper",
     "transports.http.client.credentials",
     "transports.http.client.library",
     "auth.principal",
@@ -55,7 +57,10 @@ MAY_IMPORT = {
     "observers": GROUND_FLOOR,
     "conversation": GROUND_FLOOR | {"wire", "protocol", "registry", "transports.channel"},
     "server": GROUND_FLOOR
-    | {"wire", "protocol", "registry", "conversation", "transports.channel", "auth.principal", "stores.store"},
+    | {
+        *("wire", "protocol", "registry", "conversation", "transports.channel", "auth.principal", "stores.store"),
+        *("transports.http.events", "transports.http.keeper"),
+    },
     "supervision": GROUND_FLOOR,
     "client": GROUND_FLOOR
     | {"wire", "protocol", "registry", "conversation", "transports.channel", "supervision.policy"},
