@@ -36,6 +36,7 @@ from trunkline.server.options import DirectoryOptions, FileOptions, checked
 from trunkline.server.pausing import Pausing
 from trunkline.server.rounds import Seals
 from trunkline.server.storing import OwnStore
+from trunkline.server.tasks.recovering import Recovery
 from trunkline.server.tasks.tasks import Tasks
 from trunkline.server.updates import Updates
 from trunkline.server.watchers import Watch, Watchers
@@ -297,7 +298,7 @@ class Server(Pausing):
                 seals=Seals(self.settings, self._seal_keys(store, wall)),
                 store=store,
                 wall=wall,
-                tasks=Tasks(store, wall, self.settings),
+                tasks=Tasks(store, wall, self.settings, Recovery),
                 keeper=self._keeper(store, wall),
                 ledger=self._get_ledger,
                 lifespan=None if self._lifespan is None else self._lifespan.value,

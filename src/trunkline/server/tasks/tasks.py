@@ -37,7 +37,9 @@ Begin = Callable[[Context | None], Any]
 class Tasks:
     """All of them, as one process sees them."""
 
-    def __init__(self, store: Store, wall: Clock, settings: Settings) -> None:
+    def __init__(self, store: Store, wall: Clock, settings: Settings, recover: "type[Recovery]") -> None:
+        """`recover` sees to tasks whose process has died."""
+        self._recover = recover
         self.shelf = Shelf(store, wall)
         self.interest = Interest(store, self.shelf)
         self.lease = settings.task_lease
@@ -127,9 +129,7 @@ class Tasks:
     def watch_over(self, shared: "Shared", *, lasting: bool) -> None:
         """Sees to tasks whose process has died, from now on; `lasting`: also to those of other processes."""
         if self._recovery is None:
-            from trunkline.server.tasks.recovering import Recovery
-
-            self._recovery = Recovery(self, shared, lasting=lasting)
+            self._recovery = self._recover(self, shared, lasting=lasting)
             if lasting:
                 self._recovery.look_at(self._wall.now())
 
