@@ -14,8 +14,12 @@ from tests.processes import StdioPeer
 from tests.unit.transports.http.asgi import hosted, request
 
 from trunkline import Server, Settings
+from trunkline.errors import StoreUnavailable
 from trunkline.facts import CallEnded, Closed, CrashStep, Fact, HandlerFailed, ShutdownOverran, ShutdownStep
 from trunkline.server.shutdown import EXIT_CODES
+from trunkline.stores.memory import MemoryStore
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import Store
 from trunkline.testing import RawPeer, RecordingObserver
 
 STAGES = ["UnsubscribeResources", "DrainPendingRequests", "CloseTransport", "PersistSession", "Terminate"]
@@ -46,9 +50,9 @@ class Heard(RecordingObserver):
 class House:
     """A server with a tool that waits, and what is heard of it."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, store: Store | None = None, **settings: Any) -> None:
         self.heard = Heard()
-        self.server = Server("t", observers=[self.heard], settings=Settings(**settings))
+        self.server = Server("t", observers=[self.heard], settings=Settings(**settings), store=store)
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
 
@@ -136,6 +140,29 @@ async def test_d12_a_call_that_hangs_is_cut_and_the_stage_named() -> None:
     assert steps(house.heard, ShutdownOverran) == ["DrainPendingRequests"]
 
 
+async def test_d11_a_session_that_is_written_down_while_its_server_ends_keeps_its_subscriptions(tmp_path: Path) -> None:
+    house = House(SqliteStore(tmp_path / "store"))
+    async with hosted(house.server) as host:
+        host.app = house.server.asgi()  # which keeps sessions
+        session = await host.session()
+        await host.ask("POST", request("resources/subscribe", {"uri": "memo://one"}), mcp_session_id=session)
+        waiting = host.begin("POST", request("tools/call", {"name": "waits"}, id=2), mcp_session_id=session)
+        await house.begun.wait()
+        ending = asyncio.create_task(house.server.shutdown())
+        await house.heard.draining.wait()
+        for connection in house.server.connections:
+            if connection.kept is not None:
+                connection.kept.touch()
+        house.go.set()
+        assert (await waiting.finished()).json["result"]["content"][0]["text"] == "done"
+        await ending
+    store = SqliteStore(tmp_path / "store")
+    await store.open()
+    [record] = [item for item in await store.scan("session/") if item.key.endswith("/record")]
+    assert json.loads(record.value)["subscriptions"] == ["memo://one"]
+    await store.close()
+
+
 async def test_whoever_asks_while_a_server_ends_waits_for_the_same_end() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
@@ -179,13 +206,17 @@ async def test_d16_cleanup_is_called_in_reverse_order_and_one_that_raises_stops_
 
 
 async def test_cleanup_that_takes_too_long_is_cut_and_the_store_closed_all_the_same() -> None:
-    house = House(stage_timeout=0.05)
+    store = MemoryStore()
+    house = House(store, stage_timeout=0.05)
+    await house.server.start()
 
     @house.server.on_shutdown
     async def endless() -> None:
         await asyncio.Event().wait()
 
     assert await house.server.shutdown() == ("Terminate",)
+    with pytest.raises(StoreUnavailable):
+        await store.get("a/b")
 
 
 # --- processes ----------------------------------------------------------------------------------
