@@ -1,7 +1,7 @@
 """Writes to one home of a store, gathered: all that one turn of the loop asks for is one commit.
 
-There is one commit at a time, so they are done in the order in which they were asked for; what comes meanwhile goes with
-the next. A store that cannot be reached is tried again, until it can or until nobody cares any more.
+There is one commit at a time, so they are done in the order in which they were asked for; what comes meanwhile goes
+with the next. A store that cannot be reached is tried again, until it can or until nobody cares any more.
 """
 
 import asyncio
@@ -54,6 +54,13 @@ class Gathering:
         """Keeps a value; gives what is done when it is."""
         return self._add(Put(key, value, expires))
 
+    async def keep(self, key: str, value: bytes, expires: float | None) -> None:
+        """Keeps a value, and waits until it is kept. What is alone goes to the store by itself, which costs half."""
+        if self._task is None:
+            await self._writers.store.commit((Put(key, value, expires),))
+        else:
+            await asyncio.shield(self.put(key, value, expires))
+
     def delete(self, key: str) -> "asyncio.Future[None]":
         """Keeps a value no longer."""
         return self._add(Delete(key))
@@ -71,11 +78,6 @@ class Gathering:
     def unsettled(self) -> "asyncio.Future[None] | None":
         """What is done when all is written that was asked for by now; None if it is."""
         return self._done or self._doing
-
-    async def settled(self) -> None:
-        """Waits until all is written that was asked for by now."""
-        if (last := self.unsettled) is not None:
-            await asyncio.shield(last)
 
     async def _run(self) -> None:
         try:

@@ -64,6 +64,7 @@ class KeptSession:
         self.owner = ""  # the principal, in letters
         self._ident = ident
         self._home = key_of("session", ident)
+        self._key = f"{self._home}/record"
         self._store = writers.store
         self._settings = settings
         self._wall = wall
@@ -80,11 +81,15 @@ class KeptSession:
     # --- writing -------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """It was used now, or has changed: it is written down as it is."""
+        """It was used now, or has changed: it is written down as it is, soon."""
+        if (connection := self._standing) is not None:
+            self._gathering.put(self._key, codec.to_json(self._record(connection)), self._expires())
+
+    @property
+    def _standing(self) -> "Connection | None":
+        """The conversation, if there is one to come back to."""
         connection = self.connection
-        if connection is None or connection.session.negotiated is None:
-            return  # there is nothing to come back to yet, or no longer
-        self._gathering.put(f"{self._home}/record", codec.to_json(self._record(connection)), self._expires())
+        return None if connection is None or connection.session.negotiated is None else connection
 
     def _record(self, connection: "Connection") -> SessionRecord:
         session, ttl = connection.session, self._settings.session_ttl
@@ -110,8 +115,8 @@ class KeptSession:
 
     async def keep(self) -> None:
         """Waits until it is kept as it is now."""
-        self.touch()
-        await self._gathering.settled()
+        if (connection := self._standing) is not None:
+            await self._gathering.keep(self._key, codec.to_json(self._record(connection)), self._expires())
 
     async def kept(self, answer: Any) -> Any:
         """An answer, once what it says is kept."""
