@@ -81,7 +81,7 @@ async def test_j06_j10_j11_each_state_is_told_once_and_progress_under_the_token_
         assert [(params["progressToken"], params["progress"]) for params in progress] == [("t", 1)]
 
 
-async def test_j04_j12_errors_have_the_numbers_of_the_founding_documents() -> None:
+async def test_j04_j12_j14_errors_have_the_numbers_of_the_founding_documents() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()

@@ -14,7 +14,7 @@ from msgspec import Raw, UnsetType
 from trunkline.clock import Timer
 from trunkline.conversation.dispatch import failure_of
 from trunkline.conversation.perform import perform
-from trunkline.errors import Fenced, PeerError, ProtocolError, RequestTimeout, StoreError
+from trunkline.errors import Fenced, PeerError, ProtocolError, RequestTimeout, StoreError, StoreUnavailable
 from trunkline.protocol.capabilities import declared
 from trunkline.protocol.codes import error_object
 from trunkline.protocol.envelope import Envelope
@@ -44,6 +44,7 @@ __all__ = ["Attempt", "TellProgress"]
 _CALL: Final = next(row for row in METHODS if row.name == "tools/call")
 TellProgress = Callable[[float, float | None, str | None], object]
 """Tells whoever wanted a task how far it has come."""
+_PATIENCE: Final = 0.1  # seconds until a store that cannot be reached is tried again
 _FLUSH_EVERY: Final = 0.5  # seconds between two reports of progress that are kept
 
 
@@ -106,7 +107,7 @@ class Attempt:
                 await self.write(lambda record, now: record.start(now))
             step = await self._outcome(begin)
             if not self._over:
-                await self.write(step)
+                await self._write_at_last(step)
         except (Fenced, asyncio.CancelledError):
             pass  # it is somebody else's now, or nobody's
         except StoreError as error:
@@ -170,6 +171,16 @@ class Attempt:
         if changed is None or changed[0].ended:
             self.stop()
             raise asyncio.CancelledError
+
+    async def _write_at_last(self, step: Step) -> None:
+        """Writes what the work has come to: as often as it takes, as long as the task is ours."""
+        while True:
+            try:
+                return await self.write(step)
+            except StoreUnavailable:
+                if self._shared.wall.now() >= self.lease.expires:
+                    raise
+                await asyncio.sleep(_PATIENCE)
 
     async def reach(self, checkpoint: Raw) -> None:
         """Keeps what the task needs to go on from here."""
