@@ -44,7 +44,7 @@ SCRIPT = textwrap.dedent(
 
     @server.tool
     async def say(ctx: Context) -> None:
-        await ctx.debug("of no interest")
+        await ctx.info("of no interest")
         await ctx.warning("heard")
 
     @server.tool
