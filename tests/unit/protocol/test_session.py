@@ -686,3 +686,16 @@ def test_f29_a_phase_is_never_left_by_a_signal_that_it_does_not_have() -> None:
     with pytest.raises(WrongPhase):
         session.step(Signal.RESUME)
     assert session.phase is Phase.READY
+
+
+@pytest.mark.parametrize(("complete", "phase"), [(True, Phase.READY), (False, Phase.INITIALIZING)])
+def test_d09_a_conversation_goes_on_where_it_was(complete: bool, phase: Phase) -> None:
+    before, after = server(), Session(Side.SERVER, info=Implementation(name="s", version="1"))
+    after.step(Signal.CONNECT)
+    assert before.revision is not None
+    assert before.negotiated is not None
+    after.restore(before.revision, before.negotiated, before.peer, complete=complete)
+    assert (after.phase, after.revision, after.negotiated, after.peer) == (
+        *(phase, before.revision),
+        *(before.negotiated, before.peer),
+    )
