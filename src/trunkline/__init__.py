@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     )
     from trunkline.registry.completions import matching
     from trunkline.registry.dependencies import Depends
-    from trunkline.registry.tasks import TaskPolicy
     from trunkline.registry.generators import Progress
     from trunkline.registry.media import Audio, File, Image
+    from trunkline.registry.tasks import TaskPolicy
     from trunkline.server.choices import EnumNames, Titles
     from trunkline.server.context import Context
     from trunkline.server.middleware import Call

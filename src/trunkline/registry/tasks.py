@@ -29,7 +29,7 @@ _SUPPORT: Final = get_args(TaskSupport)
 
 
 def policy_of(name: str, given: Any, hints: ToolAnnotations | None) -> TaskPolicy | None:
-    """The policy of a tool; None if its calls never are tasks. A tool that calls itself idempotent or read-only is begun
+    """The policy of a tool; None if its calls never are tasks. One that calls itself idempotent or read-only is begun
     anew, unless it says otherwise. Raises `RegistrationError` for what says nothing."""
     if given is None or given is False or given == "forbidden":
         return None
