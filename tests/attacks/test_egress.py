@@ -16,7 +16,7 @@ from tests.contract.lines import client_tls, server_tls
 from trunkline import Settings
 from trunkline.auth import Jwt
 from trunkline.auth.addresses import Reach
-from trunkline.auth.client.discovery import discover, find_server
+from trunkline.auth.discovery import discover, find_server
 from trunkline.auth.egress import Egress
 from trunkline.auth.server.verifying import Unavailable
 from trunkline.errors import AuthorizationFailed

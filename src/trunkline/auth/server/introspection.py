@@ -7,7 +7,7 @@ from urllib.parse import quote_plus, urlencode
 
 from msgspec import MsgspecError
 
-from trunkline.auth.client.discovery import find_server
+from trunkline.auth.discovery import find_server
 from trunkline.auth.egress import Egress
 from trunkline.auth.server.claims import Rules, judged
 from trunkline.auth.server.issuers import answered, egress_for, named
