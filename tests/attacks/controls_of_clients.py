@@ -11,12 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from tests.attacks.ways import Rows, both, replaced
 
-from trunkline.auth import egress, metadata
+from trunkline.auth import discovery, egress, metadata
 from trunkline.auth.addresses import Reach, Target
 from trunkline.auth.client import (
     browser,
     code,
-    discovery,
     engine,
     headless,
     interaction,
