@@ -7,6 +7,7 @@ from msgspec import Raw
 
 from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
+from trunkline.conversation.threads import Threads
 from trunkline.errors import HeaderMismatch, InternalError, MissingCapability, ToolNotFound
 from trunkline.protocol.capabilities import declared
 from trunkline.protocol.envelope import Envelope
@@ -73,9 +74,13 @@ def _run(entry: ToolEntry, connection: Connection, call: Running, params: CallTo
     arguments = _arguments(entry, params)
     context = Context(connection, call) if entry.handler.wants_context else None
     if entry.guard is not None:
-        guard: Guard = entry.guard
-        return guard.run(arguments, lambda read: entry.run(read, context, None), connection.threads)
+        return _guarded(entry, entry.guard, arguments, context, connection.threads)
     return entry.run(arguments, context, None)
+
+
+def _guarded(entry: ToolEntry, guard: Guard, arguments: Any, context: Context | None, threads: Threads) -> Work:
+    """A call that may have to wait, or be refused."""
+    return guard.run(arguments, lambda read: entry.run(read, context, None), threads)
 
 
 def _begin(entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, said: Envelope) -> None:
