@@ -15,7 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.attacks import places
+from tests.attacks.controls_of_clients import ROWS as OF_CLIENTS
+from tests.attacks.controls_of_tokens import ROWS as OF_TOKENS
+from tests.attacks.ways import Patch, Rows, forced, replaced, shared
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from trunkline import Settings
@@ -23,6 +27,7 @@ from trunkline.conversation import answering
 from trunkline.protocol.session import Session
 from trunkline.registry.cursors import Cursors
 from trunkline.server import run, seals
+from trunkline.server.access import Viewer
 from trunkline.server.offer import Offer
 from trunkline.transports import stream, tcp
 from trunkline.transports.channel import Origin
@@ -34,9 +39,6 @@ from trunkline.transports.websocket import connections as websocket
 from trunkline.wire import codec
 from trunkline.wire.messages import Malformed, Notification
 
-Patch = Callable[[pytest.MonkeyPatch], None]
-
-
 # --- ways to do without ------------------------------------------------------------------------------
 
 
@@ -47,33 +49,6 @@ def unset(**settings: Any) -> Patch:
         return Settings(**(given | settings))
 
     return lambda patch: patch.setattr(places, "Settings", made)
-
-
-def replaced(owner: Any, name: str, value: Any) -> Patch:
-    """Something else in the place of a function or constant."""
-    return lambda patch: patch.setattr(owner, name, value)
-
-
-def forced(owner: Any, **arguments: Any) -> Patch:
-    """A class whose instances are always made with these arguments."""
-    original = owner.__init__
-
-    def init(self: Any, *args: Any, **given: Any) -> None:
-        original(self, *args, **(given | arguments))
-
-    return lambda patch: patch.setattr(owner, "__init__", init)
-
-
-def shared(owner: Any, name: str) -> Patch:
-    """A class whose instances all have one table, instead of one each."""
-    original = owner.__init__
-    table: dict[Any, Any] = {}
-
-    def init(self: Any, *args: Any, **given: Any) -> None:
-        original(self, *args, **given)
-        setattr(self, name, table)
-
-    return lambda patch: patch.setattr(owner, "__init__", init)
 
 
 def read_as(understand: Callable[[bytes], bytes]) -> Patch:
@@ -168,12 +143,14 @@ def _cursors_of(what: Callable[..., tuple[Any, ...]]) -> Patch:
 
 
 def _public_to_one(patch: pytest.MonkeyPatch) -> None:
-    original, numbers = Offer._page, count(1)
+    original, numbers = Offer.shown, count(1)
 
-    def page(self: Offer, *args: Any, whose: str = "", **given: Any) -> Any:
-        return original(self, *args, whose=whose or str(next(numbers)), **given)
+    def shown(self: Offer, *args: Any, viewer: Viewer, **given: Any) -> Any:
+        viewer = replace(viewer, whose=viewer.whose or str(next(numbers)))
+        return original(self, *args, viewer=viewer, **given)
 
-    patch.setattr(Offer, "_page", page)
+    patch.setattr(Offer, "shown", shown)
+    patch.setattr(Offer, "_kept", lambda self, key, version: None)
 
 
 def _as_whoever_has_the_session(patch: pytest.MonkeyPatch) -> None:
@@ -251,7 +228,9 @@ ANY_PRINCIPAL = replaced(sessions.Sessions, "get", _any_principal)
 FAULTS_ARE_RAISED = read_as(lambda body: body)
 ENDLESS = 1 << 40
 
-WITHOUT: dict[str, dict[str, Patch]] = {
+WITHOUT: Rows = {
+    **OF_TOKENS,
+    **OF_CLIENTS,
     "test_rebinding": {
         "test_only_own_names_and_own_pages_come_in_by_any_way": ANYBODY,
         "test_whoever_is_turned_away_is_told_which_setting_would_let_it_in": ANYBODY,

@@ -10,21 +10,29 @@ from typing import Any, TypeVar
 import uvicorn
 
 from trunkline import Context, Server, Settings
-from trunkline.testing import ManualClock
+from trunkline.auth import ResourceServer
+from trunkline.auth.server.verifying import Verifier
+from trunkline.observers.logs import LogObserver
+from trunkline.testing import ManualClock, RecordingObserver
 from trunkline.transports.addresses import parse
 from trunkline.transports.channel import Listener
 
 T = TypeVar("T")
 
+EPOCH = 1_800_000_000
 QUICK = {"drain_timeout": 0.2}  # what is under way when a test ends does not matter
 
 
 class Place:
     """A server, where it is, and what has been done there."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.clock = ManualClock()
-        self.server = Server("attacked", settings=settings, clock=self.clock)
+    def __init__(
+        self, settings: Settings, clock: ManualClock | None = None, auth: ResourceServer | None = None
+    ) -> None:
+        self.clock = clock or ManualClock()
+        self.observer = RecordingObserver()
+        observers = [LogObserver(), self.observer]
+        self.server = Server("attacked", settings=settings, clock=self.clock, auth=auth, observers=observers)
         self.done: list[str] = []  # effects of calls
         self.started: list[str] = []  # calls that wait
         self.gate = asyncio.Event()  # what they wait for
@@ -78,7 +86,22 @@ def _furnish(place: Place) -> None:
 @asynccontextmanager
 async def listening(address: str = "http://127.0.0.1:0/mcp", **settings: Any) -> AsyncIterator[Place]:
     """A server that listens at an address, on this loop."""
-    place = Place(Settings(**(QUICK | settings)))
+    async with opened(Place(Settings(**(QUICK | settings))), address) as place:
+        yield place
+
+
+@asynccontextmanager
+async def protected(*verifiers: Verifier, settings: Any = None, **options: Any) -> AsyncIterator[Place]:
+    """The same for those who have a token. It is the year 2027, and for as long as the clock is not moved."""
+    clock = ManualClock()
+    auth = ResourceServer(*verifiers, now=lambda: EPOCH + clock.now(), **options)
+    async with opened(Place(Settings(**(QUICK | (settings or {}))), clock, auth)) as place:
+        yield place
+
+
+@asynccontextmanager
+async def opened(place: Place, address: str = "http://127.0.0.1:0/mcp") -> AsyncIterator[Place]:
+    """Has the server of a place listen."""
     place.listener = await place.server.listen(address)
     if not address.startswith("unix"):
         place.port = parse(place.listener.address).port

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,8 @@ from tests.attacks.controls import WITHOUT
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 ATTACKS = sorted(path for path in HERE.glob("test_*.py") if path != Path(__file__))
-LONGEST = [path for path in ATTACKS if path.stem == "test_exhaustion"]
-GROUPS = {
-    "the long ones": LONGEST,
-    "the others": [path for path in ATTACKS if path not in LONGEST],
-}  # to start twice only
+LONGEST = HERE / "test_exhaustion.py"
+AT_ONCE = 3  # processes: most attacks wait, for what does not happen without their controls
 UNUSED = ("cacheprovider", "pytest_cov", "xdist", "hypothesispytest", "anyio", "faker")  # plugins that only cost time
 
 
@@ -32,31 +30,32 @@ def test_every_attack_has_a_control_that_can_be_taken_away() -> None:
     assert {module: set(rows) for module, rows in WITHOUT.items()} == {path.stem: attacks_in(path) for path in ATTACKS}
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_an_attack_succeeds_without_its_control(group: str) -> None:
-    paths = GROUPS[group]
+def without_controls(attacks: list[str]) -> "subprocess.CompletedProcess[str]":
     options = [option for name in UNUSED for option in ("-p", f"no:{name}")]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "tests.attacks.controls",
-            *options,
-            "-q",
-            "-s",
-            "--tb=no",
-            *map(str, paths),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "ATTACK_PATIENCE": "0.7"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    ended = [json.loads(line) for line in re.findall(r"^\{\"test.*\}$", done.stdout, re.MULTILINE)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.attacks.controls",
+        *options,
+        "-q",
+        "-s",
+        "--tb=no",
+        *attacks,
+    ]
+    environment = {**os.environ, "ATTACK_PATIENCE": "0.7"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.mark.parametrize("longest", [True, False], ids=["the long ones", "the others"])
+def test_an_attack_succeeds_without_its_control(longest: bool) -> None:
+    paths = [path for path in ATTACKS if (path == LONGEST) is longest]
+    attacks = [f"{path}::{name}" for path in paths for name in sorted(attacks_in(path))]
+    with ThreadPoolExecutor(AT_ONCE) as processes:
+        done = list(processes.map(without_controls, (attacks[part::AT_ONCE] for part in range(AT_ONCE))))
+    said = "".join(one.stdout + one.stderr for one in done)
+    ended = [json.loads(line) for line in re.findall(r"^\{\"test.*\}$", said, re.MULTILINE)]
     ran = {one["test"].partition("[")[0] for one in ended}
-    assert ran == set().union(*map(attacks_in, paths)), done.stdout + done.stderr
+    assert ran == set().union(*map(attacks_in, paths)), said
     assert {one["test"]: one["ended by"] for one in ended if one["ended by"] != "AssertionError"} == {}

@@ -11,8 +11,7 @@ from urllib.parse import urlencode
 
 from msgspec.structs import replace
 
-from trunkline.auth import symptoms
-from trunkline.auth.client import discovery
+from trunkline.auth import discovery, symptoms
 from trunkline.auth.egress import Answer, Egress
 from trunkline.auth.findings import Finding
 from trunkline.auth.knocking import Door, Opened, door

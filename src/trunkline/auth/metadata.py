@@ -21,7 +21,6 @@ __all__ = [
     "read_resource_metadata",
     "read_server_metadata",
     "require_pkce",
-    "resource_metadata_path",
     "resource_metadata_urls",
     "root_metadata_url",
     "server_metadata_urls",
@@ -84,11 +83,6 @@ _decode_server: Final = codec.json_decoder(ServerMetadata)
 
 
 # --- where they are ----------------------------------------------------------------------------
-
-
-def resource_metadata_path(path: str) -> str:
-    """Where the metadata of an endpoint is, on its own server."""
-    return f"{RESOURCE_METADATA}{_trimmed(path)}"
 
 
 def resource_metadata_urls(server: str) -> Texts:

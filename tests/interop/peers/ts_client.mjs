@@ -9,16 +9,17 @@
 import { AssertionError } from "node:assert";
 import { readFileSync } from "node:fs";
 import { Connection as Modern } from "./ts_2_connection.mjs";
-import { Connection, MODERN, PATIENCE, capabilitiesIn } from "./ts_connection.mjs";
+import { Connection, MODERN, PATIENCE, STARTING, capabilitiesIn } from "./ts_connection.mjs";
 import { PROBES, declared } from "./ts_probes.mjs";
 
 /** The outcome of one probe. */
 async function tried(probe, peer) {
   const { faults } = peer.connection;
   faults.length = 0;
+  const patience = PATIENCE + (probe.starts ? STARTING : 0);
   let timer;
   const tooLate = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new AssertionError({ message: `nothing came within ${PATIENCE} ms` })), PATIENCE);
+    timer = setTimeout(() => reject(new AssertionError({ message: `nothing came within ${patience} ms` })), patience);
   });
   try {
     await Promise.race([probe(peer), tooLate]);

@@ -305,7 +305,7 @@ function serverCapability(path) {
 
 /** That the server knows what the client declares, and asks nothing of a client that does not declare it. */
 function clientCapability(path, tool, method, args) {
-  return async ({ revision, connection }) => {
+  const probe = async ({ revision, connection }) => {
     const names = path.split(".");
     const known = JSON.parse(await connection.call("client_capabilities"));
     const value = names.reduce((branch, name) => branch?.[name], known);
@@ -320,6 +320,7 @@ function clientCapability(path, tool, method, args) {
       await other.close();
     }
   };
+  return Object.assign(probe, { starts: true });
 }
 
 /** The client's capabilities but for one. */

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,11 +17,11 @@ from trunkline.auth.metadata import (
     read_resource_metadata,
     read_server_metadata,
     require_pkce,
-    resource_metadata_path,
     resource_metadata_urls,
     root_metadata_url,
     server_metadata_urls,
 )
+from trunkline.auth.server.places import published_at
 from trunkline.errors import AuthorizationFailed
 from trunkline.wire import codec
 
@@ -53,9 +54,10 @@ def test_aut_06_a_resource_is_looked_for_with_its_path_and_then_without(url: str
     assert list(resource_metadata_urls(url)) == [f"https://a.example{place}" for place in places]
 
 
-def test_aut_05_a_server_publishes_where_clients_look_first() -> None:
-    assert resource_metadata_path("/mcp") == "/.well-known/oauth-protected-resource/mcp"
-    assert resource_metadata_path("/") == "/.well-known/oauth-protected-resource"
+@pytest.mark.parametrize("path", ["/mcp", "/", "/x/mcp"])
+def test_aut_05_a_server_publishes_wherever_clients_look(path: str) -> None:
+    looked_at = {urlsplit(url).path for url in resource_metadata_urls(f"https://a.example{path}")}
+    assert looked_at <= published_at(path, None)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
 """Posting to an authorization server's token endpoint, and proving there who we are."""
 
 import secrets
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from typing import Final
-from urllib.parse import quote_plus, urlencode
+from urllib.parse import urlencode
 
 from msgspec import Struct
 
 from trunkline.auth import egress
+from trunkline.auth.basic import basic
 from trunkline.auth.client.dpop import Prover
 from trunkline.auth.egress import Egress
 from trunkline.auth.jose import SigningKey
@@ -126,8 +126,7 @@ class TokenEndpoint:
         named = {"client_id": identity.client_id} if identity.client_id else {}
         match identity.method:
             case "client_secret_basic":
-                pair = f"{quote_plus(identity.client_id)}:{quote_plus(identity.secret or '')}"
-                return {}, {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+                return {}, {"Authorization": basic(identity.client_id, identity.secret or "")}
             case "client_secret_post":
                 return {**named, "client_secret": identity.secret or ""}, {}
             case "private_key_jwt" if identity.key is not None:

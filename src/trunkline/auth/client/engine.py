@@ -10,13 +10,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from trunkline.auth.client.demands import FORBIDDEN, UNAUTHORIZED, Demand, demand_in, token_in
-from trunkline.auth.client.discovery import Found, discover
 from trunkline.auth.client.dpop import Prover, new_key
 from trunkline.auth.client.endpoint import Identity, Refused, TokenEndpoint
 from trunkline.auth.client.flight import Flight
 from trunkline.auth.client.grant import Errand, Grant, fields_for
 from trunkline.auth.client.store import TokenStore
 from trunkline.auth.client.tokens import Answer, Kept, key_for, read_answer, read_kept, write_kept
+from trunkline.auth.discovery import Found, discover
 from trunkline.auth.egress import Egress
 from trunkline.auth.jose import SigningKey
 from trunkline.auth.urls import origin_of

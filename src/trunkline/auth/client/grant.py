@@ -5,10 +5,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from trunkline.auth.client.discovery import Found
 from trunkline.auth.client.endpoint import Identity, TokenEndpoint
 from trunkline.auth.client.store import TokenStore
 from trunkline.auth.client.tokens import Answer
+from trunkline.auth.discovery import Found
 from trunkline.auth.egress import Egress
 from trunkline.errors import AuthorizationFailed
 

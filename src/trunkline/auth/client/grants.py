@@ -7,14 +7,14 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypedDict, Unpack, cast
 
 from trunkline.auth.client.account import Account
-from trunkline.auth.client.discovery import find_server
 from trunkline.auth.client.endpoint import Identity, TokenEndpoint, method_for
 from trunkline.auth.client.grant import Binding, Errand, fields_for
 from trunkline.auth.client.store import MemoryTokens, TokenStore
 from trunkline.auth.client.tokens import Answer, read_answer
+from trunkline.auth.discovery import find_server
 from trunkline.auth.jose import SigningKey
 from trunkline.auth.metadata import ServerMetadata
 from trunkline.auth.urls import secured
@@ -32,6 +32,16 @@ Said = str | PathLike[str] | Callable[..., str | Awaitable[str]]
 """A token of somebody else's: itself, the file that it is in, or a function that gives it."""
 
 
+class ProgramOptions(TypedDict, total=False):
+    """What every program can be told beside who it is."""
+
+    issuer: str | None  # the authorization server that knows it; its credentials are shown to no other
+    scopes: str | Iterable[str] | None  # to ask for, beside what a server wants
+    store: TokenStore | None  # where tokens are kept, by default in memory
+    dpop: bool | None  # whether tokens are bound to a key; None: where that is required
+    now: Callable[[], float]  # seconds since the epoch
+
+
 class _Program(Account):
     """A program with an id that the authorization server knows."""
 
@@ -43,13 +53,18 @@ class _Program(Account):
         *,
         secret: str | None,
         key: SigningKey | None,
-        issuer: str | None,
-        scopes: str | Iterable[str] | None,
-        store: TokenStore | None,
-        dpop: bool | None,
-        now: Callable[[], float],
+        **options: Unpack[ProgramOptions],
     ) -> None:
-        super().__init__(scopes=scopes, store=store or MemoryTokens(), dpop=dpop, now=now)
+        if strange := options.keys() - ProgramOptions.__optional_keys__:
+            known = ", ".join(sorted(ProgramOptions.__optional_keys__))
+            raise ConfigError(f"there is no option {min(strange)!r}; beside credentials there are {known}")
+        super().__init__(
+            scopes=options.get("scopes"),
+            store=options.get("store") or MemoryTokens(),
+            dpop=options.get("dpop"),
+            now=options.get("now", time.time),
+        )
+        issuer = options.get("issuer")
         if secret is not None and key is not None:
             raise ConfigError("a client proves who it is by a secret or by a key, not by both")
         self.issuers = () if issuer is None else (issuer,)
@@ -97,18 +112,12 @@ class ClientCredentials(_Program):
         *,
         secret: str | None = None,
         key: SigningKey | None = None,
-        issuer: str | None = None,
-        scopes: str | Iterable[str] | None = None,
-        store: TokenStore | None = None,
-        dpop: bool | None = None,
-        now: Callable[[], float] = time.time,
+        **options: Unpack[ProgramOptions],
     ) -> None:
         """It proves who it is by a `secret`, or by a `key` whose public part the authorization server knows."""
         if secret is None and key is None:
             raise ConfigError("client credentials are an id and a secret, or an id and a key")
-        super().__init__(
-            client_id, secret=secret, key=key, issuer=issuer, scopes=scopes, store=store, dpop=dpop, now=now
-        )
+        super().__init__(client_id, secret=secret, key=key, **options)
 
     async def obtain(self, errand: Errand) -> tuple[Identity, Answer]:
         """Asks for a token in its own name."""
@@ -125,17 +134,11 @@ class WorkloadIdentity(_Program):
         client_id: str = "",
         secret: str | None = None,
         key: SigningKey | None = None,
-        issuer: str | None = None,
-        scopes: str | Iterable[str] | None = None,
-        store: TokenStore | None = None,
-        dpop: bool | None = None,
-        now: Callable[[], float] = time.time,
+        **options: Unpack[ProgramOptions],
     ) -> None:
         """`assertion` is the signed text, the file that the platform writes it to, or a function that is given the
         audience, which is the issuer of the authorization server, and gives the text."""
-        super().__init__(
-            client_id, secret=secret, key=key, issuer=issuer, scopes=scopes, store=store, dpop=dpop, now=now
-        )
+        super().__init__(client_id, secret=secret, key=key, **options)
         self._assertion = assertion
 
     async def obtain(self, errand: Errand) -> tuple[Identity, Answer]:
@@ -160,18 +163,12 @@ class EnterpriseManaged(_Program):
         id_token_type: str = _ID_TOKEN,
         secret: str | None = None,
         key: SigningKey | None = None,
-        issuer: str | None = None,
-        scopes: str | Iterable[str] | None = None,
-        store: TokenStore | None = None,
-        dpop: bool | None = None,
-        now: Callable[[], float] = time.time,
+        **options: Unpack[ProgramOptions],
     ) -> None:
         """`id_token` is what the company's login gave, or a function or file that gives it. `idp` is the issuer of that
         login; its token endpoint is looked up unless it is given. `client_id` is how the server's own authorization
         server knows us, `idp_client_id` how the company's login does."""
-        super().__init__(
-            client_id, secret=secret, key=key, issuer=issuer, scopes=scopes, store=store, dpop=dpop, now=now
-        )
+        super().__init__(client_id, secret=secret, key=key, **options)
         if idp is None and idp_token_endpoint is None:
             raise ConfigError("either idp= or idp_token_endpoint= says where the company's login is")
         self._id_token = id_token

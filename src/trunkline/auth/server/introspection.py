@@ -1,13 +1,13 @@
 """Access tokens that only their issuer understands: it is asked about each (RFC 7662)."""
 
-from base64 import b64encode
 from collections.abc import Collection, Sequence
 from typing import Any, Final
-from urllib.parse import quote_plus, urlencode
+from urllib.parse import urlencode
 
 from msgspec import MsgspecError
 
-from trunkline.auth.client.discovery import find_server
+from trunkline.auth.basic import basic
+from trunkline.auth.discovery import find_server
 from trunkline.auth.egress import Egress
 from trunkline.auth.server.claims import Rules, judged
 from trunkline.auth.server.issuers import answered, egress_for, named
@@ -47,7 +47,7 @@ class Introspection(Verifier):
         self.issuer = self._issuer = named(issuer, "the issuer")
         self.keep = keep
         self._endpoint = None if endpoint is None else named(endpoint, "endpoint")
-        self._credentials = _basic(client_id, client_secret)
+        self._credentials = basic(client_id, client_secret)
         self._audience = (audience,) if isinstance(audience, str) else audience
         self._leeway = leeway
         self._clients = frozenset(clients)
@@ -86,9 +86,3 @@ class Introspection(Verifier):
 
     def __repr__(self) -> str:
         return f"Introspection({self._issuer!r})"
-
-
-def _basic(client_id: str, client_secret: str) -> str:
-    """Our own credentials, as RFC 6749, section 2.3.1 has them."""
-    pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}"
-    return f"Basic {b64encode(pair.encode()).decode()}"

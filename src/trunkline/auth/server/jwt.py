@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Collection, Sequence
 from typing import Final
 
-from trunkline.auth.client.discovery import find_server
+from trunkline.auth.discovery import find_server
 from trunkline.auth.egress import Egress
 from trunkline.auth.jose import ALGORITHMS, Jose, KeySet, UnknownKey
 from trunkline.auth.server.claims import Rules, judged

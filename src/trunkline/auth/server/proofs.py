@@ -9,17 +9,15 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from trunkline.auth.jose import ALGORITHMS, Jose, thumbprint, unverified, verify_with
+from trunkline.auth.urls import origin_of
 
-__all__ = ["PROOF_ALGORITHMS", "BadProof", "NonceWanted", "Proofs"]
+__all__ = ["BadProof", "NonceWanted", "Proofs"]
 
-PROOF_ALGORITHMS: Final = ALGORITHMS
 _WINDOW: Final = 300.0  # seconds that a proof may be old
 _AHEAD: Final = 30.0  # seconds that the clock of whoever made it may be ahead of ours
 _MOST_PROOFS: Final = 100_000  # that are remembered, each until it is too old anyway
 _LONGEST_ID: Final = 512
 _NONCE_LIFE: Final = 300.0  # seconds after which another nonce is wanted; the one before is good for as long again
-_PORTS: Final = {"http": 80, "https": 443}
-_SAME: Final = {"ws": "http", "wss": "https"}
 
 
 class BadProof(Exception):
@@ -90,7 +88,7 @@ def _signed(proof: str, key: str) -> Mapping[str, Any]:
         public = cast("dict[str, Any]", jwk)
         if not _same(thumbprint(public), key):
             raise BadProof("it was made with another key than the token is bound to")
-        return verify_with(public, proof, PROOF_ALGORITHMS).claims
+        return verify_with(public, proof, ALGORITHMS).claims
     except Jose as error:
         raise BadProof(f"it cannot be verified: {error}") from None
 
@@ -101,13 +99,12 @@ def _same(given: object, wanted: str) -> bool:
 
 def _same_place(given: object, url: str) -> bool:
     """Whether two addresses are the same without their queries, however they are spelt."""
-    return isinstance(given, str) and (place := _place(given)) is not None and place == _place(url)
+    return (
+        isinstance(given, str)
+        and (origin := origin_of(given)) is not None
+        and ((origin, _path(given)) == (origin_of(url), _path(url)))
+    )
 
 
-def _place(url: str) -> tuple[str, str, int | None, str] | None:
-    try:
-        parts = urlsplit(url)
-        scheme = _SAME.get(parts.scheme, parts.scheme)
-        return scheme, parts.hostname or "", parts.port or _PORTS.get(scheme), parts.path.rstrip("/")
-    except ValueError:
-        return None
+def _path(url: str) -> str:
+    return urlsplit(url).path.rstrip("/")

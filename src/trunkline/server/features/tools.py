@@ -95,14 +95,13 @@ def _run(entry: ToolEntry, connection: Connection, call: Running, params: CallTo
         return _run_once(
             entry, connection, call, params, lambda run: _guarded(entry, connection.threads, arguments, run, context)
         )
-    return (
-        entry.run(arguments, context, None)
-        if entry.guard is None
-        else _guarded(entry, connection.threads, arguments, entry.run, context)
-    )
+    if entry.guard is None:
+        return entry.run(arguments, context, None)
+    return _guarded(entry, connection.threads, arguments, entry.run, context)
 
 
 def _guarded(entry: ToolEntry, threads: Threads, arguments: Any, run: Run, context: Context | None) -> Work:
+    """A call that may have to wait, or be refused."""
     if entry.guard is None:
         return run(arguments, context, None)
     guard: Guard = entry.guard

@@ -143,6 +143,11 @@ async def test_an_employee_exchanges_what_the_company_says_for_a_grant_and_that_
     assert (form["grant_type"], form["assertion"]) == (BEARER, "jag")
 
 
+def test_an_option_that_there_is_not_is_no_option() -> None:
+    with pytest.raises(ConfigError, match=r"no option 'scope'; .* issuer, now, scopes, store"):
+        ClientCredentials("robot", secret="s", scope="notes")  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -5,7 +5,7 @@ from tests.unit.auth.fakes import Office, office
 from tests.unit.auth.faulty import OPENID, RESOURCE, RESOURCE_AT_THE_ROOT, SERVER, Page
 
 from trunkline.auth.addresses import Reach
-from trunkline.auth.client.discovery import Found, discover
+from trunkline.auth.discovery import Found, discover
 from trunkline.auth.egress import Egress
 from trunkline.auth.metadata import AssumedMetadata
 from trunkline.config import Settings

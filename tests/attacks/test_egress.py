@@ -1,0 +1,288 @@
+"""Server-side request forgery: a peer names where its metadata, keys and logins are, and would have us go where only we
+can. Every address here is a made-up one: sockets are opened to this machine alone."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from itertools import cycle
+from typing import Any
+
+import pytest
+from tests.attacks.raw import within
+from tests.attacks.webs import Asked, Internet, Issuer, Site, moved, page, site
+from tests.contract.lines import client_tls, server_tls
+
+from trunkline import Settings
+from trunkline.auth import Jwt
+from trunkline.auth.addresses import Reach
+from trunkline.auth.discovery import discover, find_server
+from trunkline.auth.egress import Egress
+from trunkline.auth.server.verifying import Unavailable
+from trunkline.errors import AuthorizationFailed
+
+PUBLIC, PUBLIC_TOO = "93.184.216.34", "93.184.216.35"
+SERVER = "https://mcp.example/mcp"
+CLOUD = "169.254.169.254"  # where clouds keep secrets
+PRIVATE = [
+    *("127.0.0.1", "127.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", CLOUD, "169.254.0.1"),
+    *("0.0.0.0", "100.64.0.1", "192.0.0.192", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"),
+    *("::1", "::", "fe80::1", "fc00::1", "fd00:ec2::254", "ff02::1", "::ffff:10.0.0.1", "::ffff:169.254.169.254"),
+    *("64:ff9b::10.0.0.1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:a00:1::1", "2001:0:1::1", "::10.0.0.1", "fec0::1"),
+]  # fmt: skip
+SPELT = [  # this machine, or the keeper of secrets, as some would read it
+    *("2130706433", "0x7f000001", "017700000001", "127.1", "0x7f.1", "0177.0.0.1", "127.0.0.1.", "127.000.000.001"),
+    *("2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "169.16689662", "0xA9.0xFE.0xA9.0xFE"),
+    *("[::1]", "[0:0:0:0:0:0:0:1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[::FFFF:169.254.169.254]"),
+    *("localhost", "LOCALHOST", "localhost.", "a.localhost", "[fe80::1%25eth0]", "[64:ff9b::169.254.169.254]"),
+]  # fmt: skip
+UNREADABLE = [  # what one parser takes for one host, and another for another
+    *(f"https://mcp.example@{CLOUD}/", f"https://{CLOUD}\\@mcp.example/", f"https://mcp.example\\@{CLOUD}/"),
+    *(f"https://mcp.example:443@{CLOUD}/", f"https://{CLOUD}#@mcp.example/", f"https://mcp.example\t@{CLOUD}/"),
+    *(f"https:{CLOUD}/", f"https:///{CLOUD}/", f"//{CLOUD}/", f"http://{CLOUD}/", f"https://{CLOUD}:0/", "https://①②⑦.⓪.⓪.①/"),
+    *("file:///etc/passwd", "gopher://mcp.example/", "ftp://mcp.example/", "data:,x", "unix:/run/x", "", "https://"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def egress(internet: Internet) -> Egress:
+    """The way to the internet of the test."""
+    return reaching(internet)
+
+
+def reaching(internet: Internet, reach: Reach | None = None, **settings: Any) -> Egress:
+    tls = client_tls()
+    tls.check_hostname = False
+    tls.verify_mode = ssl.CERT_NONE  # what the sites are called is made up
+    return Egress(reach or Reach(), settings=Settings(**settings), tls=tls, resolve=internet.resolve)
+
+
+@asynccontextmanager
+async def public(internet: Internet, name: str = "mcp.example", address: str = PUBLIC) -> AsyncIterator[Site]:
+    """A site that everybody can reach."""
+    async with site(f"https://{name}", server_tls()) as there:
+        internet.has(name, there, address)
+        yield there
+
+
+async def refused(asked: Awaitable[Any]) -> AuthorizationFailed:
+    """Why something was not done."""
+    try:
+        answer = await within(asked, "a refusal")
+    except AuthorizationFailed as error:
+        return error
+    raise AssertionError(f"there was an answer: {answer}")
+
+
+def gone_to(internet: Internet) -> list[str]:
+    """Where anybody went. What a test finds here is forgotten, and so is no second failure."""
+    found, internet.connected = internet.connected, []
+    return found
+
+
+# --- addresses and names -----------------------------------------------------------------------------
+
+
+async def test_no_private_address_is_gone_to_however_it_is_spelt(egress: Egress, internet: Internet) -> None:
+    literal = [f"https://[{one}]/" if ":" in one else f"https://{one}/" for one in PRIVATE]
+    for url in (*literal, *(f"https://{one}:8443/latest/meta-data" for one in SPELT), *UNREADABLE):
+        for asked in (egress.get(url, hop="keys"), egress.post(url, b"x", hop="keys"), egress.look(url, hop="keys")):
+            assert (await refused(asked)).hop == "keys", url
+    assert gone_to(internet) == []
+    assert internet.looked_up == []
+
+
+async def test_a_name_that_leads_to_a_private_address_is_not_followed(egress: Egress, internet: Internet) -> None:
+    for address in PRIVATE:
+        for found in ([address], [PUBLIC, address], [address, PUBLIC]):
+            internet.names["inner.example"] = [found]
+            error = await refused(egress.get("https://inner.example/", hop="keys"))
+            assert "inner.example" in str(error), found
+            assert gone_to(internet) == [], found
+
+
+async def test_a_name_that_changes_its_address_meanwhile_is_not_followed(egress: Egress, internet: Internet) -> None:
+    async with public(internet) as there:
+        for address in (CLOUD, "127.0.0.1", "10.0.0.1"):
+            internet.names["mcp.example"] = [[PUBLIC], [address]]
+            there.pages["/"] = moved("https://mcp.example/again")
+            await refused(egress.get("https://mcp.example/", hop="keys"))
+            assert gone_to(internet) == [PUBLIC]
+            internet.names["mcp.example"] = [[PUBLIC], [address]]
+            await egress.look("https://mcp.example/", hop="keys")  # what was looked at is what is connected to
+            assert gone_to(internet) == [PUBLIC]
+            assert len(internet.names["mcp.example"]) == 1
+            await refused(egress.look("https://mcp.example/", hop="keys"))
+            assert gone_to(internet) == []
+
+
+async def test_a_socket_is_opened_to_nothing_but_what_was_looked_at(internet: Internet) -> None:
+    """As if the library asked somebody else for addresses, or kept old ones."""
+    from aiohttp import TCPConnector
+
+    async def elsewhere(self: TCPConnector, host: str, port: int, *_: Any, **__: Any) -> list[dict[str, Any]]:
+        return [{"hostname": host, "host": CLOUD, "port": port, "family": 2, "proto": 0, "flags": 0}]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TCPConnector, "_resolve_host", elsewhere)
+        await refused(reaching(internet).get("https://mcp.example/", hop="keys"))
+    assert gone_to(internet) == []
+
+
+async def test_what_our_own_user_named_opens_no_way_to_its_neighbours(internet: Internet) -> None:
+    named = reaching(internet, Reach.around("https://10.0.0.5/mcp", Settings()))
+    await refused(named.get("https://10.0.0.6/", hop="keys"))
+    await refused(named.get(f"https://{CLOUD}/", hop="keys"))
+    await refused(named.get("https://localhost/", hop="keys"))
+    assert gone_to(internet) == []
+    by_name = reaching(internet, Reach.around("https://inner.example/mcp", Settings()))
+    for address in (CLOUD, "fd00:ec2::254", "::ffff:169.254.169.254"):
+        internet.names["inner.example"] = [[address]]
+        internet.names["other.example"] = [[address]]
+        if address != "fd00:ec2::254":  # a private network like any other, where an intranet may be
+            await refused(by_name.get("https://inner.example/", hop="keys"))
+        await refused(by_name.get("https://other.example/", hop="keys"))
+    assert gone_to(internet) == []
+    here = reaching(internet, Reach.around("http://localhost:1/mcp", Settings()))
+    for url in ("https://10.0.0.5/", f"http://{CLOUD}/", "http://10.0.0.5/", "http://mcp.example/"):
+        await refused(here.get(url, hop="keys"))
+    assert gone_to(internet) == []
+
+
+# --- redirects ---------------------------------------------------------------------------------------
+
+ASTRAY = [
+    *(f"https://{CLOUD}/latest", "https://127.0.0.1/", "https://[::1]/", "https://2130706433/", "//10.0.0.1/"),
+    *("http://mcp.example/", f"http://{PUBLIC}/", "http://localhost/", "ftp://mcp.example/", "file:///etc/passwd"),
+    *("https://inner.example/", "https://mcp.example\\@10.0.0.1/", "https://user:pass@mcp.example/", "https://["),
+]  # fmt: skip
+
+
+async def test_a_redirect_leads_to_no_place_that_one_may_not_go_to(egress: Egress, internet: Internet) -> None:
+    async with public(internet) as there:
+        internet.names["inner.example"] = [["10.0.0.1"]]
+        for location, status in zip(ASTRAY, cycle((301, 302, 303, 307, 308)), strict=False):
+            there.pages["/"] = moved(location, status)
+            await refused(egress.get("https://mcp.example/", hop="keys"))
+            assert gone_to(internet) == [PUBLIC], location
+    assert set(there.paths) == {"/"}
+
+
+async def test_what_is_secret_does_not_follow_a_redirect(egress: Egress, internet: Internet) -> None:
+    async with public(internet) as there, public(internet, "evil.example", PUBLIC_TOO) as evil:
+        for status in (301, 302, 303, 307, 308):
+            there.pages["/token"] = moved(
+                "https://evil.example/" if status % 2 else "https://mcp.example/other", status
+            )
+            await refused(egress.post("https://mcp.example/token", b"client_secret=canary", hop="token"))
+        for name in ("Authorization", "DPoP", "Cookie", "X-Api-Key"):
+            await refused(egress.get("https://mcp.example/token", hop="token", headers={name: "canary"}))
+    assert evil.asked == []
+    assert set(there.paths) == {"/token"}
+
+
+async def test_a_redirect_is_followed_only_so_often(egress: Egress, internet: Internet) -> None:
+    async with public(internet) as there:
+        there.other = lambda asked: moved(f"https://mcp.example{asked.path}x")
+        await refused(egress.get("https://mcp.example/", hop="keys"))
+    assert len(there.asked) <= 4
+
+
+# --- answers without end -----------------------------------------------------------------------------
+
+
+async def test_of_an_answer_without_end_only_so_much_is_read(internet: Internet) -> None:
+    sent: list[int] = []
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        while len(sent) < 2000 and not writer.is_closing():  # 128 MiB
+            writer.write(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+            await writer.drain()
+            await asyncio.sleep(0)  # to learn that nobody reads any more
+            sent.append(0x10000)
+
+    async with public(internet) as there:
+        there.serve = endless
+        await refused(reaching(internet).get("https://mcp.example/", hop="keys"))
+        there.serve = Site.serve.__get__(there)
+        there.pages["/"] = b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n"
+        await refused(reaching(internet).get("https://mcp.example/", hop="keys"))
+    assert sum(sent) < 32 << 20
+
+
+async def test_an_answer_that_does_not_come_is_not_waited_for(internet: Internet) -> None:
+    async def never(_: Asked) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async with public(internet) as there:
+        egress = reaching(internet, egress_timeout=0.05)
+        for says in (never, b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nx", b"HTTP/1.1 200 OK\r\n"):
+            there.pages["/"] = says
+            assert "within" in str(await refused(egress.get("https://mcp.example/", hop="keys")))
+
+
+async def test_nothing_is_unpacked(egress: Egress, internet: Internet) -> None:
+    async with public(internet) as there:
+        for coding in ("gzip", "deflate", "br", "zstd", "identity, gzip"):
+            there.pages["/"] = page(b"x", 200, ("content-encoding", coding))
+            await refused(egress.get("https://mcp.example/", hop="keys"))
+
+
+# --- discovery ---------------------------------------------------------------------------------------
+
+RESOURCE_METADATA = "/.well-known/oauth-protected-resource/mcp"
+AUTHORITIES = [f"https://{CLOUD}", "https://127.0.0.1:8443", "https://inner.example", "https://[::ffff:10.0.0.1]/x"]
+
+
+async def test_the_metadata_of_a_server_is_on_the_server_itself(egress: Egress, internet: Internet) -> None:
+    async with public(internet) as there, public(internet, "evil.example", PUBLIC_TOO) as evil:
+        good = {"resource": SERVER, "authorization_servers": ["https://evil.example"]}
+        there.pages["/other"] = evil.other = page(good)
+        for hint in (
+            *("https://evil.example/prm", "http://mcp.example/prm", "https://mcp.example:444/prm", f"https://{CLOUD}/"),
+            *(
+                "https://mcp.example@evil.example/",
+                "https://evil.example\\.mcp.example/",
+                "//evil.example/",
+                "/prm",
+                "",
+            ),
+            *("https://mcp.example.evil.example/prm", "javascript:1", "https://localhost/", "https://mcp.example\n/"),
+        ):
+            assert (await refused(discover(egress, SERVER, hint))).hop == "server", hint
+        assert (gone_to(internet), evil.asked, there.asked) == ([], [], [])
+
+
+async def test_an_authorization_server_that_a_peer_names_is_not_looked_for_in_private(
+    egress: Egress, internet: Internet
+) -> None:
+    internet.names["inner.example"] = [["192.168.0.1"]]
+    async with public(internet) as there:
+        for named in (*AUTHORITIES, "http://evil.example", "https://user@evil.example", "javascript:x", "file:///x"):
+            there.pages[RESOURCE_METADATA] = page({"resource": SERVER, "authorization_servers": [named]})
+            await refused(discover(egress, SERVER, None))
+            assert set(gone_to(internet)) == {PUBLIC}, named
+
+
+async def test_a_document_that_points_elsewhere_leads_nowhere_private(egress: Egress, internet: Internet) -> None:
+    async with public(internet) as there:
+        for location in (f"https://{CLOUD}/", "https://localhost/", "http://mcp.example/x", "https://0x7f.1/"):
+            there.other = moved(location)
+            await refused(discover(egress, SERVER, None))
+            await refused(find_server(egress, "https://mcp.example"))
+            assert set(gone_to(internet)) == {PUBLIC}, location
+
+
+async def test_the_keys_of_an_issuer_are_not_looked_for_in_private(egress: Egress, internet: Internet) -> None:
+    async with public(internet, "login.example", PUBLIC_TOO) as there:
+        known = Issuer(there)
+        for named in (*(f"{one}/jwks" for one in AUTHORITIES), "http://login.example/jwks", "file:///etc/passwd"):
+            known.metadata["jwks_uri"] = named
+            asked = Jwt(known.name, egress=egress).verify(known.token(SERVER), {SERVER}, 1.9e9)
+            assert isinstance(asked, Awaitable)
+            with suppress(Unavailable):
+                assert await within(asked, "a refusal") is None
+            assert set(gone_to(internet)) == {PUBLIC_TOO}, named

@@ -1,0 +1,325 @@
+"""Tokens that should open nothing: forged, old, for somebody else, of another kind, or stolen from whoever they are
+bound to."""
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+from tests.attacks.places import EPOCH, Place, opened, protected
+from tests.attacks.raw import Answer, Caller, ask, initialize, request
+from tests.attacks.webs import KEY, OTHER_KEY, Issuer, issuer, page
+
+from trunkline import Server, Settings
+from trunkline.auth import Jwt, ResourceServer, SigningKey, StaticTokens
+from trunkline.errors import ConfigError
+from trunkline.testing import ManualClock
+
+US = "https://mcp.example/mcp"
+NOW = EPOCH + 1000  # where the clock stands
+_numbers = count(1)
+
+
+@asynccontextmanager
+async def trusting(**options: Any) -> AsyncIterator[tuple[Issuer, Place]]:
+    """A server that trusts one issuer."""
+    async with issuer() as known, protected(Jwt(known.name), public_url=US, **options) as place:
+        yield known, place
+
+
+async def come(place: Place, token: str, *, scheme: str = "Bearer", path: str = "/mcp", **headers: Any) -> Answer:
+    """What somebody with a token is answered."""
+    return await ask(place.port, "POST", path, initialize(), authorization=f"{scheme} {token}", **headers)
+
+
+async def let_in(place: Place, tokens: dict[str, str], **headers: Any) -> list[str]:
+    """Those of some tokens that open the door. The others are refused as they should be."""
+    found: list[str] = []
+    for name, token in tokens.items():
+        answer = await come(place, token, **headers)
+        if answer.status == 200:
+            found.append(name)
+        else:
+            assert answer.status in {400, 401}, (name, answer.status, answer.body)
+            assert 'resource_metadata="' in answer.headers["www-authenticate"]
+    return found
+
+
+def packed(data: bytes | Any) -> str:
+    raw = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def with_secret(header: Any, claims: Any, secret: bytes) -> str:
+    """A token that is signed with a secret, which may be known to everybody."""
+    said = f"{packed(header)}.{packed(claims)}"
+    return f"{said}.{packed(hmac.digest(secret, said.encode(), hashlib.sha256))}"
+
+
+# --- forged ------------------------------------------------------------------------------------------
+
+
+async def test_a_token_that_its_issuer_has_not_signed_opens_nothing() -> None:
+    async with trusting() as (known, place):
+        good = known.token(US)
+        head, body, signature = good.split(".")
+        claims = json.loads(base64.urlsafe_b64decode(body + "=="))
+        public = {"alg": "HS256", "kid": "k"}
+        own = OTHER_KEY.public
+        forged = {
+            "no algorithm": f"{packed({'alg': 'none'})}.{body}.",
+            "no algorithm, with the signature": f"{packed({'alg': 'None', 'kid': 'k'})}.{body}.{signature}",
+            "the public key as a secret": with_secret(public, claims, json.dumps(KEY.public).encode()),
+            "its point as a secret": with_secret(public, claims, (KEY.public["x"] + KEY.public["y"]).encode()),
+            "an empty secret": with_secret({"alg": "HS256"}, claims, b""),
+            "other claims": f"{head}.{packed(claims | {'sub': 'root'})}.{signature}",
+            "an empty signature": f"{head}.{body}.",
+            "a zero signature": f"{head}.{body}.{packed(bytes(64))}",
+            "another key of that name": known.token(US, key=OTHER_KEY),
+            "a key that it brings along": known.token(US, key=OTHER_KEY, header={"jwk": own, "kid": "other"}),
+            "a key that it names": known.token(US, key=OTHER_KEY, header={"jku": f"{known.name}/mine", "kid": "o"}),
+            "what nobody understands": known.token(US, header={"crit": ["b64"], "b64": False}),
+            "not a token": "a.b.c",
+            "two tokens": f"{good}.{good}",
+            "very deep": f"{packed(b'[' * 5000)}.{packed(b'[' * 5000)}.{signature}",
+            "very deep within": ".".join((head, packed(b'{"a":' * 3000), signature)),
+            "nothing": "x",
+        }
+        known.site.pages["/mine"] = page({"keys": [own]})
+        assert await let_in(place, forged) == []
+        assert "/mine" not in known.site.paths
+        assert await let_in(place, {"good": good}) == ["good"]
+
+
+async def test_tokens_with_keys_that_do_not_exist_make_us_ask_for_keys_only_so_often() -> None:
+    async with trusting() as (known, place):
+        for number in range(30):
+            unknown = SigningKey.from_jwk(OTHER_KEY.to_jwk() | {"kid": f"k{number}"})
+            assert (await come(place, known.token(US, key=unknown))).status == 401
+        assert len(known.site.at("/jwks")) <= 2
+        assert await let_in(place, {"good": known.token(US)}) == ["good"]
+
+
+# --- for somebody else -------------------------------------------------------------------------------
+
+
+async def test_a_token_for_another_audience_opens_nothing() -> None:
+    async with trusting() as (known, place):
+        others = {
+            str(audience): known.token(audience)
+            for audience in (
+                *("https://other.example/mcp", "https://mcp.example/other", "https://mcp.example.evil.example/mcp"),
+                *("https://mcp.example", "http://mcp.example/mcp", "https://mcp.example/mcp/deeper", "https://MCP.example/mcp"),
+                *("", "*", "app", ["https://other.example"], [], [[US]], {"aud": US}, 1, True),
+            )
+        }  # fmt: skip
+        others["none"] = known.token("", aud=None)
+        others["only its client"] = known.token("", aud=None, azp=US, client_id=US)
+        assert await let_in(place, others) == []
+        fine = {"ours": known.token(US), "with a slash": known.token(f"{US}/"), "one of some": known.token(["x", US])}
+        assert await let_in(place, fine) == list(fine)
+
+
+async def test_a_token_of_another_issuer_opens_nothing() -> None:
+    async with trusting() as (known, place), issuer() as evil:
+        others = {
+            "its own": evil.token(US, key=OTHER_KEY),
+            "in the name of the known one": evil.token(US, key=OTHER_KEY, iss=known.name),
+            "signed with the key of the known one": evil.token(US),
+            **{name: known.token(US, iss=name) for name in (f"{known.name}/", known.name.upper(), "", "null")},
+            "none": known.token(US, iss=None),
+            "a list": known.token(US, iss=[known.name]),
+        }
+        assert await let_in(place, others) == []
+        assert evil.site.asked == []
+
+
+async def test_of_two_issuers_neither_speaks_for_the_other() -> None:
+    async with issuer() as one, issuer() as two:
+        two.site.pages["/jwks"] = page({"keys": [OTHER_KEY.public]})
+        async with protected(Jwt(one.name), Jwt(two.name), StaticTokens({}), public_url=US) as place:
+            crossed = {"one's, by two": one.token(US, key=OTHER_KEY), "two's, by one": two.token(US, key=KEY)}
+            assert await let_in(place, crossed) == []
+            fine = {"one": one.token(US), "two": two.token(US, key=OTHER_KEY)}
+            assert await let_in(place, fine) == ["one", "two"]
+
+
+async def test_what_was_verified_for_one_address_is_not_good_for_another() -> None:
+    async with issuer() as known:
+        clock = ManualClock()
+        auth = ResourceServer(Jwt(known.name), now=lambda: EPOCH + clock.now())
+        first, second = (Place(Settings(drain_timeout=0.2), clock, auth) for _ in range(2))
+        async with opened(first), opened(second):
+            token = known.token(f"http://localhost:{first.port}/mcp")
+            assert await let_in(first, {"its own": token}) == ["its own"]
+            assert await let_in(second, {"the other's": token}) == []
+
+
+async def test_whoever_calls_does_not_choose_whom_tokens_are_for() -> None:
+    async with issuer() as known, protected(Jwt(known.name)) as place:
+        for host in ("localhost:9999", "127.0.0.1:9999", "localhost", "[::1]:9999"):
+            elsewhere = {host: known.token(f"http://{host}/mcp")}
+            assert await let_in(place, elsewhere, host=host) == []
+            assert await let_in(place, elsewhere, host=host, x_forwarded_host=host, forwarded=f"host={host}") == []
+        ours = {"ours": known.token(f"http://localhost:{place.port}/mcp")}
+        assert await let_in(place, ours, host="localhost:9999") == ["ours"]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # which it gives if it does start
+async def test_a_server_that_answers_to_any_name_does_not_start_without_one_of_its_own() -> None:
+    started: list[Any] = []
+    told: list[str] = []
+    for settings, address in (
+        (Settings(allowed_hosts=("*",)), "http://127.0.0.1:0/mcp"),
+        (Settings(), "http://0.0.0.0:0/mcp"),
+        (Settings(allowed_hosts=("*.example",)), "http://127.0.0.1:0/mcp"),
+    ):
+        server = Server("s", settings=settings, auth=ResourceServer(StaticTokens({})))
+        try:
+            started.append(await server.listen(address))
+        except ConfigError as error:
+            told.append(str(error))
+        await server.aclose()
+    assert started == []
+    assert all("public_url" in why for why in told)
+
+
+# --- not now, not of this kind -----------------------------------------------------------------------
+
+
+async def test_a_token_opens_nothing_before_and_after_its_time() -> None:
+    async with trusting() as (known, place):
+        times: dict[str, dict[str, Any]] = {
+            "over": {"exp": NOW - 31},
+            "over for long": {"exp": 0},
+            "never over": {"exp": None},
+            "over when it likes": {"exp": "2000000000"},
+            "over at infinity": {"exp": 1e999},
+            "true": {"exp": True},
+            "not yet": {"nbf": NOW + 31},
+            "made tomorrow": {"iat": NOW + 86400},
+        }
+        assert await let_in(place, {name: known.token(US, **claims) for name, claims in times.items()}) == []
+        ending = known.token(US, exp=NOW + 5)
+        assert await let_in(place, {"ending": ending}) == ["ending"]
+        place.clock.advance(60)
+        refused = await come(place, ending)
+        assert (refused.status, refused.refusal["data"]["kind"]) == (401, "token_expired")
+
+
+async def test_what_an_issuer_signs_for_other_ends_is_no_access_token() -> None:
+    async with trusting() as (known, place):
+        others = {
+            "an ID token": known.token(US, nonce="n"),
+            "an ID token of a code": known.token(US, at_hash="h"),
+            "a refresh token": known.token(US, typ="Refresh"),
+            "an ID token of Cognito": known.token(US, token_use="id"),
+            "a logout token": known.token(US, header={"typ": "logout+jwt"}),
+            "an assertion": known.token(US, header={"typ": "secevent+jwt"}),
+            "a proof": known.token(US, header={"typ": "dpop+jwt"}),
+            "a grant": known.token(US, header={"typ": "oauth-id-jag+jwt"}),
+        }
+        assert await let_in(place, others) == []
+        assert await let_in(place, {"access": known.token(US, header={"typ": "at+jwt"})}) == ["access"]
+
+
+async def test_a_token_without_a_subject_opens_nothing() -> None:
+    async with trusting() as (known, place):
+        nobody = {str(sub): known.token(US, sub=sub) for sub in (None, "", 7, ["ada"], False)}
+        assert await let_in(place, nobody) == []
+
+
+async def test_a_token_in_an_address_opens_nothing() -> None:
+    async with trusting() as (known, place):
+        token = known.token(US)
+        for path in ("/mcp", "/sse", "/messages"):
+            for query in (f"access_token={token}", f"ACCESS_TOKEN={token}", f"x=1&%61ccess_token={token}"):
+                bare = await ask(place.port, "POST", f"{path}?{query}", initialize())
+                assert bare.status in {400, 401}
+                both = await come(place, token, path=f"{path}?{query}")
+                assert both.status == 400, (path, query)
+                assert token not in both.body.decode() + str(both.headers)
+
+
+# --- bound to a key ----------------------------------------------------------------------------------
+
+MINE = SigningKey.generate("ES256")
+THIEF = SigningKey.generate("ES256")
+
+
+def proof(token: str, *, key: SigningKey = MINE, header: Any = None, **claims: Any) -> str:
+    """A proof that is as it should be, but for what is said otherwise."""
+    digest = packed(hashlib.sha256(token.encode()).digest())
+    usual = {"jti": f"proof {next(_numbers)}", "htm": "POST", "htu": US, "iat": NOW, "ath": digest}
+    said = {name: value for name, value in {**usual, **claims}.items() if value is not None}
+    return key.sign(said, {"typ": "dpop+jwt", "jwk": key.public, **(header or {})})
+
+
+def bound(known: Issuer, key: SigningKey = MINE, **claims: Any) -> str:
+    return known.token(US, cnf={"jkt": key.thumbprint}, **claims)
+
+
+async def test_a_token_that_is_bound_to_a_key_is_nothing_to_whoever_has_only_the_token() -> None:
+    async with trusting() as (known, place):
+        token = bound(known)
+        assert await let_in(place, {"as a bearer's": token}) == []
+        assert await let_in(place, {"with the proof unread": token}, dpop=proof(token)) == []
+        assert await let_in(place, {"without a proof": token}, scheme="DPoP") == []
+        certified = known.token(US, cnf={"x5t#S256": "x"})
+        assert await let_in(place, {"bound to a certificate": certified, "in no way": known.token(US, cnf={})}) == []
+        assert await let_in(place, {"with its proof": token}, scheme="DPoP", dpop=proof(token)) == ["with its proof"]
+
+
+async def test_a_proof_is_good_for_one_request_of_one_key_and_token() -> None:
+    async with trusting() as (known, place):
+        token, other = bound(known), bound(known, sub="bob")
+        used = proof(token)
+        assert await let_in(place, {"once": token}, scheme="DPoP", dpop=used) == ["once"]
+        private = MINE.to_jwk() | {"alg": "ES256"}
+        wrong = {
+            "twice": used,
+            "another method": proof(token, htm="GET"),
+            "no method": proof(token, htm=None),
+            "another path": proof(token, htu="https://mcp.example/other"),
+            "another host": proof(token, htu="https://evil.example/mcp"),
+            "without TLS": proof(token, htu="http://mcp.example/mcp"),
+            "no address": proof(token, htu=None),
+            "another token": proof(other),
+            "no token": proof(token, ath=None),
+            "another key": proof(token, key=THIEF),
+            "another key, in its name": proof(token, key=THIEF, header={"jwk": MINE.public}),
+            "a private key": proof(token, header={"jwk": private}),
+            "of another type": proof(token, header={"typ": "JWT"}),
+            "old": proof(token, iat=NOW - 301),
+            "from the future": proof(token, iat=NOW + 31),
+            "no time": proof(token, iat=None),
+            "no id": proof(token, jti=None),
+        }
+        for name, made in wrong.items():
+            assert await let_in(place, {name: token}, scheme="DPoP", dpop=made) == [], name
+
+
+# --- what we say ourselves ---------------------------------------------------------------------------
+
+
+async def test_nothing_that_a_caller_says_becomes_a_header_of_ours() -> None:
+    said = 'x"\r\nset-cookie: evil=1\r\n\r\n<script>'
+    async with trusting(scopes=["needed"]) as (known, place):
+        token = known.token(US, scp=[said, 'a", error="none', "ü"])
+        async with Caller(place.port) as caller:
+            caller.say(request("POST", "/mcp", initialize(), authorization=f"Bearer {token}"))
+            answer = await caller.head()
+        challenge = answer.headers["www-authenticate"]
+        assert (answer.status, "set-cookie" in answer.headers) == (403, False)
+        quoted = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', challenge)
+        assert [name for name, _ in quoted] == ["error", "scope", "resource_metadata"]
+    async with issuer() as known, protected(Jwt(known.name)) as place:
+        for host in ('localhost"x', "localhost\\", 'localhost", error="x', "localhost:1/@evil.example"):
+            answer = await ask(place.port, "POST", "/mcp", initialize(), host=host)
+            assert (answer.status, "evil" in str(answer.headers)) == (403, False)
