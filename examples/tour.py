@@ -1,9 +1,11 @@
-"""A tour of examples/demo_server.py, which is started here as a process and spoken to by a client: `make demo`."""
+"""A tour of examples/demo_server.py, which is started here as a process and spoken to by a client, and at its end of
+examples/reports.py, whose work outlives it: `make demo`."""
 
 import asyncio
 import os
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from trunkline import Client
 from trunkline.errors import OutcomeUnknown, ToolFailed
 
 SERVER = Path(__file__).with_name("demo_server.py")
+REPORTS = Path(__file__).with_name("reports.py")
 LOG = "greenhouse://log"
 ORDER = {"seed": "basil", "packets": 3}  # what the script fills into the form
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
@@ -141,6 +144,22 @@ async def survive(client: Client) -> None:
     tell(f"the next one says: {(await text_of(client, LOG)).splitlines()[-1]}")
 
 
+async def outlive() -> None:
+    """The server is killed while it works on a task, and goes on with it when it is started again."""
+    say("A server that keeps what it does in a file is killed while it writes a report")
+    with tempfile.TemporaryDirectory() as folder:
+        async with Client([sys.executable, REPORTS, f"{folder}/reports.db"]) as client:
+            task = await client.start_tool("write_report", {"pages": 6})
+            while task.message is None:
+                await asyncio.sleep(0.05)
+                await task.refresh()
+            tell(task.message)
+            kill(int(await text_of(client, "reports://process")))
+            tell(*(await task.result()).text.splitlines())
+            said = [await client.call_tool("print_report", {"copies": 3}, idempotency_key="order 1") for _ in range(2)]
+            tell(*(f"printed {result.text}" for result in said), "which was one order, printed once")
+
+
 async def main() -> None:
     """The whole tour."""
     started = time.monotonic()
@@ -150,6 +169,7 @@ async def main() -> None:
         await survey(client)
         for stop in (watch, prompt_and_complete, order, go_wrong, survive):
             await stop(client)
+    await outlive()
     say("Closed", f"the tour took {time.monotonic() - started:.1f} s")
 
 

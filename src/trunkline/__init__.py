@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from trunkline.server.context import Context
     from trunkline.server.middleware import Call
     from trunkline.server.server import Server
+    from trunkline.stores.memory import MemoryStore
+    from trunkline.stores.sqlite import SqliteStore
 
 __all__ = [
     "Annotations",
@@ -57,6 +59,7 @@ __all__ = [
     "Icon",
     "Image",
     "ImageContent",
+    "MemoryStore",
     "PeerError",
     "Progress",
     "PromptMessage",
@@ -68,6 +71,7 @@ __all__ = [
     "SamplingMessage",
     "Server",
     "Settings",
+    "SqliteStore",
     "TaskPolicy",
     "TextContent",
     "Titles",
@@ -122,6 +126,8 @@ _HOMES: Final = {
     "server.context": ("Context",),
     "server.middleware": ("Call",),
     "server.server": ("Server",),
+    "stores.memory": ("MemoryStore",),
+    "stores.sqlite": ("SqliteStore",),
 }
 _HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -29,6 +29,8 @@ def test_the_tour_shows_its_main_points_without_a_terminal() -> None:
         "OutcomeUnknown: tools/call of 'water' was not answered",
         "the server process was killed by SIGKILL",
         "the next one says: 06:00 lights on",
+        "page 6 by process",
+        "printed 3 copies, job 1 of process",
         "Closed",
     ):
         assert point in done.stdout

@@ -1,0 +1,43 @@
+"""A server whose work outlives it: kill it, start it again with the same file, and it goes on where it was.
+
+python examples/reports.py reports.db
+"""
+
+import asyncio
+import os
+import sys
+from itertools import count
+
+from trunkline import Context, Server, Settings, SqliteStore, TaskPolicy
+
+store = SqliteStore(sys.argv[1] if len(sys.argv) > 1 else "reports.db")
+server = Server("reports", store=store, settings=Settings(task_lease=1.0))  # found again within a second
+jobs = count(1)
+
+
+@server.tool(task=TaskPolicy(recovery="resume", poll_interval=0.2))
+async def write_report(pages: int, ctx: Context) -> str:
+    """Writes a report, page by page."""
+    done: list[str] = ctx.resumed_from or []
+    for page in range(len(done) + 1, pages + 1):
+        await asyncio.sleep(0.2)  # the work
+        done.append(f"page {page} by process {os.getpid()}")
+        ctx.progress(page, pages, f"page {page} is written")
+        await ctx.checkpoint(done)
+    return "\n".join(done)
+
+
+@server.tool
+async def print_report(copies: int) -> str:
+    """Prints it. Paper is dear: whoever gives a key has it printed once."""
+    return f"{copies} copies, job {next(jobs)} of process {os.getpid()}"
+
+
+@server.resource("reports://process", mime_type="text/plain")
+def read_process() -> str:
+    """The number of the process that this server is."""
+    return str(os.getpid())
+
+
+if __name__ == "__main__":
+    server.run()
