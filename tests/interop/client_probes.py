@@ -76,6 +76,10 @@ async def initialize(line: Line) -> None:
     expected: dict[str, Any] = {"sampling": {}, "roots": {"listChanged": True}}
     if line.revision >= "2025-06-18":
         expected["elicitation"] = {} if line.revision == "2025-06-18" else {"form": {}, "url": {}}
+    if line.revision >= "2025-11-25":
+        expected["tasks"] = {"list": {}, "cancel": {}, "requests": {
+            "sampling": {"createMessage": {}}, "elicitation": {"create": {}},
+        }}  # fmt: skip
     assert message["params"]["capabilities"] == expected
 
 
@@ -141,7 +145,8 @@ async def discover(line: Line) -> None:
     assert (client.revision, client.server_info.name, client.server_info.version) == (MODERN, "official", "1.0")
     assert client.instructions == "Try everything."
     assert line.host.sent("initialize") == []
-    expected = {"sampling": {}, "roots": {}, "elicitation": {"form": {}, "url": {}}}
+    expected: dict[str, Any] = {"sampling": {}, "roots": {}, "elicitation": {"form": {}, "url": {}}}
+    expected["extensions"] = {"io.modelcontextprotocol/tasks": {}}
     for message in (*line.host.sent("server/discover"), *line.host.sent("subscriptions/listen")):
         meta = message["params"]["_meta"]
         assert (meta[PROTOCOL_VERSION], meta[CLIENT_CAPABILITIES]) == (MODERN, expected)

@@ -69,7 +69,13 @@ USED = {
 }
 """Each tool, arguments for it, and what it says then."""
 
-USED_BELOW = {"simulate-research-query", "toggle-simulated-logging", "toggle-subscriber-updates"}
+USED_BELOW = {
+    "simulate-research-query",
+    "toggle-simulated-logging",
+    "toggle-subscriber-updates",
+    "trigger-elicitation-request-async",
+    "trigger-sampling-request-async",
+}
 
 
 async def test_every_tool_that_it_offers_is_used_here(host: Host) -> None:
@@ -256,9 +262,22 @@ async def test_arguments_are_completed(host: Host) -> None:
     assert (await client.complete("resource", TEXT, "resourceId", "12")).values == ["12"]
 
 
-async def test_a_tool_that_only_runs_as_a_task_refuses_a_plain_call(host: Host) -> None:
-    with pytest.raises(PeerError, match="task"):
-        await host.client.call_tool("simulate-research-query", {"topic": "python"})
+async def test_tasks_work_in_both_directions(host: Host) -> None:
+    """A tool that only runs as a task is called like any other, and asks while its result is waited for. What the
+    server asks for as a task is one. All at once, since it takes four seconds of its time."""
+    host.answer = {"name": "Ada", "favoriteColor": "Blue", "interpretation": "snake"}
+    research = {"topic": "python", "ambiguous": True}
+    report, sampled, filled_in = await asyncio.gather(
+        host.call("simulate-research-query", **research),
+        host.call("trigger-sampling-request-async", prompt="hello"),
+        host.call("trigger-elicitation-request-async"),
+    )
+    assert "Research Report: python (snake)" in report
+    assert "echo: Resource trigger-sampling-request-async context: hello" in sampled
+    assert "- Favorite Color: Blue" in filled_in
+    [waited] = host.sent("tasks/result")
+    related = {"io.modelcontextprotocol/related-task": {"taskId": waited["params"]["taskId"]}}
+    assert related in [asked["params"].get("_meta") for asked in host.asked("elicitation/create")]
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18"])
