@@ -39,7 +39,7 @@ class Host:
     ) -> None:
         self.tap = Tapped(connector)
         self.questions: list[Question | UrlQuestion] = []
-        self.answer: Any = {"name": "Ada", "age": 36}  # to forms
+        self.answer: Any = {"name": "Ada", "age": 36}  # to forms, or a function that gives one
         self.sampling_cancelled = asyncio.Event()
         answers = {
             "sampling": ("sampling", self.sample),
@@ -86,7 +86,9 @@ class Host:
     def elicit(self, question: Question) -> Any:
         """Does what the message says, "decline" or "cancel", or gives its answer. It is a plain function, on a thread."""
         self.questions.append(question)
-        return ElicitResult(question.message) if question.message in {"decline", "cancel"} else self.answer
+        if question.message in {"decline", "cancel"}:
+            return ElicitResult(question.message)
+        return self.answer(question) if callable(self.answer) else self.answer
 
     async def open_url(self, question: UrlQuestion) -> bool:
         """Agrees, unless the message says "decline"."""

@@ -265,7 +265,8 @@ async def test_arguments_are_completed(host: Host) -> None:
 async def test_tasks_work_in_both_directions(host: Host) -> None:
     """A tool that only runs as a task is called like any other, and asks while its result is waited for. What the
     server asks for as a task is one. All at once, since it takes four seconds of its time."""
-    host.answer = {"name": "Ada", "favoriteColor": "Blue", "interpretation": "snake"}
+    known = {"name": "Ada", "favoriteColor": "Blue", "interpretation": "snake"}
+    host.answer = lambda form: {field.name: known[field.name] for field in form.fields if field.name in known}
     research = {"topic": "python", "ambiguous": True}
     report, sampled, filled_in = await asyncio.gather(
         host.call("simulate-research-query", **research),
