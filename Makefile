@@ -3,6 +3,7 @@
 #   make check   format, lint, types, imports        make bench   cost per request, beside peers (PYTHON=… picks the CPython)
 #                                                                  or beside one of our own commits (BASE=…)
 #   make fuzz    a longer run of the fuzzers         make rows    acceptance rows that no test names yet
+#   make chaos   a server on a file is killed under 100 clients, time and again (SEED=…, CLIENTS=…, ROUNDS=…)
 #   make conformance, make conformance-old    the official suite, scenario by scenario; the second is suite 0.1.16
 PYTHON ?= python3
 VENV   := .venv
@@ -11,7 +12,7 @@ PEERS  := .peers
 PIP    := -m pip install --quiet --disable-pip-version-check
 JOBS   ?= auto
 
-.PHONY: demo test check bench fuzz rows docs conformance conformance-old clean
+.PHONY: demo test check bench fuzz chaos rows docs conformance conformance-old clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -59,6 +60,9 @@ bench:
 
 fuzz: $(VENV)/.ready
 	$(BIN)/python -m tests.fuzz.run
+
+chaos: $(VENV)/.ready
+	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(if $(CLIENTS),--clients $(CLIENTS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 rows:
 	@$(PYTHON) tools/rows.py

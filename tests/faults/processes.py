@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,21 @@ COMMANDS = {
     "run": [MODULE, "{port}"],
     "uvicorn": ["uvicorn", f"{MODULE}:app", "--port", "{port}"],
     "hypercorn": ["hypercorn", f"{MODULE}:app", "--workers", "0", "--bind", "127.0.0.1:{port}"],
+    "house": ["tests.chaos.house", "{port}"],
 }
 
 
 class Served:
     """A server that has been started."""
 
-    def __init__(self, command: str, port: int, effects: Path, **settings: Any) -> None:
+    def __init__(self, command: str, port: int, effects: Path, *, options: Sequence[str] = (), **settings: Any) -> None:
+        """`options` stand at the end of the command."""
         self.port = port
         self.url = f"http://127.0.0.1:{port}/mcp"
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         given = {f"TRUNKLINE_{name.upper()}": str(value) for name, value in settings.items()}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *(part.format(port=port) for part in COMMANDS[command])],
+            [sys.executable, "-m", *(part.format(port=port) for part in COMMANDS[command]), *options],
             cwd=ROOT,
             env={**os.environ, **given, "SHOP_EFFECTS": str(effects)},
             stdout=subprocess.DEVNULL,

@@ -1,0 +1,163 @@
+"""Sessions of the handshake era by hand, over HTTP, which are never begun anew: whatever becomes of the server, a peer
+goes on with its session, and reads on where a stream broke off. Nothing of our client is in it."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from itertools import count
+from typing import Any
+
+import aiohttp
+from tests.chaos.diary import Diary
+from tests.chaos.history import Refusal
+from tests.chaos.plan import Part, token_of
+
+__all__ = ["Lost", "Session"]
+
+_PAUSE = 0.05  # seconds until the next attempt
+_GOOD = {200, 202}
+_LINE = (aiohttp.ClientError, ConnectionError, TimeoutError)
+
+
+class Lost(Exception):
+    """The line was lost, and there is no way to come back for the answer."""
+
+
+async def events_of(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any]]:
+    """The events of a stream, each by its id and the message in it; None if it has none."""
+    buffer = b""
+    async for data in response.content.iter_any():
+        *whole, buffer = (buffer + data).split(b"\n\n")
+        for event in whole:
+            fields = dict(line.split(b": ", 1) for line in event.splitlines() if b": " in line)
+            if b"data" in fields or b"id" in fields:
+                told = fields.get(b"data", b"")
+                yield fields.get(b"id", b"").decode(), json.loads(told) if told else None
+
+
+class Session:
+    """One session."""
+
+    def __init__(self, url: str, part: Part, diary: Diary, http: aiohttp.ClientSession) -> None:
+        self._url = url
+        self._part = part
+        self._diary = diary
+        self._http = http
+        self._ids = count(1)
+        self._last: dict[int, int] = {}  # by stream, the number of the last event
+        self._session = ""
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    def _headers(self, **more: str) -> dict[str, str]:
+        found = {
+            "accept": "application/json, text/event-stream",
+            "authorization": f"Bearer {token_of(self._part.name)}",
+        }
+        if self._session:
+            found |= {"mcp-session-id": self._session, "mcp-protocol-version": self._part.revision}
+        return found | more
+
+    def _post(self, method: str, params: Any) -> Any:
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        if not method.startswith("notifications/"):
+            message["id"] = next(self._ids)
+        return self._http.post(self._url, json=message, headers=self._headers())
+
+    async def _refused(self, asked: str, response: aiohttp.ClientResponse) -> bool:
+        """Whether it was; that is written down, since nobody deserves it."""
+        if response.status in _GOOD:
+            return False
+        self._diary.refusals.append(Refusal(self._part.name, asked, response.status, await response.text()))
+        return True
+
+    async def open(self) -> None:
+        """Makes the session; once the server has said that there is one, there is no other."""
+        client = {"name": self._part.name, "version": "1"}
+        params = {"protocolVersion": self._part.revision, "capabilities": {}, "clientInfo": client}
+        while not self._session:
+            try:
+                async with self._post("initialize", params) as response:
+                    if not await self._refused("initialize", response):
+                        await response.read()
+                        self._session = response.headers["mcp-session-id"]
+            except _LINE:
+                await asyncio.sleep(_PAUSE)
+        await self.insist("notifications/initialized", {})
+
+    async def insist(self, method: str, params: Any) -> Any:
+        """The answer to what may be asked as often as it takes."""
+        while True:
+            try:
+                return await self.ask(method, params)
+            except Lost:
+                await asyncio.sleep(_PAUSE)
+
+    async def ask(self, method: str, params: Any, told: Callable[[Any], None] = lambda _: None) -> Any:
+        """The answer, read on if it comes as events; what comes before it is told. Raises `Lost`."""
+        reader = _Reader(self._follows, told)
+        with contextlib.suppress(*_LINE):
+            async with self._post(method, params) as response:
+                if await self._refused(method, response):
+                    raise Lost
+                if response.content_type != "text/event-stream":
+                    said = await response.read()
+                    return json.loads(said) if said else None
+                if (answer := await reader.read(response)) is not None:
+                    return answer
+        return await self._rest(reader)
+
+    async def _rest(self, reader: "_Reader") -> Any:
+        """The answer at the end of a stream that broke off."""
+        while reader.place:
+            await asyncio.sleep(_PAUSE)
+            with contextlib.suppress(*_LINE):
+                async with self._stream(reader.place) as response:
+                    if await self._refused(f"the stream after {reader.place}", response):
+                        break
+                    if (answer := await reader.read(response)) is not None:
+                        return answer
+        raise Lost
+
+    def _stream(self, place: str) -> Any:
+        more = {"last-event-id": place} if place else {}
+        return self._http.get(self._url, headers=self._headers(**more))
+
+    async def listen(self, told: Callable[[Any], None]) -> None:
+        """Reads the stream of what belongs to no request, for as long as one likes."""
+        reader = _Reader(self._follows, told)
+        while True:
+            with contextlib.suppress(*_LINE):
+                async with self._stream(reader.place) as response:
+                    if not await self._refused(f"the stream after {reader.place!r}", response):
+                        await reader.read(response)
+            await asyncio.sleep(_PAUSE)
+
+    def _follows(self, place: str, message: Any) -> None:
+        """Each event of a stream has the number after that of the one before."""
+        stream, number = map(int, place.split("-"))
+        known = self._last.get(stream, 0)
+        if number != known + (message is not None):
+            self._diary.gaps.append(f"{self._part.name}: {place} came after {stream}-{known}")
+        self._last[stream] = number
+
+
+class _Reader:
+    """One stream, over as many connections as it takes."""
+
+    def __init__(self, seen: Callable[[str, Any], None], told: Callable[[Any], None]) -> None:
+        self.place = ""  # to go on from
+        self._seen = seen
+        self._told = told
+
+    async def read(self, response: aiohttp.ClientResponse) -> Any:
+        """Tells what one connection brings, up to an answer; None if there is none in it."""
+        async for place, message in events_of(response):
+            self.place = place
+            self._seen(place, message)
+            if message is not None and ("result" in message or "error" in message):
+                return message
+            if message is not None:
+                self._told(message)
+        return None

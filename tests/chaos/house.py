@@ -1,0 +1,163 @@
+"""The server of a campaign, made to be killed: `python -m tests.chaos.house PORT [--losing ONE_IN] [--seed SEED]`.
+
+Whatever a tool does is a line in a file, written in one go before it is answered. The file is outside of all that
+Trunkline keeps: it is what the rest is judged by. The store lies beside it.
+"""
+
+import argparse
+import asyncio
+import os
+import secrets
+from pathlib import Path
+from typing import TypedDict
+
+from tests.chaos.history import read_effects
+from tests.chaos.losing import LosingStore
+from tests.chaos.plan import token_of
+
+from trunkline import Context, Server, Settings, TaskPolicy
+from trunkline.auth import Principal, ResourceServer, StaticTokens
+from trunkline.protocol.types import ToolAnnotations
+from trunkline.stores.sqlite import SqliteStore
+
+MOST_CLIENTS = 1000
+STEP = 0.01  # seconds that a step of some work takes
+OFTEN = 1000  # runs of a task: a campaign kills more often than anybody should try
+
+
+class Line:
+    """The file of effects."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, what: str, deed: str, number: int = 0, run: str = "-") -> None:
+        """One more, whole or not at all."""
+        os.write(self._file, f"{what} {deed} {number} {run}\n".encode("ascii"))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("port", type=int)
+    parser.add_argument("--losing", type=int, default=0, help="drop one write in so many")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+class Word(TypedDict):
+    """What a user is asked for."""
+
+    word: str
+
+
+def house(store: SqliteStore, path: Path) -> Server:
+    """The server; its tools write to the file there."""
+    effects = Line(path)
+    boards: dict[str, int] = {}
+    for effect in read_effects(path):
+        if effect.what == "post":
+            boards[effect.deed] = effect.number
+    known = {token_of(name): Principal(name) for name in (f"c{number:03}" for number in range(MOST_CLIENTS))}
+    server = Server(
+        "house", store=store, settings=Settings.load(), auth=ResourceServer(StaticTokens(known)), compat="erlmcp"
+    )
+    _simple(server, effects)
+    _tasks(server, effects)
+
+    @server.resource("board://{name}")
+    def board(name: str) -> str:
+        """The number that was written on a board last."""
+        return str(boards.get(name, 0))
+
+    @server.tool
+    async def post(board: str) -> str:
+        """Writes the next number on a board."""
+        number = boards[board] = boards.get(board, 0) + 1
+        effects.write("post", board, number)
+        server.notify_updated(f"board://{board}")
+        return f"{board} {number}"
+
+    return server
+
+
+def _simple(server: Server, effects: Line) -> None:
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    async def look(deed: str) -> str:
+        """Changes nothing."""
+        await asyncio.sleep(STEP)
+        return f"{deed} seen"
+
+    @server.tool
+    async def pay(deed: str) -> str:
+        """Must not be done twice; says in which run it was."""
+        run = secrets.token_hex(4)
+        await asyncio.sleep(STEP / 2)
+        effects.write("pay", deed, run=run)
+        await asyncio.sleep(STEP / 2)
+        return f"{deed} {run}"
+
+    @server.tool(annotations=ToolAnnotations(idempotent_hint=True))
+    async def keep(deed: str) -> str:
+        """May be done twice."""
+        effects.write("keep", deed)
+        await asyncio.sleep(STEP)
+        return f"{deed} kept"
+
+    @server.tool
+    async def count(deed: str, size: int, ctx: Context) -> str:
+        """Says numbers, one after another."""
+        run = secrets.token_hex(4)
+        for number in range(1, size + 1):
+            effects.write("count", deed, number, run)
+            await ctx.info({"deed": deed, "number": number})
+            await ctx.progress(number, size)
+            await asyncio.sleep(STEP)
+        return f"{deed} {size}"
+
+    @server.tool
+    async def ask(deed: str, ctx: Context) -> str:
+        """Asks the user for a word, and does something with it once."""
+        answer = await ctx.elicit(f"a word for {deed}", Word)
+        word = answer.data["word"] if answer.data is not None else "-"
+        effects.write("ask", deed, run=word)
+        await asyncio.sleep(STEP)
+        return f"{deed} {word}"
+
+
+def _tasks(server: Server, effects: Line) -> None:
+    async def travel(kind: str, deed: str, size: int, ctx: Context) -> str:
+        """Goes so many steps, and keeps after each how far it has come."""
+        run, done = secrets.token_hex(4), (ctx.resumed_from or 0) if kind == "resumed" else 0
+        for number in range(done + 1, size + 1):
+            effects.write("step", deed, number, run)
+            await asyncio.sleep(STEP)
+            await ctx.checkpoint(number)
+            effects.write("kept", deed, number, run)
+        return f"{deed} {size}"
+
+    @server.tool(task=TaskPolicy(recovery="resume", attempts=OFTEN, poll_interval=0.1))
+    async def resumed(deed: str, size: int, ctx: Context) -> str:
+        """Goes on from its checkpoint."""
+        return await travel("resumed", deed, size, ctx)
+
+    @server.tool(task=TaskPolicy(recovery="restart", attempts=OFTEN, poll_interval=0.1))
+    async def restarted(deed: str, size: int, ctx: Context) -> str:
+        """Begins anew."""
+        return await travel("restarted", deed, size, ctx)
+
+    @server.tool(task=TaskPolicy(recovery="fail", poll_interval=0.1))
+    async def given_up(deed: str, size: int, ctx: Context) -> str:
+        """Is not tried again."""
+        return await travel("given_up", deed, size, ctx)
+
+
+def main() -> None:
+    """Serves until it is killed."""
+    given, path = _arguments(), Path(os.environ["SHOP_EFFECTS"])
+    kept = path.with_suffix(".db")
+    store = LosingStore(kept, given.losing, given.seed) if given.losing else SqliteStore(kept)
+    house(store, path).run("http", port=given.port)
+
+
+if __name__ == "__main__":
+    main()

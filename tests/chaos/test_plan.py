@@ -1,0 +1,43 @@
+"""The plan of a campaign is made of its seed alone."""
+
+from itertools import islice
+
+from tests.chaos.campaign import Recovery, recoveries
+from tests.chaos.plan import REVISIONS, TASKS, deeds, plan
+
+
+def test_a_seed_has_one_plan_and_others_have_others() -> None:
+    first, again, other = plan(7, 100, 20), plan(7, 100, 20), plan(8, 100, 20)
+    assert first == again
+    assert first.kills != other.kills
+    for part in first.parts:
+        assert list(islice(deeds(7, part), 50)) == list(islice(deeds(7, part), 50))
+    assert list(islice(deeds(7, first.parts[0]), 50)) != list(islice(deeds(8, first.parts[0]), 50))
+
+
+def test_every_revision_takes_part_and_every_board_has_a_writer_and_somebody_who_listens_by_hand() -> None:
+    parts = plan(7, 30, 3).parts
+    assert {part.revision for part in parts} == set(REVISIONS)
+    for board in {part.board for part in parts}:
+        there = [part for part in parts if part.board == board]
+        assert sum(part.writes for part in there) == 1
+        assert any(part.raw and not part.writes for part in there)
+        assert any(not part.raw and not part.writes for part in there)
+
+
+def test_each_kind_of_deed_is_done_and_no_two_have_the_same_name() -> None:
+    done = [deed for part in plan(7, 30, 3).parts for deed in islice(deeds(7, part), 50)]
+    kinds = {"look", "pay", "pay_once", "keep", "count", "ask", "post", *TASKS}
+    assert {deed.kind for deed in done} == kinds
+    assert len({deed.id for deed in done}) == len(done)
+
+
+def test_recovery_is_counted_from_the_kill_and_only_if_the_next_one_did_not_come_first() -> None:
+    deaths = [(10.0, 11.0), (20.0, 21.0), (30.0, 31.0)]
+    answers = [(9.0, "a"), (10.5, "a"), (12.0, "a"), (13.0, "b"), (14.0, "a"), (22.0, "b"), (32.0, "b"), (33.0, "a")]
+    assert recoveries(deaths, answers, ["a", "b"]) == [
+        Recovery(1.0, 2.0, 3.0),
+        Recovery(1.0, 2.0, None),
+        Recovery(1.0, 2.0, 3.0),
+    ]
+    assert recoveries([(10.0, 11.0)], [], ["a"]) == [Recovery(1.0, None, None)]
