@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 from trunkline.client.connection import Connection
 from trunkline.client.line import Line
 from trunkline.client.rounds import next_round
+from trunkline.client.seen import TASK
 from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import (
@@ -30,13 +31,13 @@ from trunkline.protocol.methods import find
 from trunkline.protocol.stamping import head_of
 from trunkline.protocol.types import CallToolParams, ProgressParams
 
-__all__ = ["SIGN_OF_LIFE", "Answer", "OnProgress", "ask"]
+__all__ = ["SIGN_OF_LIFE", "Answer", "OnProgress", "ask", "judged"]
 
 SIGN_OF_LIFE: Final = "ping"
 """Stands for what a server is asked in its era to show that it is there."""
 
 _COMPLETE: Final = "complete"
-_TASK: Final = "task"
+_OUTCOME_UNKNOWN: Final = "outcome_unknown"
 
 OnProgress = Callable[[ProgressParams], Any]
 """Told what the server reports of a request that it works on; async or plain and quick."""
@@ -47,6 +48,8 @@ class Answer(NamedTuple):
 
     raw: Any
     rounds: int  # how often it has asked back before that
+    asked: Awaited
+    is_task: bool  # by its own account, which only servers of the modern era give
 
 
 async def ask(
@@ -55,14 +58,15 @@ async def ask(
     name: str,
     params: Any,
     *,
-    repeatable: Callable[[], bool],
+    repeatable: Callable[[Connection], bool],
     timeout: float | None = None,
     on_progress: OnProgress | None = None,
     renew: Callable[[Connection], Awaitable[None]] | None = None,
-    unheard: "Callable[[asyncio.Future[Any]], None] | None" = None,
+    unheard: Callable[[Awaited], None] | None = None,
 ) -> Answer:
-    """The answer to a request. `renew` learns anew how that is to be asked, if the server finds the request at odds
-    with itself; then it is asked once more. `unheard` is told of an answer that came when nobody waited any more.
+    """The answer to a request. `repeatable` says whether it may be asked again, of the connection that it was lost on.
+    `renew` learns anew how that is to be asked, if the server finds the request at odds with itself; then it is asked
+    once more. `unheard` is told of a request that is given up and may be answered with a task all the same.
 
     Raises `PeerError`, `RequestTimeout`, `ConnectionClosed` or `OutcomeUnknown`, `Degraded` or `RetriesExhausted`,
     `InputFailed` if the server asks back in vain, and `ProtocolError` for what may not be asked."""
@@ -78,10 +82,10 @@ async def ask(
         try:
             method = connection.sign_of_life if name == SIGN_OF_LIFE else name
             asked = connection.ask(method, params, timeout=left, on_progress=on_progress)
-            answer = await _answer_to(connection, asked, unheard)
+            answer = await _answer_to(connection, asked, params, unheard)
             kind = head_of(answer).result_type if connection.modern else _COMPLETE
-            if kind == _COMPLETE or (kind == _TASK and name == "tools/call"):
-                return Answer(answer, rounds)
+            if kind == _COMPLETE or (kind == TASK and name == "tools/call"):
+                return Answer(answer, rounds, asked, kind == TASK)
             rounds += 1
             params = await next_round(connection, name, params, answer, rounds)
             if params.input_responses is not None:
@@ -90,17 +94,17 @@ async def ask(
             if left is not None and left <= 0:
                 raise RequestTimeout(name, round(clock.now() - started, 3))
         except PeerError as refused:
-            if _outcome_unknown(refused):
-                raise OutcomeUnknown(f"{_spoken_of(name, params)}: {refused.message}") from None
+            if (told := judged(refused, _spoken_of(name, params))) is not refused:
+                raise told from None
             if refused.code != HeaderMismatch.code or renew is None:
                 raise
             await renew(connection)
             renew = None
             left = _left(name, timeout, line.settings, clock.now() - started)
         except RequestTimeout as late:
-            raise await _judged(line, connection, late) from None
+            raise await _meaning(line, connection, late) from None
         except ConnectionClosed as lost:
-            if lost.reached and not repeatable():
+            if lost.reached and not repeatable(connection):
                 told = f"{_spoken_of(name, params)} was not answered, and may or may not have been done: {lost.message}"
                 raise OutcomeUnknown(told, status=lost.status, last_words=lost.last_words) from None
             left = _left(name, timeout, line.settings, clock.now() - started)
@@ -114,21 +118,25 @@ def _spoken_of(name: str, params: Any) -> str:
     return f"{name} of {params.name!r}" if isinstance(params, CallToolParams) else name
 
 
-def _outcome_unknown(refused: PeerError) -> bool:
-    """Whether the server itself does not know what has become of a call that it has begun."""
+def judged(refused: PeerError, what: str) -> PeerError | OutcomeUnknown:
+    """An error that a server has told; `OutcomeUnknown` if it says that it does not know what has become of a call."""
     data: Any = refused.data
-    return isinstance(data, dict) and cast("dict[str, Any]", data).get("kind") == "outcome_unknown"
+    kind: Any = cast("dict[str, Any]", data).get("kind") if isinstance(data, dict) else None
+    return OutcomeUnknown(f"{what}: {refused.message}") if kind == _OUTCOME_UNKNOWN else refused
 
 
 async def _answer_to(
-    connection: Connection, asked: Awaited, unheard: "Callable[[asyncio.Future[Any]], None] | None"
+    connection: Connection, asked: Awaited, params: Any, unheard: Callable[[Awaited], None] | None
 ) -> Any:
+    if unheard is not None:
+        asked.late = connection.loop.create_future()
+        asked.as_task = connection.augments and isinstance(params, CallToolParams) and params.task is not None
     try:
         return await asked.waiter
-    except asyncio.CancelledError:
-        if unheard is not None and asked.done and not asked.waiter.cancelled():
-            unheard(asked.waiter)
+    except (asyncio.CancelledError, RequestTimeout):
         connection.forget(asked)
+        if unheard is not None:
+            unheard(asked)
         raise
 
 
@@ -139,7 +147,7 @@ def _left(name: str, timeout: float | None, settings: Settings, passed: float) -
     return None if allowed is None else allowed - passed
 
 
-async def _judged(line: Line, connection: Connection, late: RequestTimeout) -> RequestTimeout:
+async def _meaning(line: Line, connection: Connection, late: RequestTimeout) -> RequestTimeout:
     """What a request that was not answered in time means for the line."""
     if late.method == connection.sign_of_life or await connection.answers():
         return late

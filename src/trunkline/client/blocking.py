@@ -17,6 +17,7 @@ from msgspec import UNSET
 from trunkline.client.asking import OnProgress
 from trunkline.client.client import Client, Pending
 from trunkline.client.results import ToolResult
+from trunkline.client.tasks import Task
 from trunkline.errors import MisuseError, OutcomeUnknown
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.types import (
@@ -28,10 +29,11 @@ from trunkline.protocol.types import (
     Resource,
     ResourceContents,
     ResourceTemplate,
+    TaskStatus,
     Tool,
 )
 
-__all__ = ["BlockingClient"]
+__all__ = ["BlockingClient", "BlockingTask"]
 
 T = TypeVar("T")
 _NOT_OPEN: Final = "the client is not open: `with client:` or `client.open()` comes first"
@@ -178,6 +180,38 @@ class BlockingClient:
             )
         )
 
+    def start_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | Any | None = None,
+        *,
+        ttl: float | None = None,
+        returns: Any = UNSET,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        idempotency_key: str | None = None,
+    ) -> "BlockingTask":
+        """Calls a tool and gives a handle on the call, as `Client.start_tool` does."""
+        return BlockingTask(
+            self._wait(
+                partial(
+                    self._client.start_tool,
+                    name,
+                    arguments,
+                    ttl=ttl,
+                    returns=returns,
+                    timeout=timeout,
+                    on_progress=on_progress,
+                    idempotency_key=idempotency_key,
+                )
+            ),
+            self._wait,
+        )
+
+    def task(self, task_id: str, *, name: str = "", returns: Any = UNSET) -> "BlockingTask":
+        """A handle on a task that was made earlier, by its id, as `Client.task` gives."""
+        return BlockingTask(self._client.task(task_id, name=name, returns=returns), self._wait)
+
     def resources(self) -> Iterator[Resource]:
         """All resources, page by page."""
         return self._walk(self._client.resources())
@@ -213,6 +247,41 @@ class BlockingClient:
     def on(self, name: str, handler: Callable[[Any], Any]) -> Callable[[], None]:
         """Calls a function with the params of each notification of that name; gives what ends that."""
         return self._client.on(name, handler)
+
+
+class BlockingTask:
+    """A call that a server works on, for whoever waits: what `Task` is to a `Client`."""
+
+    def __init__(self, task: Task, wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]) -> None:
+        self._task = task
+        self._wait = wait
+
+    @property
+    def id(self) -> str:
+        """Its name at the server."""
+        return self._task.id
+
+    @property
+    def status(self) -> TaskStatus:
+        """How it stood when that was last heard of."""
+        return self._task.status
+
+    @property
+    def message(self) -> str | None:
+        """What the server said of that."""
+        return self._task.message
+
+    def refresh(self) -> TaskStatus:
+        """Asks how it stands now."""
+        return self._wait(self._task.refresh)
+
+    def cancel(self) -> None:
+        """Has the server stop working on it. What has ended stays as it is."""
+        self._wait(self._task.cancel)
+
+    def result(self, *, timeout: float | None = None, raise_on_error: bool = True) -> ToolResult:
+        """What the call comes to, as `Task.result` gives it."""
+        return self._wait(partial(self._task.result, timeout=timeout, raise_on_error=raise_on_error))
 
 
 class _Asked(Generic[T]):

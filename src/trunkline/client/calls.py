@@ -1,6 +1,5 @@
 """One typed coroutine for each thing that a server can be asked, and iterators over what comes in pages."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import cache
 from typing import Any, Literal, TypeVar
@@ -9,10 +8,12 @@ from msgspec import UNSET, Raw
 
 from trunkline.client.asking import SIGN_OF_LIFE, OnProgress
 from trunkline.client.catalogue import Catalogue
+from trunkline.client.connection import Connection
+from trunkline.client.patience import Patience, Signs
 from trunkline.client.results import ToolResult, tool_result
-from trunkline.client.rounds import Asked
-from trunkline.client.tasks import Seen, Task, TaskHost
-from trunkline.errors import BadAnswer, InputFailed, MisuseError, RequestTimeout
+from trunkline.client.seen import ENDED, Seen, Started
+from trunkline.client.tasks import Task, TaskHost
+from trunkline.errors import BadAnswer, MisuseError
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
 from trunkline.protocol.methods import find
 from trunkline.protocol.types import (
@@ -67,35 +68,36 @@ class Calls:
         name: str,
         params: Any,
         *,
-        repeatable: Callable[[], bool] = lambda: True,
+        repeatable: Callable[[Connection], bool] = lambda _: True,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> Any:
         """Asks, and gives the answer in its type. With the answer of a tool comes what is known of tools."""
         raise NotImplementedError
 
-    async def _task_support(self, name: str) -> str | None:  # noqa: ARG002 - for who can
-        """Whether calls of a tool run as tasks where clients say which do; None elsewhere."""
+    async def _task_support(self, name: str, timeout: float | None) -> str | None:  # noqa: ARG002 - for who can
+        """Whether calls of a tool run as tasks where clients say which do; None elsewhere. That is known once there is
+        a line, for which it waits."""
         return None
 
-    def _speaks_modern(self) -> bool:
-        """Whether every request stands for itself."""
-        return False
-
-    def _beside(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Does something that nobody waits for, as well as that can be done."""
+    def _now(self) -> float:
+        """The time on the clock of the client."""
         raise NotImplementedError
 
-    async def _answer(self, questions: Mapping[str, Asked]) -> dict[str, Raw]:
-        """Answers questions of a server's."""
+    def _task_host(self, finish: Callable[[CallToolResult, bool], ToolResult]) -> TaskHost:
+        """What a task of ours needs of us; `finish` makes of its result what its caller wants."""
         raise NotImplementedError
+
+    def _part(self, task: Task) -> None:
+        """Has the server stop working on a task that nobody wants any more, as well as that can be done."""
+        raise NotImplementedError
+
+    async def _home(self, work: Coroutine[Any, Any, P]) -> P:
+        """Does something on the loop that the line lives on."""
+        return await work
 
     def _log_from(self, level: LoggingLevel) -> bool:  # noqa: ARG002 - for who can
         """Says with every request which log messages are wanted; False if that is asked for once."""
-        return False
-
-    def _minds_keys(self) -> bool:
-        """Whether the server does once what is asked under one idempotency key."""
         return False
 
     async def _listens(self, uri: str, timeout: float | None, *, more: bool) -> bool:  # noqa: ARG002 - for who can
@@ -125,7 +127,7 @@ class Calls:
             typed = _params(method)(codec.to_json(params or {}))
         except (codec.DecodeError, TypeError) as error:
             raise MisuseError(f"params of {method}: {error}") from None
-        return await self._ask(method, typed, repeatable=lambda: False, timeout=timeout, on_progress=on_progress)
+        return await self._ask(method, typed, repeatable=lambda _: False, timeout=timeout, on_progress=on_progress)
 
     async def set_log_level(self, level: LoggingLevel, *, timeout: float | None = None) -> None:
         """Asks for log messages of a level and above; asked again whenever the line is made again."""
@@ -174,28 +176,50 @@ class Calls:
         result as often as it is called with the key. If it declares that it does so whatever becomes of its process,
         such a call is made again by itself if the line is lost.
         """
-        if idempotency_key is not None:
-            meta = {**(meta or {}), IDEMPOTENCY_KEY: idempotency_key}
-        catalogue = self._catalogue
-        wish = TaskMetadata() if await self._task_support(name) == "required" else None
-        sent: CallToolResult | Seen = await self._ask(
+        patience, signs = Patience(self._now, timeout), None if on_progress is None else Signs(on_progress)
+        if signs is not None:
+            signs.waiting.add(patience)
+        sent = await self._call(
+            CallToolParams(name=name, arguments=_arguments(name, arguments), meta=meta),
+            wish=TaskMetadata() if await self._task_support(name, timeout) == "required" else None,
+            timeout=timeout,
+            on_progress=signs,
+            idempotency_key=idempotency_key,
+        )
+        if isinstance(sent, Started):
+            task = Task(self._host(name, returns), sent.seen, asked=sent.asked, signs=signs)
+            return await self._home(self._finished(task, patience, raise_on_error=raise_on_error))
+        return tool_result(name, sent, self._catalogue.get(name), returns, raise_on_error=raise_on_error)
+
+    async def _call(
+        self,
+        params: CallToolParams,
+        *,
+        wish: TaskMetadata | None,
+        timeout: float | None,
+        on_progress: OnProgress | None,
+        idempotency_key: str | None,
+    ) -> CallToolResult | Started:
+        """Calls a tool, as a task if that is wished; again, if the line is lost, where that does no harm."""
+        keyed, catalogue = idempotency_key is not None, self._catalogue
+        if keyed:
+            params.meta = {**(params.meta or {}), IDEMPOTENCY_KEY: idempotency_key}
+        params.task = wish
+        return await self._ask(
             "tools/call",
-            CallToolParams(name=name, arguments=_arguments(name, arguments), meta=meta, task=wish),
-            repeatable=lambda: catalogue.repeatable(name) or (idempotency_key is not None and self._minds_keys()),
+            params,
+            repeatable=lambda lost: catalogue.repeatable(params.name) or (keyed and lost.minds_keys),
             timeout=timeout,
             on_progress=on_progress,
         )
-        if isinstance(sent, Seen):
-            task = Task(self._host(name, returns), sent)
-            return await self._finished(task, timeout=timeout, raise_on_error=raise_on_error)
-        return tool_result(name, sent, catalogue.get(name), returns, raise_on_error=raise_on_error)
 
-    async def _finished(self, task: Task, *, timeout: float | None, raise_on_error: bool) -> ToolResult:
+    async def _finished(self, task: Task, patience: Patience, *, raise_on_error: bool) -> ToolResult:
         """What a task comes to whose caller knows nothing of it: if nobody waits any more, nobody wants it."""
         try:
-            return await task.result(timeout=timeout, raise_on_error=raise_on_error)
-        except (asyncio.CancelledError, RequestTimeout, InputFailed):
-            self._beside(task.cancel())
+            return await task.outcome(patience, raise_on_error=raise_on_error)
+        except BaseException:
+            if task.status not in ENDED:
+                self._part(task)
             raise
 
     async def start_tool(
@@ -206,19 +230,27 @@ class Calls:
         ttl: float | None = None,
         returns: Any = UNSET,
         timeout: float | None = None,
+        on_progress: OnProgress | None = None,
         meta: dict[str, Any] | None = None,
+        idempotency_key: str | None = None,
     ) -> Task:
         """Calls a tool and gives a handle on the call, which the server works on as a task: its result can be asked for
         later, also after a restart by `task(id)`. `ttl` is for how many seconds the server should keep it, which it may
-        know better. Where a server does not make a task of it, the call is over when this returns."""
-        support = await self._task_support(name)
-        wish = None if support in {None, "forbidden"} else TaskMetadata(None if ttl is None else round(ttl * 1000))
-        params = CallToolParams(name=name, arguments=_arguments(name, arguments), meta=meta, task=wish)
-        sent: CallToolResult | Seen = await self._ask(
-            "tools/call", params, repeatable=lambda: self._catalogue.repeatable(name), timeout=timeout
+        know better. Where a server does not make a task of it, the call is over when this returns. `timeout` is for the
+        server to say that. Progress is told where servers tell of it: in 2025-11-25, for as long as the handle is held.
+        """
+        support, signs = await self._task_support(name, timeout), None if on_progress is None else Signs(on_progress)
+        sent = await self._call(
+            CallToolParams(name=name, arguments=_arguments(name, arguments), meta=meta),
+            wish=None if support in {None, "forbidden"} else TaskMetadata(None if ttl is None else round(ttl * 1000)),
+            timeout=timeout,
+            on_progress=signs,
+            idempotency_key=idempotency_key,
         )
         host = self._host(name, returns)
-        return Task(host, sent) if isinstance(sent, Seen) else Task(host, Seen("", "completed"), sent)
+        if isinstance(sent, Started):
+            return Task(host, sent.seen, asked=sent.asked, signs=signs)
+        return Task(host, Seen("", "failed" if sent.is_error else "completed"), sent=sent)
 
     def task(self, task_id: str, *, name: str = "", returns: Any = UNSET) -> Task:
         """A handle on a task that was made earlier, by its id. `name` is that of its tool, if what is known of it shall
@@ -231,7 +263,7 @@ class Calls:
         def finish(sent: CallToolResult, raise_on_error: bool) -> ToolResult:
             return tool_result(name, sent, self._catalogue.get(name), returns, raise_on_error=raise_on_error)
 
-        return TaskHost(self._speaks_modern, self._ask, self._answer, finish)
+        return self._task_host(finish)
 
     # --- resources -----------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
 from trunkline.client.answers import Answers, Elicit, OpenUrl, RootLike, Sample, root_of
 from trunkline.client.asking import OnProgress, ask
@@ -18,10 +18,10 @@ from trunkline.client.line import Line
 from trunkline.client.listening import Listening
 from trunkline.client.notices import Notices, Reader
 from trunkline.client.results import read
-from trunkline.client.rounds import Asked, answered
-from trunkline.client.standing import Pending, Standing
+from trunkline.client.seen import read_call
+from trunkline.client.standing import NOT_OPEN, Pending
 from trunkline.client.targets import connector_of
-from trunkline.client.tasks import Seen, read_call
+from trunkline.client.tasking import Tasking
 from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
 from trunkline.conversation.connection import Shared
@@ -49,14 +49,17 @@ from trunkline.protocol.types import (
     LoggingMessageParams,
     PaginatedParams,
     ProgressParams,
+    ResourceUpdatedParams,
     SetLevelParams,
     SubscribeParams,
     SubscriptionsAcknowledgedParams,
     Tool,
 )
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
-from trunkline.transports.channel import Channel, Closed, Repeating
+from trunkline.transports.channel import Channel, Closed, Origin, Repeating
 from trunkline.version import __version__
+from trunkline.wire import codec
+from trunkline.wire.messages import Notification
 
 if TYPE_CHECKING:
     from trunkline.transports.http.client.credentials import Auth
@@ -64,11 +67,11 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Pending"]
 
 T = TypeVar("T")
-_NOT_OPEN: Final = "the client is not open: `async with client:` or `await client.open()` comes first"
+_UPDATED: Final = "notifications/resources/updated"
 _LOOP_ENDED: Final = "the event loop that this client was opened on has ended"
 
 
-class Client(Standing):
+class Client(Tasking):
     """An MCP client: `async with Client(target) as client`.
 
     The target is a command (a list, or one text), a script, `tcp://host:port`, `unix:///path`, or a `Server` in this
@@ -121,9 +124,8 @@ class Client(Standing):
         self._notices.on_own("notifications/tools/list_changed", lambda _params: self._catalogue.stale())
         self._notices.on_own("notifications/subscriptions/acknowledged", self._acknowledged)
         self._cache = Cache()
-        for heard, drop in self._cache.handlers().items():
-            self._notices.on_own(heard, drop)
-        self._listening: Listening | None = None
+        for heard, told in (*self._cache.handlers().items(), *self._following.handlers().items()):
+            self._notices.on_own(heard, told)
         if on_log is not None:
             self._notices.on("notifications/message", on_log)
         self._log_level = log_level
@@ -157,6 +159,8 @@ class Client(Standing):
         elif self._line is not None:
             self._notices.close()
             self._answers.tasks.close()
+            self._following.close()
+            await self._partings.end(0.0 if self._line.connection is None else self.settings.stop_timeout)
             await self._line.close()
 
     async def __aenter__(self) -> Self:
@@ -169,6 +173,9 @@ class Client(Standing):
     def _away(self) -> bool:
         """Whether the line lives on another loop than the one that runs here."""
         return self._line is not None and not self._line.over and self._loop is not asyncio.get_running_loop()
+
+    async def _home(self, work: Coroutine[Any, Any, T]) -> T:
+        return await (self._at_home(work) if self._away else work)
 
     async def _at_home(self, asked: Coroutine[Any, Any, T]) -> T:
         """Does something on the client's own loop, for whoever runs on another."""
@@ -221,7 +228,9 @@ class Client(Standing):
         )
         if isinstance(channel, Repeating):
             channel.repeat(self._catalogue.mirrors)
-        return Connection(shared, session, channel, meaning)
+        connection = Connection(shared, session, channel, meaning)
+        connection.settled = self._cache.clear  # it may be somebody else who asks from now on
+        return connection
 
     async def _greet(self, connection: Connection, again: bool) -> None:
         """Gives a new connection what the last one had: log level, subscriptions, catalogue."""
@@ -244,17 +253,27 @@ class Client(Standing):
                 raise outcome
             if isinstance(outcome, Exception):
                 connection.dropped(f"not renewed: {outcome}", "not_renewed")
+        if again:
+            self._catch_up(connection)
+
+    def _catch_up(self, connection: Connection) -> None:
+        """Tells of all that we are subscribed to: it may have changed while nobody was there to hear of that."""
+        changed = [ResourceUpdatedParams(uri=uri) for uri in self._subscriptions]
+        connection.received([Notification(_UPDATED, codec.to_raw(params)) for params in changed], Origin())
 
     async def _listen(self, connection: Connection) -> None:
         """Has a server of the modern era tell us what it can tell, and what we are subscribed to."""
-        listening = self._listening = Listening(connection, lambda: self._subscriptions, self._missed)
+        listening = self._listening = Listening(
+            connection, lambda: self._subscriptions, partial(self._missed, connection), lambda: self._following.tasks
+        )
         if self._line is not None:
             self._line.beside(listening.keep())
         await listening.begin()
 
-    def _missed(self) -> None:
+    def _missed(self, connection: Connection) -> None:
         self._cache.clear()
         self._catalogue.stale()
+        self._catch_up(connection)
 
     def _acknowledged(self, params: SubscriptionsAcknowledgedParams) -> None:
         if self._listening is not None:
@@ -272,35 +291,21 @@ class Client(Standing):
             self._subscriptions[uri] = None
         return True
 
-    async def _task_support(self, name: str) -> str | None:
-        if self._session is None or not self._session.has(Side.SERVER, "tasks.requests.tools.call"):
+    async def _task_support(self, name: str, timeout: float | None) -> str | None:
+        line = self._line
+        if line is None:
             return None
-        if self._line is not None and not self._away and not self._catalogue.fresh:
-            self._read_beside(self._line)
-            await self._catalogued(self._line, None)
+        if self._away and (line.connection is None or not self._catalogue.fresh):
+            return await self._at_home(self._task_support(name, timeout))
+        connection = line.connection or await line.usable("tools/call", timeout)
+        if not connection.session.has(Side.SERVER, "tasks.requests.tools.call"):
+            return None
+        if not self._catalogue.fresh:
+            self._read_beside(line)
+            await self._catalogued(line, None)
         known = self._catalogue.get(name)
         execution = None if known is None else known.tool.execution
         return "forbidden" if execution is None else execution.task_support
-
-    def _disown(self, answer: "asyncio.Future[Any]") -> None:
-        """Nobody waits any more for a call that was answered just now: if it is a task, nobody wants that."""
-        with contextlib.suppress(TrunklineError):
-            seen = None if answer.exception() is not None else read_call(answer.result())
-            if isinstance(seen, Seen):
-                self._beside(self.task(seen.task_id).cancel())
-
-    def _beside(self, work: Coroutine[Any, Any, Any]) -> None:
-        if self._line is None or self._line.over or self._away:
-            work.close()
-        else:
-            self._line.beside(_unheard(work))
-
-    async def _answer(self, questions: Mapping[str, Asked]) -> dict[str, Raw]:
-        if self._away:
-            return await self._at_home(self._answer(questions))
-        if self._line is None:
-            raise MisuseError(_NOT_OPEN)
-        return await answered(await self._line.usable("tasks/update", None), questions)
 
     def _log_from(self, level: LoggingLevel) -> bool:
         stamp = None if self._session is None else self._session.stamp
@@ -315,13 +320,13 @@ class Client(Standing):
         name: str,
         params: Any,
         *,
-        repeatable: Callable[[], bool] = lambda: True,
+        repeatable: Callable[[Connection], bool] = lambda _: True,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> Any:
         line, clock = self._line, self._clock
         if line is None or clock is None:
-            raise MisuseError(_NOT_OPEN)
+            raise MisuseError(NOT_OPEN)
         if asyncio.get_running_loop() is not self._loop:
             asked = self._ask(name, params, repeatable=repeatable, timeout=timeout, on_progress=on_progress)
             return await self._at_home(asked)
@@ -333,7 +338,7 @@ class Client(Standing):
             self._read_beside(line)
         drops, renew = self._cache.drops, self._renew if name == "tools/call" else None
         try:
-            raw, rounds = await ask(
+            raw, rounds, asked, is_task = await ask(
                 line,
                 clock,
                 name,
@@ -342,22 +347,24 @@ class Client(Standing):
                 timeout=timeout,
                 on_progress=told,
                 renew=renew,
-                unheard=self._disown if name == "tools/call" else None,
+                unheard=self._disown if self._may_become_task(name, params) else None,
             )
         except PeerError:
             if name in CACHEABLE:
                 self._cache.drop(name)  # the cursor may be of a list that is no more
             raise
-        answer = self._read(name, raw, line.last)
-        if name in CACHEABLE and not rounds and self.revision is Revision.V2026_07_28:
-            self._cache.keep(name, params, raw, clock.now() + head_of(raw).fresh_for, drops=drops)
+        called = name == "tools/call"
+        answer = read_call(raw, asked, is_task=is_task) if called else self._read(name, raw, line.last)
+        kept = name in CACHEABLE and not rounds and self.revision is Revision.V2026_07_28
+        if kept and (seconds := head_of(raw).fresh_for):
+            self._cache.keep(name, params, raw, clock.now() + seconds, drops=drops)
         if isinstance(answer, CallToolResult) and answer.structured_content is not UNSET:
             await self._catalogued(line, due)
         return answer
 
     def _read(self, name: str, raw: Any, connection: Connection | None) -> Any:
         """An answer in its type; of tools, those that can be called from here."""
-        answer = read_call(raw) if name == "tools/call" else read(name, raw)
+        answer = read(name, raw)
         if isinstance(answer, ListToolsResult) and connection is not None and connection.repeats:
             answer.tools = self._catalogue.callable(answer.tools)
         return answer
@@ -444,11 +451,6 @@ def _up_to(revision: str | None) -> tuple[Revision, ...]:
 
 async def _awaited(value: Any) -> Any:
     return await value
-
-
-async def _unheard(work: Coroutine[Any, Any, Any]) -> None:
-    with contextlib.suppress(TrunklineError):
-        await work
 
 
 def _default_observers() -> list[Observer]:

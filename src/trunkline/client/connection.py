@@ -19,6 +19,8 @@ from trunkline.errors import (
 from trunkline.protocol.capabilities import without_newer
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.lifecycle import Phase, Signal
+from trunkline.protocol.meta import IDEMPOTENCY
+from trunkline.protocol.methods import Side
 from trunkline.protocol.revisions import Era, Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import DiscoverResult, Empty, InitializeParams, InitializeResult
@@ -56,6 +58,7 @@ class Connection(connection.Connection):
         self._introducing = False  # initialize is about to go out
         self.instructions: str | None = None
         self.questions = 0  # that are being put to a person on our side, about who we are
+        self.settled: Callable[[], object] = bool  # is told when they have been answered
         super().__init__(shared, session, channel)
         self.gone: asyncio.Future[Closed] = self.loop.create_future()
 
@@ -160,6 +163,8 @@ class Connection(connection.Connection):
     def asking(self, request: RequestId, *, begun: bool) -> None:
         """Somebody is asked who we are, or has been."""
         self.questions += 1 if begun else -1
+        if not begun:
+            self.settled()
         super().asking(request, begun=begun)
 
     # --- the end -------------------------------------------------------------------------------
@@ -177,6 +182,16 @@ class Connection(connection.Connection):
     def modern(self) -> bool:
         """Whether every request stands for itself."""
         return self.session.stamp is not None
+
+    @property
+    def augments(self) -> bool:
+        """Whether a request may ask to be run as a task."""
+        return self.session.revision is Revision.V2025_11_25
+
+    @property
+    def minds_keys(self) -> bool:
+        """Whether the server does once what is asked under one idempotency key, whatever becomes of its process."""
+        return self.session.has(Side.SERVER, f"experimental.{IDEMPOTENCY}")
 
     @property
     def repeats(self) -> bool:

@@ -21,25 +21,36 @@ __all__ = ["Listening", "wanted_of"]
 _KINDS: Final = ("tools", "prompts", "resources")
 
 
-def wanted_of(capabilities: Mapping[str, Any], uris: Iterable[str]) -> SubscriptionFilter | None:
+def wanted_of(
+    capabilities: Mapping[str, Any], uris: Iterable[str], tasks: Iterable[str] = ()
+) -> SubscriptionFilter | None:
     """What can be heard of, of a server with these capabilities; None if there is nothing."""
-    changes: Any = {f"{kind}_list_changed": True for kind in _KINDS if declared(capabilities, f"{kind}.listChanged")}
-    watched = list(uris)
-    return SubscriptionFilter(**changes, resource_subscriptions=watched or None) if changes or watched else None
+    wanted: Any = {f"{kind}_list_changed": True for kind in _KINDS if declared(capabilities, f"{kind}.listChanged")}
+    if watched := list(uris):
+        wanted["resource_subscriptions"] = watched
+    if followed := list(tasks):
+        wanted["task_ids"] = followed
+    return SubscriptionFilter(**wanted) if wanted else None
 
 
 class Listening:
     """Keeps the request open on one connection."""
 
     def __init__(
-        self, connection: Connection, watched: Callable[[], Iterable[str]], missed: Callable[[], None]
+        self,
+        connection: Connection,
+        watched: Callable[[], Iterable[str]],
+        missed: Callable[[], None],
+        followed: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`watched` gives the resources that are subscribed to; `missed` is told when something may not have been
-        heard."""
+        """`watched` gives the resources that are subscribed to, `followed` the tasks that are waited for; `missed` is
+        told when something may not have been heard."""
         self._turn = asyncio.Lock()  # whoever changes what is listened to must not overlook what another just has
         self._connection = connection
         self._watched = watched
         self._missed = missed
+        self._followed = followed
+        self._tells: frozenset[str] | None = frozenset()  # tasks that it was asked for; None: it tells of none
         self._current: Awaited | None = None
         self._acknowledged: dict[Any, asyncio.Future[SubscriptionFilter]] = {}
         self._broken = asyncio.Event()  # it has ended, and is to be made again
@@ -67,16 +78,34 @@ class Listening:
         if more and uri not in (granted.resource_subscriptions or ()):
             raise refused
 
+    async def follow(self) -> None:
+        """Asks to hear of the tasks that are waited for, too. A server that refuses is not asked again."""
+        async with self._turn:
+            if self._tells is None or self._tells.issuperset(self._followed()):
+                return
+            try:
+                granted = await self._listen(self._watched(), self._connection.settings.quick_timeout)
+            except ConnectionClosed:
+                return
+            except (PeerError, ProtocolError):
+                self._tells = None
+            else:
+                if not granted.task_ids:
+                    self._tells = None
+
     async def _listen(self, uris: Iterable[str], timeout: float | None) -> SubscriptionFilter:
         """Asks to hear of something, in place of what was asked before; gives what the server will tell of."""
         agreed = self._connection.session.negotiated
-        wanted = None if agreed is None else wanted_of(agreed.server, uris)
+        tasks = () if self._tells is None else tuple(self._followed())
+        wanted = None if agreed is None else wanted_of(agreed.server, uris, tasks)
         former = self._current
         if wanted is None:
             self._current = None
             granted = SubscriptionFilter()
         else:
             granted = await self._ask(wanted, timeout)
+            if self._tells is not None:
+                self._tells = frozenset(tasks)
         if former is not None:
             self._connection.forget(former)
         return granted
@@ -144,6 +173,7 @@ class Listening:
             try:
                 await self._listen(self._watched(), self._connection.settings.quick_timeout)
             except (ConnectionClosed, PeerError, ProtocolError) as error:
+                self._tells = None if isinstance(error, PeerError) else self._tells  # perhaps that is why
                 self._connection.dropped(f"nothing is heard of: {error}", "not_renewed")
                 self._broken.set()
                 return False

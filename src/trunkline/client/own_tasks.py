@@ -1,17 +1,20 @@
 """Tasks of a client's own: what a server of 2025-11-25 asks and wants to fetch the answer to later.
 
-They are kept as long as the client is open, and for no longer than they were promised to be.
+They are kept as long as the client is open, and for no longer than they were promised to be. There are so many at work
+at once, and so many kept: of those that have ended, the oldest go first.
 """
 
 import asyncio
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Raw
 
 from trunkline.client.connection import Connection
-from trunkline.clock import WallClock
+from trunkline.clock import Timer, WallClock
+from trunkline.config import Settings
 from trunkline.conversation.dispatch import Feature, failure_of
 from trunkline.conversation.drive import Work
 from trunkline.conversation.perform import perform
@@ -38,11 +41,8 @@ from trunkline.wire import codec
 
 __all__ = ["OwnTasks"]
 
-_MOST: Final = 100  # at once: a server that asks for more asks too much
-_KEPT: Final = 3600.0  # seconds, if the server does not say
-_LONGEST: Final = 24 * 3600.0
-_POLL: Final = 1000  # ms
 _SAID: Final = Revision.V2025_11_25
+_TOO_MANY: Final = "maximum_concurrent_tasks_exceeded"
 
 
 class _Own:
@@ -51,8 +51,16 @@ class _Own:
     def __init__(self, record: TaskRecord, call: Running) -> None:
         self.record = record
         self.call = call
-        self.ended = asyncio.Event()
+        self.over = asyncio.Event()  # it has ended, or is not kept any more
         self.work: asyncio.Task[None] | None = None
+        self.timer: Timer | None = None  # for the end of its time
+
+    def stop(self) -> None:
+        """Nobody works on it any more, nor waits for it."""
+        self.call.done = True
+        self.over.set()
+        if self.work is not None:
+            self.work.cancel()
 
 
 class OwnTasks:
@@ -81,24 +89,39 @@ class OwnTasks:
         that nobody waits for."""
         if params.task is None or connection.session.revision is not _SAID:
             return start(call)
-        self._forget()
-        if sum(not own.record.ended for own in self._kept.values()) >= _MOST:
-            raise InternalError(f"{_MOST} tasks are at work, which is the most")
-        now, ttl = self._wall.now(), _KEPT if params.task.ttl is None else params.task.ttl / 1000
-        record = TaskRecord(
+        self._make_room(connection.settings)
+        record = self._record(call, params.task.ttl, connection.settings)
+        name = record.task_id
+        beside = Running(call.id, call.method, connection.now(), token=call.token, origin=call.origin, related=name)
+        own, work = _Own(record, beside), start(beside)
+        self._kept[name] = own
+        own.work = connection.loop.create_task(self._done(connection, own, work))
+        if record.expires_at is not None:
+            own.timer = self._wall.call_at(record.expires_at, partial(self._forget, name))
+        return CreateTaskResult(augmented(record, Task))
+
+    def _record(self, call: Running, wanted: int | None, settings: Settings) -> TaskRecord:
+        """What is kept of a new task; `wanted` is for how many milliseconds the server wants that."""
+        now, ttl = self._wall.now(), settings.task_ttl if wanted is None else max(wanted, 0) / 1000
+        return TaskRecord(
             task_id=secrets.token_hex(16),
             client="server",
             method=call.method.name,
             params=Raw(b"{}"),
             created_at=now,
             updated_at=now,
-            expires_at=now + min(ttl, _LONGEST),
-            poll_interval_ms=_POLL,
+            expires_at=now + min(ttl, settings.max_task_ttl),
+            poll_interval_ms=round(settings.task_poll_interval * 1000),
         ).start(now)
-        beside = Running(call.id, call.method, connection.now(), token=call.token, origin=call.origin)
-        own = self._kept[record.task_id] = _Own(record, beside)
-        own.work = connection.loop.create_task(self._done(connection, own, start(beside)))
-        return CreateTaskResult(augmented(record, Task))
+
+    def _make_room(self, settings: Settings) -> None:
+        """Makes room for one more. Raises if there are too many at work: a server that asks for more asks too much."""
+        ended = [name for name, own in self._kept.items() if own.record.ended]
+        at_work, most = len(self._kept) - len(ended), settings.max_tasks_per_principal
+        if most is not None and at_work >= most:
+            raise InternalError(f"{most} tasks are at work, which is the most", data={"kind": _TOO_MANY})
+        for name in ended[: max(0, len(self._kept) + 1 - settings.max_tasks)]:
+            self._forget(name)
 
     async def _done(self, connection: Connection, own: _Own, work: Work) -> None:
         try:
@@ -118,20 +141,17 @@ class OwnTasks:
         told = worth_telling(own.record, record, Dialect.AUGMENTED)
         own.record = record
         if record.ended:
-            own.call.done = True
-            own.ended.set()
+            own.stop()
         if told:
             connection.notify("notifications/tasks/status", augmented(record, TaskStatusParams))
 
-    def _forget(self) -> None:
-        now = self._wall.now()
-        for name in [name for name, own in self._kept.items() if (own.record.expires_at or now) <= now]:
-            own = self._kept.pop(name)
-            if own.work is not None:
-                own.work.cancel()
+    def _forget(self, name: str) -> None:
+        own = self._kept.pop(name)
+        if own.timer is not None:
+            own.timer.cancel()
+        own.stop()
 
     def _of(self, task_id: str) -> _Own:
-        self._forget()
         own = self._kept.get(task_id)
         if own is None:
             raise InvalidParams(f"there is no task {task_id[:100]!r}", data={"kind": "task_not_found"})
@@ -139,10 +159,8 @@ class OwnTasks:
 
     def close(self) -> None:
         """Ends all of them."""
-        for own in self._kept.values():
-            if own.work is not None:
-                own.work.cancel()
-        self._kept.clear()
+        for name in list(self._kept):
+            self._forget(name)
 
     # --- what a server asks of them --------------------------------------------------------------
 
@@ -152,24 +170,23 @@ class OwnTasks:
     def _list(self, connection: Connection, call: Running, params: PaginatedParams) -> ListTasksResult:  # noqa: ARG002
         if params.cursor is not None:
             raise InvalidParams("there is one page, and no cursor to another", data={"kind": "invalid_cursor"})
-        self._forget()
         return ListTasksResult([augmented(own.record, Task) for own in self._kept.values()])
 
     def _cancel(self, connection: Connection, call: Running, params: CancelTaskParams) -> CancelTaskResult:  # noqa: ARG002
         own = self._of(params.task_id)
         cancellable(own.record, Dialect.AUGMENTED)
         self._change(connection, own, own.record.cancel(self._wall.now()))
-        if own.work is not None:
-            own.work.cancel()
         return augmented(own.record, CancelTaskResult)
 
     async def _result(self, connection: Connection, call: Running, params: GetTaskPayloadParams) -> Any:  # noqa: ARG002
         own = self._of(params.task_id)
         connection.rest(1)
         try:
-            await own.ended.wait()
+            await own.over.wait()
         finally:
             connection.rest(-1)
+        if not own.record.ended:
+            self._of(params.task_id)  # its time was up first
         found = outcome(own.record, Dialect.AUGMENTED)
         if isinstance(found, Raw):
             return found

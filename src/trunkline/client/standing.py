@@ -12,13 +12,14 @@ from trunkline.client.notices import Notices
 from trunkline.clock import Clock
 from trunkline.protocol.extensions import agreed
 from trunkline.protocol.lifecycle import Phase
-from trunkline.protocol.meta import IDEMPOTENCY
-from trunkline.protocol.methods import Side, find
+from trunkline.protocol.methods import find
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import Implementation, Root
 
-__all__ = ["Pending", "Standing"]
+__all__ = ["NOT_OPEN", "Pending", "Standing"]
+
+NOT_OPEN: Final = "the client is not open: `async with client:` or `await client.open()` comes first"
 
 _LISTEN: Final = find("subscriptions/listen")
 
@@ -40,11 +41,8 @@ class Standing(Calls):
     _line: Line | None
     _notices: Notices
 
-    def _speaks_modern(self) -> bool:
-        return self._session is not None and self._session.stamp is not None
-
-    def _minds_keys(self) -> bool:
-        return self._session is not None and self._session.has(Side.SERVER, f"experimental.{IDEMPOTENCY}")
+    def _now(self) -> float:
+        return 0.0 if self._clock is None else self._clock.now()
 
     @property
     def phase(self) -> Phase:

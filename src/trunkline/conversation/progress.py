@@ -2,6 +2,7 @@
 
 from trunkline.conversation.connection import Connection
 from trunkline.protocol.inflight import Running
+from trunkline.protocol.meta import RELATED_TASK
 from trunkline.protocol.types import ProgressParams
 
 __all__ = ["report"]
@@ -16,5 +17,6 @@ def report(
     elif not call.advance(progress, connection.now()):
         connection.dropped(f"progress {progress:g} does not grow", "progress_value_invalid")
     elif call.token is not None:
-        params = ProgressParams(progress_token=call.token, progress=progress, total=total, message=message)
+        meta = None if call.related is None else {RELATED_TASK: {"taskId": call.related}}
+        params = ProgressParams(progress_token=call.token, progress=progress, total=total, message=message, meta=meta)
         connection.notify("notifications/progress", params, about=call)

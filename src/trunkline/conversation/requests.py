@@ -129,7 +129,10 @@ class Requests:
     def answered(self, event: Answered) -> None:
         """The peer has answered."""
         waiter: asyncio.Future[Any] = event.request.waiter
-        if waiter.done():
+        if waiter.done():  # it was given up
+            late: asyncio.Future[Any] | None = event.request.late
+            if late is not None and not late.done() and event.error is None:
+                late.set_result(event.result)
             return
         if event.error is None:
             waiter.set_result(event.result)

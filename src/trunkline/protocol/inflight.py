@@ -8,6 +8,7 @@ owns the clock needs one timer only, set to `next_due`.
 import heapq
 from itertools import count
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -16,9 +17,10 @@ from trunkline.protocol.meta import ProgressToken
 from trunkline.protocol.methods import Method
 from trunkline.wire.messages import RequestId
 
-__all__ = ["Awaited", "Running", "Timetable", "Tracked"]
+__all__ = ["Aftermath", "Awaited", "Running", "Timetable", "Tracked"]
 
 _ROOM: Final = 64
+_MOST_GIVEN_UP: Final = 256  # requests that may be answered all the same
 _order: Final = count()  # of what has the same deadline
 
 
@@ -74,6 +76,7 @@ class Running(Tracked):
     round: Any = None  # what was asked and answered before, for a handler that is run again
     once: Any = None  # what it has done that must not be done twice
     task: Any = None  # what makes a task of it, where it can become one later
+    related: str | None = None  # the task that it has become: what is told of it names that
     admitted: Any = None  # the entry that it is about, once its sender was found to be one of those who may have it
 
     def advance(self, progress: float, now: float) -> bool:
@@ -85,13 +88,15 @@ class Running(Tracked):
         return True
 
 
-class Awaited(Tracked):
+class Awaited(Tracked, weakref=True):
     """A request of ours that the peer works on."""
 
     waiter: Any = None  # who is told of the answer
     about: Running | None = None  # on whose behalf it is asked
     on_progress: Any = None
     progress: float | None = None  # heard last
+    as_task: bool = False  # it asks for a task: that is cancelled by its own name, and its progress goes on
+    late: Any = None  # who is told of an answer that comes when nobody waits any more
 
     def heard(self, progress: float, now: float) -> bool:
         """Notes progress that the peer reports; False if it does not grow."""
@@ -100,6 +105,36 @@ class Awaited(Tracked):
         self.progress = progress
         self.renew(now)
         return True
+
+
+class Aftermath:
+    """Requests of ours that are over, and of which something may still be heard: one that was given up may have been
+    answered just then, and one that was answered with a task goes on to tell of its progress. That is heard for as long
+    as somebody holds the request."""
+
+    __slots__ = ("_given_up", "_telling")
+
+    def __init__(self) -> None:
+        self._given_up: dict[RequestId, Awaited] = {}
+        self._telling: WeakValueDictionary[RequestId, Awaited] = WeakValueDictionary()
+
+    def give_up(self, request: Awaited) -> None:
+        """Nobody waits for it any more, and somebody wants to know if it is answered."""
+        self._given_up[request.id] = request
+        if len(self._given_up) > _MOST_GIVEN_UP:
+            del self._given_up[next(iter(self._given_up))]
+
+    def answered(self, ident: RequestId) -> Awaited | None:
+        """The request that is answered after all, if it was one of them."""
+        return self._given_up.pop(ident, None)
+
+    def go_on(self, request: Awaited) -> None:
+        """It was answered, and its progress token holds on."""
+        self._telling[request.id] = request
+
+    def telling(self, token: ProgressToken) -> Awaited | None:
+        """The request that a token belongs to, if it still holds."""
+        return self._telling.get(token)
 
 
 class Timetable:

@@ -30,7 +30,7 @@ from trunkline.protocol.events import (
     ProgressHeard,
     Refused,
 )
-from trunkline.protocol.inflight import Awaited, Running, Timetable, Tracked
+from trunkline.protocol.inflight import Aftermath, Awaited, Running, Timetable, Tracked
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.meta import PROGRESS_TOKEN
 from trunkline.protocol.methods import ALIASES, Method, Side, Wait, find
@@ -74,7 +74,7 @@ class Session:
     __slots__ = (
         *("_again", "_awaited", "_open", "_plain", "_running", "_sendable", "_timetable", "failure", "info"),
         *("instructions", "last_id", "negotiated", "offered", "peer", "phase", "profile", "revision", "revisions"),
-        *("settings", "side", "stamp", "stateless"),
+        *("_aftermath", "settings", "side", "stamp", "stateless"),
     )
 
     def __init__(
@@ -110,6 +110,7 @@ class Session:
         self._timetable: Timetable | None = None
         self._running: dict[RequestId, Running] = {}
         self._awaited: dict[RequestId, Awaited] = {}
+        self._aftermath: Aftermath | None = None
         self.last_id = 0  # of our requests
         self._plain = True  # the types are those of the revision spoken: nothing to project
         self._open: Receivable = {}  # what the peer may send now
@@ -311,6 +312,8 @@ class Session:
 
     def _receive_progress(self, params: ProgressParams, now: float) -> Event:
         request = self._awaited.get(params.progress_token)
+        if request is None and self._aftermath is not None:
+            request = self._aftermath.telling(params.progress_token)
         if request is None:
             return Ignored("progress under a token that is not in use", "invalid_progress_token")
         if not request.heard(params.progress, now):
@@ -319,8 +322,12 @@ class Session:
 
     def _receive_answer(self, ident: Any, result: Any, error: ErrorObject | None) -> Event:
         request = self._awaited.pop(ident, None) if isinstance(ident, int | str) else None
+        if request is None and self._aftermath is not None and isinstance(ident, int | str):
+            request = self._aftermath.answered(ident)
         if request is None:
             return Ignored("an answer to nothing that we wait for", "unexpected_reply")
+        if request.as_task and error is None:
+            self._after().go_on(request)
         request.done = True
         return Answered(request, result, error)
 
@@ -424,9 +431,15 @@ class Session:
             return None
         request.done = True
         del self._awaited[request.id]
-        if request.method.name == "initialize":
-            return None  # cancellation: initialize must not be cancelled
+        if request.late is not None:
+            self._after().give_up(request)
+        if request.as_task or request.method.name == "initialize":
+            return None  # cancellation: initialize must not be cancelled, and a task only by its own name
         return Notification("notifications/cancelled", CancelledParams(request_id=request.id, reason=reason))
+
+    def _after(self) -> Aftermath:
+        self._aftermath = self._aftermath or Aftermath()
+        return self._aftermath
 
     def result_type(self, name: str) -> type[Any]:
         """What a request of that method is answered with."""

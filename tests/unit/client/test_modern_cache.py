@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trunkline import Client
+from trunkline import Client, Server
 from trunkline.client.cache import Cache
 from trunkline.errors import PeerError
 from trunkline.protocol.stamping import head_of
@@ -21,13 +21,13 @@ READ = ReadResourceParams(uri="x://y")
 def kept(*entries: tuple[str, Any]) -> Cache:
     cache = Cache()
     for method, params in entries:
-        cache.keep(method, params, method, 10.0, drops=0)
+        cache.keep(method, params, method.encode(), 10.0, drops=0)
     return cache
 
 
 def test_cch_04_an_answer_is_good_until_its_time_and_not_at_it() -> None:
     cache = kept(("tools/list", PAGE))
-    assert cache.get("tools/list", PAGE, 9.999) == "tools/list"
+    assert cache.get("tools/list", PAGE, 9.999) == b"tools/list"
     assert cache.get("tools/list", PAGE, 10.0) is None
     assert cache.get("tools/list", PAGE, 0.0) is None  # it is gone for good
 
@@ -76,16 +76,19 @@ def test_cch_04_a_notification_ends_what_it_is_about_and_nothing_else(told: str,
     assert left == {*lists, "resources/read"} - gone
 
 
-def test_an_update_of_another_resource_ends_nothing() -> None:
+@pytest.mark.parametrize(
+    ("updated", "gone"), [("x://z", False), ("x://yy", False), ("x://y", True), ("x://y/part", True), ("x:/", False)]
+)
+def test_a19_an_update_ends_what_is_known_of_a_resource_and_of_what_it_is_a_part_of(updated: str, gone: bool) -> None:
     cache = kept(("resources/read", READ))
-    cache.handlers()["notifications/resources/updated"](ReadResourceParams(uri="x://z"))
-    assert cache.get("resources/read", READ, 0.0) is not None
+    cache.handlers()["notifications/resources/updated"](ReadResourceParams(uri=updated))
+    assert (cache.get("resources/read", READ, 0.0) is None) == gone
 
 
 def test_an_answer_that_was_asked_for_before_a_change_is_not_kept_after_it() -> None:
     cache, before = Cache(), Cache().drops
     cache.handlers()["notifications/tools/list_changed"](None)
-    cache.keep("tools/list", PAGE, "old", 10.0, drops=before)
+    cache.keep("tools/list", PAGE, b"old", 10.0, drops=before)
     assert cache.get("tools/list", PAGE, 0.0) is None
 
 
@@ -98,12 +101,30 @@ def test_all_pages_of_a_list_go_together_and_all_answers_can() -> None:
     assert cache.get("resources/read", READ, 0.0) is None
 
 
-def test_only_so_many_answers_are_kept_and_the_oldest_go_first() -> None:
-    cache = kept(*(("resources/read", ReadResourceParams(uri=str(number))) for number in range(1001)))
-    assert cache.get("resources/read", ReadResourceParams(uri="0"), 0.0) is None
-    assert cache.get("resources/read", ReadResourceParams(uri="1"), 0.0) is not None
-    cache.keep("resources/read", ReadResourceParams(uri="1"), "again", 10.0, drops=0)
-    assert cache.get("resources/read", ReadResourceParams(uri="2"), 0.0) is not None  # nobody had to go for that
+def number(which: int) -> ReadResourceParams:
+    return ReadResourceParams(uri=str(which))
+
+
+def test_a19_only_so_many_answers_are_kept_and_what_was_not_used_for_longest_goes_first() -> None:
+    cache = kept(*(("resources/read", number(which)) for which in range(1000)))
+    assert cache.get("resources/read", number(0), 0.0) is not None
+    cache.keep("resources/read", number(1000), b"one more", 10.0, drops=0)
+    assert len(cache) == 1000
+    assert cache.get("resources/read", number(0), 0.0) is not None  # it was used
+    assert cache.get("resources/read", number(1), 0.0) is None
+    cache.keep("resources/read", number(2), b"again", 10.0, drops=0)
+    assert cache.get("resources/read", number(3), 0.0) is not None  # nobody had to go for that
+
+
+def test_a19_only_so_many_bytes_are_kept() -> None:
+    cache, large = Cache(), bytes(12 * 1024 * 1024)
+    for which in range(3):
+        cache.keep("resources/read", number(which), large, 10.0, drops=0)
+    assert [cache.get("resources/read", number(which), 0.0) is None for which in range(3)] == [True, False, False]
+    cache.drop("resources/read")
+    for which in range(2):
+        cache.keep("resources/read", number(which), large, 10.0, drops=1)
+    assert len(cache) == 2  # what was dropped takes no room
 
 
 @pytest.mark.parametrize(
@@ -183,10 +204,64 @@ async def test_a_client_that_is_closed_answers_nothing_from_memory() -> None:
         await client.list_prompts()
 
 
-async def test_answers_of_the_handshake_era_are_not_kept() -> None:
+async def test_a19_answers_of_the_handshake_era_are_not_kept_since_no_server_says_for_how_long() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         for _ in range(2):
             listing = asyncio.create_task(client.list_prompts())
             server.line.reply(await server.line.request("prompts/list"), {"prompts": [], "ttlMs": 60_000})
             await listing
+
+
+async def test_a19_what_is_known_of_tools_ends_when_they_change() -> None:
+    server = ScriptedServer()
+    async with Client(server) as client:
+        for shown in ("1", "2"):
+            server.tools[:] = [{"name": "t", "description": shown, "inputSchema": {"type": "object"}}]
+            server.line.notify("notifications/tools/list_changed")
+            calling = asyncio.create_task(client.call_tool("t"))
+            reply = {"content": [], "structuredContent": {}}  # which is held against what is known of the tool
+            server.line.reply(await server.line.request("tools/call"), reply)
+            await calling
+            known = client._catalogue.get("t")
+            assert known is not None
+            assert known.tool.description == shown
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_a19_after_an_update_the_next_read_is_fresh(revision: str) -> None:
+    server, temperature = Server("weather", observers=[]), [20]
+
+    @server.resource("weather://today", ttl=600)
+    def today() -> str:
+        return str(temperature[0])
+
+    async with Client(server, revision=revision) as client:
+
+        async def read() -> str | None:
+            [contents] = await client.read_resource("weather://today")
+            return contents.text
+
+        await client.subscribe("weather://today")
+        told = client.notifications("notifications/resources/updated")
+        assert await read() == "20"
+        temperature[0] = 21
+        assert await read() == ("21" if revision == "2025-11-25" else "20")  # for as long as nobody says otherwise
+        server.notify_updated("weather://today")
+        await anext(told)
+        assert await read() == "21"
+
+
+async def test_a19_what_was_answered_to_one_caller_is_forgotten_when_it_is_settled_anew_who_calls() -> None:
+    server = ScriptedServer(modern=True)
+    async with Client(server) as client:
+        for _ in range(2):
+            listing = asyncio.create_task(client.list_prompts())
+            request = await server.line.request("prompts/list")
+            server.line.reply(request, page(60_000))
+            await listing
+            line = client._line
+            assert line is not None
+            assert line.connection is not None
+            for begun in (True, False):
+                line.connection.asking(request["id"], begun=begun)

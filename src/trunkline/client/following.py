@@ -1,0 +1,85 @@
+"""Who waits for news of tasks, and tasks that nobody wants any more.
+
+That something has happened to a task is a reason to look at it, and never the truth: a server need not tell.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from trunkline.errors import TrunklineError
+
+__all__ = ["Following", "Partings"]
+
+_TOLD: Final = ("notifications/tasks", "notifications/tasks/status")  # of 2026-07-28, and of 2025-11-25
+
+
+class Following:
+    """Those who wait, on one loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks of which there should be news."""
+        return tuple(self._waiting)
+
+    @contextmanager
+    def expecting(self, task_id: str) -> "Generator[asyncio.Future[None]]":
+        """Something to await until there is news of a task. Who looks at it after that misses nothing."""
+        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(task_id, []).append(news)
+        try:
+            yield news
+        finally:
+            left = self._waiting[task_id]
+            left.remove(news)
+            if not left:
+                del self._waiting[task_id]
+
+    def handlers(self) -> dict[str, Callable[[Any], None]]:
+        """What has to hear of which notifications."""
+        return dict.fromkeys(_TOLD, self._heard)
+
+    def _heard(self, params: Any) -> None:
+        self._wake(self._waiting.get(params.task_id, ()))
+
+    def close(self) -> None:
+        """There will be no news any more: whoever waits for some looks once more, and learns why."""
+        for waiting in self._waiting.values():
+            self._wake(waiting)
+
+    def _wake(self, waiting: "list[asyncio.Future[None]] | tuple[()]") -> None:
+        for news in waiting:
+            if not news.done():
+                news.set_result(None)
+
+
+class Partings:
+    """Tells servers of tasks that nobody wants any more. Nobody waits for that but who closes the line."""
+
+    def __init__(self) -> None:
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Does it, as well as that can be done."""
+        task = asyncio.get_running_loop().create_task(_tried(work))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def end(self, seconds: float) -> None:
+        """Waits until all of it is done, for so long; what is not done by then is given up."""
+        left = set(self._under_way)
+        if left and seconds:
+            await asyncio.wait(left, timeout=seconds)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+
+
+async def _tried(work: Coroutine[Any, Any, Any]) -> None:
+    with suppress(TrunklineError):  # the server has gone, or its task has
+        await work
