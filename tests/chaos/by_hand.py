@@ -135,7 +135,8 @@ class Session:
             await asyncio.sleep(_PAUSE)
 
     def _follows(self, place: str, message: Any) -> None:
-        """Each event of a stream has the number after that of the one before."""
+        """Each event of a stream has the number after that of the one before, and the first has 1: who has none yet
+        has no position to come back with, and is given all."""
         stream, number = map(int, place.split("-"))
         known = self._last.get(stream, 0)
         if number != known + (message is not None):

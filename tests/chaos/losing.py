@@ -1,5 +1,6 @@
 """A store that forgets: one write in so many is reported as kept, and is not. A campaign on it has to fail."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -19,9 +20,18 @@ class LosingStore(SqliteStore):
         self._chance = Random(seed)
         self._version = 0
 
-    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
+    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> "asyncio.Future[int]":
         """Keeps most of it."""
         left = [write for write in writes if self._chance.randrange(self._one_in)]
         if left:
-            self._version = await super().commit(left, fence=fence)
-        return self._version
+            kept = super().commit(left, fence=fence)
+            kept.add_done_callback(self._note)
+            return kept
+        lost: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        lost.set_result(self._version)
+        return lost
+
+    def _note(self, kept: "asyncio.Future[int]") -> None:
+        """Remembers a version, to say of what is lost."""
+        if not kept.cancelled() and kept.exception() is None:
+            self._version = kept.result()

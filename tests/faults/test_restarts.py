@@ -86,7 +86,7 @@ async def twenty_more(*seen: list[str]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_restarted_server_that_knows_no_session_is_given_a_new_one_and_all_subscriptions(
+async def test_a_restarted_server_is_given_a_new_session_and_all_subscriptions_which_may_have_changed(
     tmp_path: Path,
 ) -> None:
     effects = tmp_path / "effects"
@@ -100,6 +100,7 @@ async def test_a_restarted_server_that_knows_no_session_is_given_a_new_one_and_a
             try:
                 assert (await client.call_tool("look", {"what": "x"}, timeout=PATIENCE)).text.startswith("x of ")
                 assert client.subscriptions == ("shop://price",)
+                assert (await asyncio.wait_for(anext(told), PATIENCE)).params.uri == "shop://price"
                 await client.call_tool("reprice", timeout=PATIENCE)
                 assert (await asyncio.wait_for(anext(told), PATIENCE)).params.uri == "shop://price"
             finally:

@@ -1,0 +1,68 @@
+"""A client whose line was lost: what it may have missed it is told of, and what it asks meanwhile is what it would be."""
+
+import asyncio
+
+from trunkline import Client, Settings
+from trunkline.client.notices import Reader
+from trunkline.testing import ScriptedServer
+
+QUICK = Settings(backoff_first=0.01, backoff_longest=0.02)
+UPDATED = "notifications/resources/updated"
+LISTEN = "subscriptions/listen"
+RESOURCES = {"resources": {"subscribe": True}}
+
+
+async def uri(told: Reader) -> str:
+    return (await asyncio.wait_for(anext(told), 10)).params.uri
+
+
+async def test_d09_who_is_subscribed_is_told_once_the_line_is_made_again() -> None:
+    server = ScriptedServer(capabilities=RESOURCES)
+    async with Client(server, settings=QUICK, observers=[]) as client:
+        told = client.notifications(UPDATED)
+        server.answered.add("resources/subscribe")
+        await client.subscribe("x://a")
+        server.answered.discard("resources/subscribe")
+        server.line.die()
+        line = await server.connected(2)
+        renewed = await line.request("resources/subscribe")
+        line.notify(UPDATED, {"uri": "x://before"})
+        assert await uri(told) == "x://before", "nothing is made up before there is a subscription again"
+        line.reply(renewed, {})
+        assert await uri(told) == "x://a"
+
+
+async def test_who_is_subscribed_is_told_once_what_the_modern_era_listens_with_is_made_again() -> None:
+    server = ScriptedServer(modern=True, answered=["server/discover"], capabilities=RESOURCES)
+    async with Client(server, settings=QUICK, observers=[]) as client:
+        told = client.notifications(UPDATED)
+        subscribing = asyncio.create_task(client.subscribe("x://a"))
+        listening = await server.line.request(LISTEN)
+        server.line.acknowledge(listening)
+        await subscribing
+        server.line.reply(listening, {"resultType": "complete"})
+        again = await server.line.request(LISTEN)
+        assert await uri(told) == "x://a", "it may miss something from now on"
+        server.line.acknowledge(again)
+        assert await uri(told) == "x://a", "and may have missed something until now"
+
+
+async def test_j01_a_task_that_is_asked_for_while_the_line_is_made_again_is_a_task() -> None:
+    tools = [{"name": "work", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "optional"}}]
+    capabilities = {"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}}
+    server = ScriptedServer(capabilities=capabilities, tools=tools)
+    async with Client(server, settings=QUICK, observers=[]) as client:
+        await client.list_tools()
+        server.answered.discard("initialize")
+        server.line.die()
+        line = await server.connected(2)
+        opening = await line.request("initialize")
+        starting = asyncio.create_task(client.start_tool("work"))
+        await asyncio.sleep(0)  # it is not known yet what the server can do now
+        spoken, info = opening["params"]["protocolVersion"], {"name": "s", "version": "1"}
+        line.reply(opening, {"protocolVersion": spoken, "capabilities": capabilities, "serverInfo": info})
+        call = await line.request("tools/call")
+        assert "task" in call["params"]
+        times = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
+        line.reply(call, {"task": {"taskId": "t", "status": "working", "ttl": None, **times}})
+        assert (await starting).id == "t"
