@@ -1,6 +1,7 @@
 """Tasks, from the side of a client: calls that wait for them, handles on them, and what their servers ask."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 from trunkline import Client, Context, PeerError, ProtocolError, Server, Settings, TaskPolicy, ToolError
 from trunkline.errors import InputFailed, RequestTimeout, TaskCancelled, ToolFailed
 from trunkline.facts import CallStarted, Fact
+from trunkline.protocol.types import ProgressParams
+from trunkline.stores.memory import MemoryStore
+from trunkline.stores.store import Lease, Write
 
 REVISIONS = ["2025-11-25", "2026-07-28"]
 QUICK = Settings(task_poll_interval=0.01)
@@ -22,12 +26,12 @@ class Sure:
 class Work:
     """A server whose tool runs until it is told to go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: MemoryStore | None = None) -> None:
         self.go_on = asyncio.Event()
         self.begun = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.looked_at = asyncio.Event()  # by somebody who knows that it is a task
-        server = self.server = Server("tasks", observers=[self], settings=QUICK)
+        server = self.server = Server("tasks", observers=[self], settings=QUICK, store=store)
 
         @server.tool(task="required")
         async def work(number: int = 1) -> int:
@@ -43,6 +47,15 @@ class Work:
         async def asks(ctx: Context) -> str:
             answer = await ctx.elicit("Sure?", Sure)
             return f"{answer.action} {answer.data and answer.data.sure}"
+
+        @server.tool(task="required")
+        async def tells(ctx: Context) -> str:
+            for step in (1, 2, 3):
+                ctx.progress(step, 3)
+                await asyncio.sleep(0)
+            await self.go_on.wait()
+            ctx.progress(4, 4)
+            return "told"
 
         @server.tool(task="required")
         async def fails() -> str:
@@ -107,6 +120,91 @@ async def test_tsk_23_txe_13_who_stops_waiting_for_a_call_cancels_its_task(revis
         await asyncio.wait_for(work.cancelled.wait(), 10)
         with pytest.raises(asyncio.CancelledError):
             await calling
+
+
+class Slow(MemoryStore):
+    """A store that takes its time over the first thing that it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
+        self.asked.set()
+        await self.go_on.wait()
+        return await super().commit(writes, fence=fence)
+
+
+async def test_tsk_23_txe_13_who_stops_waiting_before_there_is_a_task_leaves_none_behind(revision: str) -> None:
+    work = Work(store := Slow())
+    async with Client(work.server, revision=revision) as client:
+        calling = asyncio.ensure_future(client.call_tool("work"))
+        await store.asked.wait()
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        store.go_on.set()
+        await asyncio.wait_for(work.cancelled.wait(), 10)
+
+
+async def test_tsk_23_txe_13_who_stops_waiting_and_closes_the_client_leaves_no_task_behind(revision: str) -> None:
+    work = Work()
+
+    async def once() -> None:
+        async with Client(work.server, revision=revision) as client:
+            await client.call_tool("work")
+
+    async with Client(work.server, revision=revision):  # so that the server goes on
+        calling = asyncio.ensure_future(once())
+        await work.looked_at.wait()
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        await asyncio.wait_for(work.cancelled.wait(), 10)
+
+
+async def test_tsk_23_txe_16_progress_is_told_until_the_end_and_not_at_all_with_the_extension(revision: str) -> None:
+    work, heard, far = Work(), list[float](), asyncio.Event()
+
+    async def told(progress: ProgressParams) -> None:
+        heard.append(progress.progress)
+        far.set()
+
+    async with Client(work.server, revision=revision) as client:
+        calling = asyncio.ensure_future(client.call_tool("tells", on_progress=told))
+        await (far if revision == "2025-11-25" else work.looked_at).wait()
+        work.go_on.set()
+        assert (await calling).data == "told"
+    assert heard == ([1, 2, 3, 4] if revision == "2025-11-25" else [])
+
+
+async def test_a_handle_of_a_client_on_another_loop_works_from_here(revision: str) -> None:
+    """A host may have its clients on a loop of their own."""
+    work = Work()
+    async with Client(work.server, revision=revision) as client:
+
+        async def elsewhere() -> int:
+            task = await client.start_tool("work", {"number": 3})
+            assert await task.refresh() == "working"
+            client_loop.call_soon_threadsafe(work.go_on.set)
+            assert (await client.call_tool("work", {"number": 5}, timeout=10)).data == 10
+            return (await task.result(timeout=10)).data
+
+        client_loop = asyncio.get_running_loop()
+        assert await asyncio.to_thread(asyncio.run, elsewhere()) == 6
+
+
+async def test_a_call_from_another_loop_that_is_cancelled_cancels_its_task(revision: str) -> None:
+    work = Work()
+    async with Client(work.server, revision=revision) as client:
+
+        async def elsewhere() -> None:
+            await asyncio.wait_for(client.call_tool("work"), 0.2)
+
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(asyncio.run, elsewhere())
+        await asyncio.wait_for(work.cancelled.wait(), 10)
 
 
 async def test_a_call_that_takes_too_long_cancels_its_task(revision: str) -> None:

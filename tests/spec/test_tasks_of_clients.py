@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from trunkline import Client, Context, PeerError, Server
+from trunkline import Client, Context, PeerError, Server, Settings
 from trunkline.client.answers import Answering
 from trunkline.protocol.types import (
     CancelTaskParams,
@@ -21,6 +21,7 @@ from trunkline.protocol.types import (
     TextContent,
 )
 from trunkline.server.connection import Connection
+from trunkline.testing import ScriptedServer
 
 RELATED = "io.modelcontextprotocol/related-task"
 
@@ -53,10 +54,10 @@ def question(max_tokens: int = 10, ttl: int | None = None) -> CreateMessageParam
 
 
 @asynccontextmanager
-async def line(model: Model) -> AsyncIterator[Connection]:
+async def line(model: Model, settings: Settings | None = None) -> AsyncIterator[Connection]:
     """The server's end of a line to a client with that model."""
     server = Server("s", observers=[])
-    async with Client(server, revision="2025-11-25", sampling=model.sample, observers=[]):
+    async with Client(server, revision="2025-11-25", sampling=model.sample, observers=[], settings=settings):
         yield server.connections[0]
 
 
@@ -112,21 +113,95 @@ async def test_tsk_12_tsk_19_errors_are_told_as_they_would_have_been() -> None:
             await connection.request("tasks/list", PaginatedParams(cursor="x"))
 
 
-async def test_there_are_so_many_tasks_of_a_client_and_no_more() -> None:
+async def test_tsk_21_there_are_so_many_tasks_of_a_client_at_work_and_no_more() -> None:
     model = Model()
-    async with line(model) as connection:
-        for _ in range(100):
+    async with line(model, Settings(max_tasks_per_principal=2)) as connection:
+        for _ in range(2):
             await connection.request("sampling/createMessage", question())
-        with pytest.raises(PeerError, match="the most"):
+        with pytest.raises(PeerError, match="2 tasks are at work, which is the most") as caught:
             await connection.request("sampling/createMessage", question())
+        assert caught.value.data["kind"] == "maximum_concurrent_tasks_exceeded"
+        model.go_on.set()  # what has ended takes no place
+        for one in (await asked(connection, "tasks/list", PaginatedParams()))["tasks"]:
+            await connection.request("tasks/result", GetTaskPayloadParams(one["taskId"]))
+        await connection.request("sampling/createMessage", question())
 
 
-async def test_a_task_of_a_client_is_forgotten_when_its_time_is_up() -> None:
+async def test_tsk_21_so_many_tasks_of_a_client_are_kept_and_the_oldest_that_have_ended_go_first() -> None:
+    model, names = Model(), list[str]()
+    async with line(model, Settings(max_tasks=2, max_tasks_per_principal=None)) as connection:
+
+        async def begin() -> str:
+            return (await asked(connection, "sampling/createMessage", question()))["task"]["taskId"]
+
+        for _ in range(2):
+            names.append(await begin())
+        model.go_on.set()
+        for name in names:
+            await connection.request("tasks/result", GetTaskPayloadParams(name))
+        names.append(await begin())
+        kept = [one["taskId"] for one in (await asked(connection, "tasks/list", PaginatedParams()))["tasks"]]
+        assert kept == names[1:]
+
+
+@pytest.mark.parametrize(("wanted", "told"), [(-1, 0), (0, 0), (1500, 1500), (10_000, 2000), (None, 1000)])
+async def test_tsk_10_a_client_says_for_how_long_it_keeps_a_task(wanted: int | None, told: int) -> None:
+    async with line(Model(), Settings(task_ttl=1, max_task_ttl=2, task_poll_interval=0.5)) as connection:
+        task = (await asked(connection, "sampling/createMessage", question(ttl=wanted)))["task"]
+        assert (task["ttl"], task["pollInterval"]) == (told, 500)
+
+
+async def test_tsk_10_tsk_19_a_task_of_a_client_is_stopped_and_forgotten_when_its_time_is_up() -> None:
     model = Model()
     async with line(model) as connection:
-        task = (await asked(connection, "sampling/createMessage", question(ttl=0)))["task"]
+        task = (await asked(connection, "sampling/createMessage", question(ttl=20)))["task"]
+        with pytest.raises(PeerError, match="no task") as caught:  # which was there when it was asked for
+            await connection.request("tasks/result", GetTaskPayloadParams(task["taskId"]))
+        assert caught.value.code == -32602
+        await asyncio.wait_for(model.cancelled.wait(), 10)
         with pytest.raises(PeerError, match="no task"):
             await connection.request("tasks/get", GetTaskParams(task["taskId"]))
+
+
+SAMPLING = {"messages": [{"role": "user", "content": {"type": "text", "text": "?"}}], "maxTokens": 10}
+
+
+async def test_tsk_02_who_does_not_speak_of_tasks_is_answered_at_once() -> None:
+    server, model = ScriptedServer(revision="2025-06-18"), Model()
+    model.go_on.set()
+    async with Client(server, sampling=model.sample, observers=[]):
+        answer = await server.line.call("sampling/createMessage", {**SAMPLING, "task": {}})
+        assert answer["result"]["content"]["text"] == "well"
+        assert (await server.line.call("tasks/list"))["error"]["code"] == -32601
+
+
+async def test_tsk_13_tsk_14_what_a_task_tells_names_the_task_and_how_it_stands_does_not() -> None:
+    server, model = ScriptedServer(capabilities={"tasks": {}}), Model()
+    async with Client(server, sampling=model.sample, observers=[]):
+        meta = {"progressToken": "p", RELATED: {"taskId": "of no interest"}}
+        created = await server.line.call("sampling/createMessage", {**SAMPLING, "task": {}, "_meta": meta})
+        name = created["result"]["task"]["taskId"]
+        model.go_on.set()
+        progress = await server.line.request("notifications/progress")
+        assert progress["params"] == {"progressToken": "p", "progress": 1, "_meta": {RELATED: {"taskId": name}}}
+        status = (await server.line.request("notifications/tasks/status"))["params"]
+        assert (status["taskId"], status["status"], "_meta" in status) == (name, "completed", False)
+        got = await server.line.call("tasks/get", {"taskId": name, "_meta": {RELATED: {"taskId": "other"}}}, id="s2")
+        assert (got["result"]["taskId"], "_meta" in got["result"]) == (name, False)
+
+
+async def test_tsk_18_a_form_that_fails_as_a_task_says_why() -> None:
+    server = ScriptedServer()
+
+    async def elicit(_question: Any) -> dict[str, Any]:
+        return {"strange": 1}
+
+    async with Client(server, elicitation=elicit, observers=[]):
+        form = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}, "task": {"ttl": 5000}}
+        task = (await server.line.call("elicitation/create", form))["result"]["task"]
+        error = (await server.line.call("tasks/result", {"taskId": task["taskId"]}, id="s2"))["error"]
+        got = (await server.line.call("tasks/get", {"taskId": task["taskId"]}, id="s3"))["result"]
+        assert (got["status"], got["statusMessage"]) == ("failed", error["message"])
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])

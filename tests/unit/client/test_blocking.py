@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from trunkline import BlockingClient, Context, Server
+from trunkline import BlockingClient, Context, Server, Settings
 from trunkline.client import blocking
-from trunkline.errors import MisuseError, ToolFailed
+from trunkline.errors import MisuseError, RequestTimeout, ToolFailed
 from trunkline.protocol.lifecycle import Phase
 from trunkline.testing import ScriptedServer
 
@@ -199,3 +199,28 @@ async def _opened() -> Any:
     from trunkline import Client
 
     return await Client(make_server()).open()
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+def test_a_handle_on_a_task_waits_and_another_one_is_had_by_its_id(revision: str) -> None:
+    server, go_on, heard = Server("s", settings=Settings(task_poll_interval=0.01)), threading.Event(), list[float]()
+
+    @server.tool(task="required")
+    def work(number: int, ctx: Context) -> int:
+        ctx.progress(1)
+        while not (go_on.wait(0.01) or ctx.cancelled):
+            pass
+        return number * 2
+
+    with BlockingClient(server, revision=revision) as client:
+        task = client.start_tool("work", {"number": 2}, on_progress=lambda told: heard.append(told.progress), ttl=60)
+        assert (task.refresh(), task.status, task.message) == ("working", "working", None)
+        stopped = client.start_tool("work", {"number": 3})
+        stopped.cancel()
+        assert stopped.status == "cancelled"
+        with pytest.raises(RequestTimeout):
+            task.result(timeout=0.01)
+        go_on.set()
+        assert task.result(timeout=10).data == 4
+        assert client.task(task.id, name="work", returns=int).result().data == 4
+    assert heard == ([1] if revision == "2025-11-25" else [])

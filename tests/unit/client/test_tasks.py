@@ -40,7 +40,7 @@ class Played:
         self.clock = ManualClock()
 
     def client(self, **options: Any) -> Client:
-        settings = Settings(backoff_first=0.01, stop_timeout=0.05)
+        settings = Settings(backoff_first=0.01, stop_timeout=0.01)
         return Client(self.server, clock=self.clock, observers=[], **{"settings": settings, **options})
 
     @property

@@ -1,5 +1,6 @@
 """A conversation, from either side of it."""
 
+import gc
 from typing import Any
 
 import pytest
@@ -549,6 +550,58 @@ def test_n10_n12_x07_progress_that_grows_is_heard_and_renews_the_time() -> None:
 def test_n13_progress_under_an_unknown_token_is_ignored() -> None:
     event = client().receive(Notification("notifications/progress", Raw(b'{"progressToken":"x","progress":1}')), NOW)
     assert ignored(event) == "invalid_progress_token"
+
+
+def progress_of(session: Session, token: Any, progress: float) -> Event:
+    params = ProgressParams(progress_token=token, progress=progress)
+    return session.receive(wired(Notification("notifications/progress", params)), NOW)
+
+
+def test_tsk_23_the_token_of_a_request_that_became_a_task_holds_as_long_as_somebody_holds_the_request() -> None:
+    session = client()
+    awaited, _ = session.call("tools/call", CallToolParams("x"), NOW, on_progress=print)
+    awaited.as_task = True
+    session.receive(Response(awaited.id, Raw(b"{}")), NOW)
+    event = progress_of(session, awaited.id, 1)
+    assert isinstance(event, ProgressHeard)
+    assert event.request is awaited
+    assert ignored(progress_of(session, awaited.id, 1)) == "progress_value_invalid"
+    token = awaited.id
+    session.expired(NOW + 3600)  # the timetable has let go of it, too
+    del awaited, event
+    gc.collect()
+    assert ignored(progress_of(session, token, 2)) == "invalid_progress_token"
+
+
+def test_tsk_23_a_request_for_a_task_that_was_refused_tells_no_more() -> None:
+    session = client()
+    awaited, _ = session.call("tools/call", CallToolParams("x"), NOW, on_progress=print)
+    awaited.as_task = True
+    session.receive(wired(ErrorResponse(awaited.id, ErrorObject(-5, "no"))), NOW)
+    assert ignored(progress_of(session, awaited.id, 1)) == "invalid_progress_token"
+
+
+def test_tsk_23_a_request_for_a_task_is_given_up_without_a_word_and_its_answer_is_heard_once() -> None:
+    session = client()
+    awaited, _ = session.call("tools/call", CallToolParams("x"), NOW)
+    awaited.as_task, awaited.late = True, object()
+    assert session.cancel(awaited, "too slow") is None
+    assert not session.pending
+    answer = Response(awaited.id, Raw(b"{}"))
+    assert ignored(session.receive(Response("other", Raw(b"{}")), NOW)) == "unexpected_reply"
+    assert session.receive(answer, NOW) == Answered(awaited, Raw(b"{}"), None)
+    assert ignored(session.receive(answer, NOW)) == "unexpected_reply"
+    assert ignored(session.receive(ErrorResponse(None, ErrorObject(-5, "no")), NOW)) == "unexpected_reply"
+
+
+def test_of_requests_that_were_given_up_only_so_many_are_remembered() -> None:
+    session = client()
+    given_up = [session.call("tools/call", CallToolParams("x"), NOW)[0] for _ in range(257)]
+    for awaited in given_up:
+        awaited.late = object()
+        assert session.cancel(awaited) is not None
+    assert ignored(session.receive(Response(given_up[0].id, Raw(b"{}")), NOW)) == "unexpected_reply"
+    assert isinstance(session.receive(Response(given_up[1].id, Raw(b"{}")), NOW), Answered)
 
 
 def test_l23_f29_a_client_asks_for_nothing_that_the_server_did_not_declare() -> None:
