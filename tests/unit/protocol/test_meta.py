@@ -24,11 +24,14 @@ def test_l13_a_token_of_another_type_counts_as_none(token: object) -> None:
     assert progress_token({"progressToken": token}) is None
 
 
+OURS = {"REFUSAL", "IDEMPOTENCY", "IDEMPOTENCY_KEY"}
+
+
 def test_our_own_keys_stand_under_no_prefix_that_the_specification_reserves() -> None:
     keys = {name: getattr(meta, name) for name in meta.__all__ if name.isupper() and name != "TRACE"}
     prefixes = {name: key.rpartition("/")[0] for name, key in keys.items()}
     assert prefixes.pop("PROGRESS_TOKEN") == ""
-    assert prefixes.pop("REFUSAL") == "trunkline"
+    assert {prefixes.pop(name) for name in OURS} == {"trunkline"}  # one label; 2025-06-18 reserves any that is `mcp`
     assert set(prefixes.values()) == {"io.modelcontextprotocol"}
     assert meta.TRACE == ("traceparent", "tracestate", "baggage")  # the only ones that the specification has without
     label, name = r"[a-zA-Z]([a-zA-Z0-9-]*[a-zA-Z0-9])?", r"[a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?"
