@@ -151,7 +151,7 @@ class ConnectionClosed(TransportError):
 
 
 class OutcomeUnknown(ConnectionClosed):
-    """The line closed before the answer came: what was asked may have been done, or not. It was not asked again."""
+    """What was asked may have been done, or not: the line closed before the answer came, or the server cannot tell."""
 
 
 class AuthorizationFailed(TransportError):
