@@ -4,7 +4,8 @@ goes on with its session, and reads on where a stream broke off. Nothing of our 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
 from typing import Any
 
@@ -17,6 +18,8 @@ __all__ = ["Lost", "Session"]
 
 _PAUSE = 0.05  # seconds until the next attempt
 _GOOD = {200, 202}
+_STANDALONE = 0  # the number of the stream of what belongs to no request
+_KEPT = 50  # streams of a session, of which servers keep 64 by default
 _LINE = (aiohttp.ClientError, ConnectionError, TimeoutError)
 
 
@@ -46,6 +49,7 @@ class Session:
         self._http = http
         self._ids = count(1)
         self._last: dict[int, int] = {}  # by stream, the number of the last event
+        self._heard: dict[int, list[Any]] = defaultdict(list)  # by stream, what came
         self._session = ""
 
     # --- requests ----------------------------------------------------------------------------------
@@ -94,8 +98,17 @@ class Session:
             except Lost:
                 await asyncio.sleep(_PAUSE)
 
-    async def ask(self, method: str, params: Any, told: Callable[[Any], None] = lambda _: None) -> Any:
-        """The answer, read on if it comes as events; what comes before it is told. Raises `Lost`."""
+    async def ask(
+        self,
+        method: str,
+        params: Any,
+        told: Callable[[Any], None] = lambda _: None,
+        *,
+        cut: int | None = None,
+        away: Callable[[], Awaitable[None]] | None = None,
+    ) -> Any:
+        """The answer, read on if it comes as events; what comes before it is told. With `cut` the line is left after so
+        many events, and for as long as `away` takes. Raises `Lost`."""
         reader = _Reader(self._follows, told)
         with contextlib.suppress(*_LINE):
             async with self._post(method, params) as response:
@@ -104,20 +117,22 @@ class Session:
                 if response.content_type != "text/event-stream":
                     said = await response.read()
                     return json.loads(said) if said else None
-                if (answer := await reader.read(response)) is not None:
+                if (answer := await reader.read(response, cut)) is not None:
                     return answer
+        if away is not None:
+            await away()
         return await self._rest(reader)
 
     async def _rest(self, reader: "_Reader") -> Any:
         """The answer at the end of a stream that broke off."""
         while reader.place:
-            await asyncio.sleep(_PAUSE)
             with contextlib.suppress(*_LINE):
                 async with self._stream(reader.place) as response:
                     if await self._refused(f"the stream after {reader.place}", response):
                         break
                     if (answer := await reader.read(response)) is not None:
                         return answer
+            await asyncio.sleep(_PAUSE)
         raise Lost
 
     def _stream(self, place: str) -> Any:
@@ -142,6 +157,19 @@ class Session:
         if number != known + (message is not None):
             self._diary.gaps.append(f"{self._part.name}: {place} came after {stream}-{known}")
         self._last[stream] = number
+        if message is not None:
+            self._heard[stream].append(message)
+
+    async def read_again(self) -> None:
+        """Reads the streams of answers once more: all that was sent is there, as it was."""
+        for stream in sorted(self._heard.keys() - {_STANDALONE})[-_KEPT:]:
+            heard: list[Any] = []
+            reader = _Reader(lambda *_: None, heard.append)
+            reader.place = f"{stream}-0"
+            with contextlib.suppress(Lost):  # as was written down
+                heard.append(await self._rest(reader))
+            if heard[: len(self._heard[stream])] != self._heard[stream]:
+                self._diary.gaps.append(f"{self._part.name}: stream {stream} was {self._heard[stream]}, is {heard}")
 
 
 class _Reader:
@@ -152,8 +180,9 @@ class _Reader:
         self._seen = seen
         self._told = told
 
-    async def read(self, response: aiohttp.ClientResponse) -> Any:
-        """Tells what one connection brings, up to an answer; None if there is none in it."""
+    async def read(self, response: aiohttp.ClientResponse, most: int | None = None) -> Any:
+        """Tells what one connection brings, up to an answer; None if there is none in it, or not among so many."""
+        count = 0
         async for place, message in events_of(response):
             self.place = place
             self._seen(place, message)
@@ -161,4 +190,7 @@ class _Reader:
                 return message
             if message is not None:
                 self._told(message)
+                count += 1
+            if count == most:
+                break
         return None

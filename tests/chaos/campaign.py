@@ -94,7 +94,7 @@ async def run(
 
 def _players(plan: Plan, url: str, diary: Diary, http: aiohttp.ClientSession) -> dict[str, Player | HandPlayer]:
     return {
-        part.name: HandPlayer(url, plan.seed, part, diary, http)
+        part.name: HandPlayer(url, plan.seed, part, diary, http=http)
         if part.raw
         else Player(url, plan.seed, part, diary, _listeners(plan, part))
         for part in plan.parts
@@ -117,6 +117,9 @@ async def _play(plan: Plan, players: dict[str, Player | HandPlayer], diary: Diar
         await asyncio.sleep(_REST)
         diary.over.set()
         diary.stir()
+        await diary.everybody_rests()
+        await house.die(diary)
+        diary.last_death.set()
         await asyncio.wait(tasks, timeout=3 * PATIENCE)
     finally:
         for task in tasks:

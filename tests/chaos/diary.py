@@ -22,7 +22,9 @@ class Diary:
         server lives."""
         self._hearing = hearing
         self._busy = set(names)  # who may still have something to tell the others
+        self._at_work = set(names)
         self.over = asyncio.Event()  # nobody begins anything new
+        self.last_death = asyncio.Event()  # the server will not die any more
         self.saw: list[Saw] = []
         self.told: list[Told] = []
         self.heard: list[Heard] = []
@@ -82,6 +84,19 @@ class Diary:
                 await asyncio.wait_for(self.news(), 1.0)
             missing = {who for who in missing if (who, board, number) not in self._found}
 
+    async def rest(self, who: str) -> None:
+        """Somebody has done all that it does; waits until the server has died for the last time."""
+        self._at_work.discard(who)
+        self.stir()
+        await self.last_death.wait()
+
+    async def everybody_rests(self) -> None:
+        """Waits until nobody does anything; not for ever."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * PATIENCE):
+                while self._at_work:
+                    await self.news()
+
     async def leave(self, who: str) -> None:
         """Waits until everybody wants to leave, since who leaves hears of nothing any more."""
         self.left(who)
@@ -90,6 +105,7 @@ class Diary:
 
     def left(self, who: str) -> None:
         """Somebody has nothing more to tell."""
+        self._at_work.discard(who)
         self._busy.discard(who)
         self.stir()
 

@@ -74,7 +74,8 @@ class Kill(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """A whole campaign."""
+    """A whole campaign. When nobody does anything any more the server is killed once more, so that what was answered is
+    asked for again of a process that has not answered it."""
 
     seed: int
     parts: tuple[Part, ...]

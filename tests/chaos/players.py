@@ -1,20 +1,20 @@
-"""Clients of a campaign that are our own client: they do what the plan says, and write down what came of it."""
+"""Clients of a campaign that are our own client."""
 
 import asyncio
 import contextlib
-import time
-from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from tests.chaos.diary import PATIENCE, Diary
-from tests.chaos.history import Outcome, Told
-from tests.chaos.plan import FIRST_TO_TELL, HARMLESS, TASKS, Deed, Part, deeds, token_of
+from tests.chaos.history import Outcome
+from tests.chaos.plan import TASKS, Deed, Part, token_of
+from tests.chaos.playing import Playing, arguments
 
 from trunkline import Client, Settings
 from trunkline.errors import OutcomeUnknown, TransportError, TrunklineError
-from trunkline.protocol.types import LoggingMessageParams, ResourceUpdatedParams
+from trunkline.protocol.types import LoggingMessageParams, ProgressParams, ResourceUpdatedParams
 
-__all__ = ["QUICK", "Player"]
+__all__ = ["Player"]
 
 QUICK = Settings(
     backoff_first=0.05,
@@ -27,22 +27,15 @@ QUICK = Settings(
     quick_timeout=PATIENCE,
     probe_timeout=PATIENCE,
 )
-_KEPT = 3  # answers of each kind that are asked for again at the end
 
 
-class Player:
+class Player(Playing):
     """One client."""
 
     def __init__(self, url: str, seed: int, part: Part, diary: Diary, listeners: frozenset[str]) -> None:
-        """`listeners` are those who want to hear of its board, if it writes on one."""
-        self._part = part
-        self._diary = diary
-        self._listeners = listeners
-        self._deeds = deeds(seed, part)
-        self._numbers: dict[str, list[int]] = defaultdict(list)  # by deed, what was logged of it
-        self._asked: dict[str, Deed] = {}
-        self._acknowledged: list[tuple[Deed, str, str]] = []  # with the id of its task, and what was answered
-        self._looking = asyncio.Event()
+        super().__init__(seed, part, diary, listeners)
+        self._asked: dict[str, Deed] = {}  # by what the user is asked
+        self._uri = f"board://{part.board}"
         self.client = Client(
             url,
             auth=token_of(part.name),
@@ -54,24 +47,7 @@ class Player:
             observers=[],
         )
 
-    async def play(self) -> None:
-        """Does one deed after another, until it is over; then asks once more for what it has been answered."""
-        await self._open()
-        async with self.client, asyncio.TaskGroup() as group:
-            listening = None if self._part.writes else group.create_task(self._listen())
-            if self._part.writes:
-                await self._diary.everybody_listens(self._part.board, self._listeners)
-            for deed in self._deeds:
-                await asyncio.sleep(deed.pause)
-                if self._diary.over.is_set():
-                    break
-                await self._do(deed)
-            await self._audit()
-            await self._diary.leave(self._part.name)
-            if listening is not None:
-                listening.cancel()
-
-    async def _open(self) -> None:
+    async def open(self) -> None:
         """Opens the client, which fails if the server dies meanwhile, and is tried again; and finds out about tools,
         since only what is known to do no harm is repeated."""
         while True:
@@ -80,22 +56,14 @@ class Player:
                 await self.client.list_tools()
                 return
 
+    async def close(self) -> None:
+        """Ends the line."""
+        await self.client.close()
+
     # --- deeds -------------------------------------------------------------------------------------
 
-    async def _do(self, deed: Deed) -> None:
-        began = time.monotonic()
-        outcome, said = await self._outcome(deed)
-        harmless = deed.kind in HARMLESS and self._part.revision >= FIRST_TO_TELL
-        self._diary.see(deed, began, outcome, said, harmless=harmless)
-        if outcome == "answered":
-            self._diary.answered(self._part.name)
-            if deed.kind == "post":
-                board, number = said.split()
-                await self._diary.everybody_hears(board, int(number))
-        if deed.kind == "count":
-            self._diary.told.append(Told(deed.id, deed.size, tuple(self._numbers.pop(deed.id, ())), outcome))
-
-    async def _outcome(self, deed: Deed) -> tuple[Outcome, str]:
+    async def outcome(self, deed: Deed) -> tuple[Outcome, str]:
+        """Does a deed, as the client does it: it repeats what may be repeated."""
         try:
             async with asyncio.timeout(2 * PATIENCE):
                 return "answered", await self._ask(deed)
@@ -105,78 +73,51 @@ class Player:
             return "failed", f"{type(error).__name__}: {error}"
 
     async def _ask(self, deed: Deed) -> str:
+        given = arguments(deed, self.part)
         if deed.kind in TASKS:
-            return await self._task(deed)
+            return await self._task(deed, given)
         if deed.kind == "pay_once":
-            result = await self.client.call_tool("pay", {"deed": deed.id}, idempotency_key=deed.id)
-            self._acknowledged.append((deed, "", result.text))
-            return result.text
+            return (await self.client.call_tool("pay", given, idempotency_key=deed.id)).text
         self._asked[f"a word for {deed.id}"] = deed
-        return (await self.client.call_tool(deed.kind, self._arguments(deed))).text
+        return (await self.client.call_tool(deed.kind, given, on_progress=self._teller(deed))).text
 
-    def _arguments(self, deed: Deed) -> dict[str, Any]:
-        match deed.kind:
-            case "post":
-                return {"board": self._part.board}
-            case "count" | "resumed" | "restarted" | "given_up":
-                return {"deed": deed.id, "size": deed.size}
-            case _:
-                return {"deed": deed.id}
+    async def _task(self, deed: Deed, given: dict[str, Any]) -> str:
+        if deed.id not in self.tasks:
+            key = deed.id if deed.keyed else None
+            self.tasks[deed.id] = (await self.client.start_tool(deed.kind, given, idempotency_key=key)).id
+        return (await self.client.task(self.tasks[deed.id]).result()).text
 
-    async def _task(self, deed: Deed) -> str:
-        key = deed.id if deed.keyed else None
-        task = await self.client.start_tool(deed.kind, self._arguments(deed), idempotency_key=key)
-        try:
-            said = (await self.client.task(task.id).result()).text
-        except TrunklineError as error:
-            self._acknowledged.append((deed, task.id, f"{type(error).__name__}: {error}"))
-            raise
-        self._acknowledged.append((deed, task.id, said))
-        return said
-
-    async def _audit(self) -> None:
-        """Asks once more for some of what was answered: it must be there, and the same."""
-        for deed, task, first in self._acknowledged[-_KEPT:]:
-            began = time.monotonic()
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    said = await self._again(deed, task)
-            except (TrunklineError, TimeoutError) as error:
-                said = f"{type(error).__name__}: {error}"
-            told = said if said == first else f"first {first!r}, then {said!r}"
-            self._diary.see(deed, began, "answered" if said == first else "failed", told, again=True)
-
-    async def _again(self, deed: Deed, task: str) -> str:
-        if task:
-            return (await self.client.task(task).result()).text
-        return (await self.client.call_tool("pay", {"deed": deed.id}, idempotency_key=deed.id)).text
+    def _teller(self, deed: Deed) -> Callable[[ProgressParams], None] | None:
+        return (lambda told: self.progress[deed.id].append(int(told.progress))) if deed.kind == "count" else None
 
     # --- being told --------------------------------------------------------------------------------
 
     def _logged(self, params: LoggingMessageParams) -> None:
         data: Any = params.data
-        self._numbers[data["deed"]].append(data["number"])
+        self.logs[data["deed"]].append(data["number"])
 
     async def _answer(self, asked: Any) -> dict[str, str]:
         """The user's word: at once, or when the server has been killed once more."""
         deed = self._asked.pop(asked.message)
         if deed.waits:
-            await self._diary.next_kill()
+            await self.diary.next_kill()
         return {"word": f"word-of-{deed.id}"}
 
-    async def _listen(self) -> None:
-        """Looks at a board whenever it is told to."""
-        board = f"board://{self._part.board}"
+    async def listen(self) -> None:
+        """Subscribes; the rest is up to the client."""
 
         def told(params: ResourceUpdatedParams) -> None:
-            if params.uri == board:
-                self._looking.set()
+            if params.uri == self._uri:
+                self.looking.set()
 
         self.client.on("notifications/resources/updated", told)
-        await self.client.subscribe(board)
-        self._diary.subscribed(self._part.name, self._part.board)
-        while True:
-            await self._looking.wait()
-            self._looking.clear()
-            [found] = await self.client.read_resource(board)
-            self._diary.hear(self._part.name, self._part.board, int(found.text or "0"))
+        await self.client.subscribe(self._uri)
+        self.diary.subscribed(self.part.name, self.part.board)
+
+    async def look(self) -> int:
+        """The number on the board."""
+        [found] = await self.client.read_resource(self._uri)
+        return int(found.text or "0")
+
+    async def check(self) -> None:
+        """What was sent is known to the client alone."""

@@ -311,7 +311,7 @@ class Client(Tasking):
         stamp = None if self._session is None else self._session.stamp
         if stamp is not None:
             stamp.log_from(level)
-        return stamp is not None
+        return self._speaks_modern()
 
     # --- asking --------------------------------------------------------------------------------
 

@@ -76,6 +76,7 @@ class Line:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._phase = Phase.NEW  # while there has been no connection
+        self.used: Connection | None = None  # the last that calls were made on
         self._fresh: Connection | None = None  # the last that was made, in use or not
         self._history = History()
         self._decision: Decision = Again(0.0)
@@ -198,7 +199,7 @@ class Line:
         connection = await self._attempt(again=False)
         if not connection.ready:
             raise loss(connection.gone.result())
-        self.connection = connection
+        self.connection = self.used = connection
         self._opened.set_result(None)
 
     async def _reopen(self) -> None:
@@ -225,7 +226,7 @@ class Line:
             else:
                 self._step("Success", attempt)
                 self._history = self._history.succeeded()
-        self.connection = self._fresh
+        self.connection = self.used = self._fresh
         self._call_back()
 
     def _consider(self, error: TrunklineError | None = None) -> None:
@@ -359,6 +360,8 @@ class Line:
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # if the line is stopped in this very moment, nobody asks for it
         if task.cancelled():
             raise TimeoutError
         return task.result()

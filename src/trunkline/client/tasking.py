@@ -39,7 +39,9 @@ class Tasking(Standing):
         self._listening: Listening | None = None
 
     def _speaks_modern(self) -> bool:
-        return self._session is not None and self._session.stamp is not None
+        """While the line is being made again, what was spoken before it was lost."""
+        used = None if self._line is None else self._line.used
+        return used is not None and used.modern
 
     def _may_become_task(self, name: str, params: Any) -> bool:
         """Whether a server may answer a request with a task."""

@@ -66,3 +66,23 @@ async def test_j01_a_task_that_is_asked_for_while_the_line_is_made_again_is_a_ta
         times = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
         line.reply(call, {"task": {"taskId": "t", "status": "working", "ttl": None, **times}})
         assert (await starting).id == "t"
+
+
+async def test_a_task_that_is_looked_for_while_the_line_is_made_again_is_looked_for_as_before() -> None:
+    server = ScriptedServer(modern=True, capabilities={"extensions": {"io.modelcontextprotocol/tasks": {}}})
+    async with Client(server, settings=QUICK, observers=[]) as client:
+        server.answered.discard("server/discover")
+        server.line.die()
+        line = await server.connected(2)
+        opening = await line.request("server/discover")
+        waiting = asyncio.create_task(client.task("t").result())
+        await asyncio.sleep(0)  # it is not known yet what the server speaks now
+        told = {"supportedVersions": ["2026-07-28"], "capabilities": server.capabilities}
+        line.reply(opening, line.complete(**told, ttlMs=0, cacheScope="private"))
+        asked = await line.receive()
+        assert asked["method"] == "tasks/get"
+        times = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z", "ttlMs": None}
+        content = [{"type": "text", "text": "done"}]
+        task = {"taskId": "t", "status": "completed", **times, "result": {"content": content}}
+        line.reply(asked, line.complete(**task))
+        assert (await waiting).text == "done"
