@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 REVISION = "2025-11-25"
@@ -36,6 +36,8 @@ class Question:
     method: str
     params: Callable[[int], Mapping[str, Any]]
     answered_by: Callable[[int, Any], bool]
+    tells: str | None = None  # notifications that come before each answer
+    capabilities: Mapping[str, Any] = field(default_factory=dict)  # that a client needs for it
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class HttpServerProcess(Process):
     def ask(self, question: Question, count: int, window: int) -> Sample:
         """Asks `count` times over `window` connections, each with a session of its own, and checks every answer."""
         while len(self._lines) < window:
-            self._lines.append(self._opened(self._line()) if self._stateless is None else self._bare(question))
+            self._lines.append(self._line_for(question))
         ids = self._ids(count)
         bodies = [_body(question, id_, self._stateless) for id_ in ids]
         for line in self._lines:
@@ -75,8 +75,14 @@ class HttpServerProcess(Process):
         before = self.cpu_ns()
         answers = self._exchanged(bodies, self._lines[:window])
         spent = self.cpu_ns() - before
-        check_answers(b"".join(map(message_of, answers)), ids, question.answered_by)
+        check_answers(b"".join(answer_in(answer, question.tells) for answer in answers), ids, question.answered_by)
         return Sample(spent / count / 1000, sum(map(len, answers)) / count)
+
+    def _line_for(self, question: Question) -> "Line":
+        """A line on which a question can be asked."""
+        if self._stateless is not None:
+            return self._bare(question)
+        return self._line() if question is INITIALIZE else self._opened(self._line())
 
     def _exchanged(self, bodies: Sequence[bytes], lines: Sequence["Line"]) -> list[bytes]:
         """Sends every body over whichever connection is free, and gives the answers as they came."""
@@ -293,6 +299,16 @@ def message_of(answer: bytes) -> bytes:
     return b"\n".join(filter(None, data)) + b"\n"
 
 
+def answer_in(answer: bytes, tells: str | None) -> bytes:
+    """The answer to a question, as a line, without what is told before it. Raises `WrongAnswer` if nothing is."""
+    if tells is None:
+        return message_of(answer)
+    *told, last = message_of(answer).removesuffix(b"\n").split(b"\n")
+    if not told or any(json.loads(line).get("method") != tells for line in told):
+        raise WrongAnswer(f"not {tells} and then an answer: {answer[:300]!r}")
+    return last + b"\n"
+
+
 def _chunks(body: bytes) -> Iterator[bytes]:
     while body:
         size, _, rest = body.partition(b"\r\n")
@@ -323,7 +339,7 @@ def _check_told(heard: bytearray) -> None:
 
 
 def _body(question: Question, id_: int, stateless: str | None = None) -> bytes:
-    said = {f"{_OFFICIAL}protocolVersion": stateless, f"{_OFFICIAL}clientCapabilities": {}}
+    said = {f"{_OFFICIAL}protocolVersion": stateless, f"{_OFFICIAL}clientCapabilities": question.capabilities}
     params = dict(question.params(id_)) | ({} if stateless is None else {"_meta": said})
     message = {"jsonrpc": "2.0", "id": id_, "method": question.method, "params": params}
     return json.dumps(message, separators=(",", ":")).encode()

@@ -1,6 +1,7 @@
 """Runs one process under test: spawned and warmed up when its first sample is asked for, then measured for each."""
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -38,8 +39,10 @@ def _over_stdio(row: Row, name: str, command: Command, batches: int) -> Iterator
 def _over_http(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
     stateless = TARGETS[name].stateless if name in TARGETS else None
     token = TOKEN if name in TARGETS and TARGETS[name].verified else None
-    with HttpServerProcess(command, _environment(row, name), stateless, token) as server:
-        yield from _asked(row, server, batches)
+    with tempfile.TemporaryDirectory() as folder:
+        kept = {"BENCH_STORE": f"{folder}/store.db"} if name in TARGETS and TARGETS[name].keeps else {}
+        with HttpServerProcess(command, _environment(row, name) | kept, stateless, token) as server:
+            yield from _asked(row, server, batches)
 
 
 def _asked(row: Row, server: ServerProcess | HttpServerProcess, batches: int) -> Iterator[Sample]:
@@ -81,6 +84,7 @@ _HOW: Final[Mapping[str, Callable[[Row, str, Command, int], Iterator[Sample]]]] 
     "stdio": _over_stdio,
     "client": _as_client,
     "http": _over_http,
+    "stores": _over_http,
     "subscribers": _telling,
     "sessions": _holding,
 }

@@ -4,16 +4,28 @@ import os
 import sys
 
 from peers.handlers import add, echo, echo_sync, extra, extra_names, greet, item, static
-from trunkline import Server
+from trunkline import Context, Server
 
 if os.environ.get("BENCH_VERIFIED"):
     from verified import auth
 
     server = Server("bench", auth=auth())
+elif path := os.environ.get("BENCH_STORE"):
+    from trunkline.stores.sqlite import SqliteStore
+
+    server = Server("bench", store=SqliteStore(path))
 else:
     server = Server("bench")
 for tool in (echo, echo_sync, add):
     server.add_tool(tool)
+server.add_tool(echo, name="echo_task", task=True)
+
+
+@server.tool
+async def steps(text: str, ctx: Context) -> str:
+    """Say how far it is, then answer with the text."""
+    await ctx.progress(1, 2)
+    return text
 
 
 @server.tool

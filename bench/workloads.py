@@ -1,9 +1,10 @@
 """What is measured, on whom, and which bars the figures have to clear. A new measurement is a new row in ROWS."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from bench.driver import Question
+from bench.driver import INITIALIZE, Question
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Target:
     line: str | None = None  # of a client: how it reaches its server
     stateless: str | None = None  # over HTTP, without sessions: the revision that each request names
     verified: bool = False  # over HTTP: it wants to see a token, and the driver has one
+    keeps: bool = False  # over HTTP: what has to outlive the process is kept in a file
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Row:
     window: int = 1
     warm_up: int = 250  # requests, twice, before anything is measured
     tools: int = 0  # at least so many; a server has its own few anyway
-    how: Literal["stdio", "client", "http", "subscribers", "sessions"] = "stdio"
+    how: Literal["stdio", "client", "http", "stores", "subscribers", "sessions"] = "stdio"
     unit: str = "µs"  # of CPU time
 
     @property
@@ -91,6 +93,8 @@ TARGETS = {
     "trunkline, modern": Target("server.py", "trunkline", stateless="2026-07-28"),
     "trunkline, verified": Target("server.py", "trunkline", verified=True),
     "trunkline, modern, verified": Target("server.py", "trunkline", stateless="2026-07-28", verified=True),
+    "trunkline, SQLite": Target("server.py", "trunkline", keeps=True),
+    "trunkline, modern, SQLite": Target("server.py", "trunkline", stateless="2026-07-28", keeps=True),
     "mcp, modern": Target("peers/mcp_server.py", "mcp", stateless="2026-07-28"),
     "http-mcp": Target("peers/http_mcp_server.py", "http-mcp", stateless="2025-11-25"),  # it knows no newer one
     "typescript": Target("peers/typescript_server.mjs", "node"),
@@ -106,12 +110,19 @@ CLIENT_BARS = (
     Bar("at most", 1, "typescript client", ours="trunkline client"),
 )
 
+IN_A_FILE = ("trunkline", "trunkline, SQLite")
+MODERN_IN_A_FILE = ("trunkline, modern", "trunkline, modern, SQLite")
+
 HTTP_TARGETS = ("trunkline", "bare uvicorn", "chuk", "zeromcp", "mcp")
 HTTP_BARS = (Bar("at most", 1.4, "bare uvicorn"), Bar("cheaper", 3, "zeromcp"), Bar("cheaper", 4, "chuk"))
 
 
-def _call(tool: str, filler: str = "") -> Question:
+def _call(tool: str, filler: str = "", meta: Callable[[int], Mapping[str, Any]] | None = None) -> Question:
     """A call of an echo tool; every text is another, so that answers cannot be mixed up unnoticed."""
+
+    def params(n: int) -> Mapping[str, Any]:
+        asked = {"name": tool, "arguments": {"text": f"hello {n}{filler}"}}
+        return asked if meta is None else asked | {"_meta": meta(n)}
 
     def answered_by(n: int, result: Any) -> bool:
         text = f"hello {n}{filler}"
@@ -121,7 +132,7 @@ def _call(tool: str, filler: str = "") -> Question:
         said = (text, f'{{"result":"{text}"}}')  # http-mcp tells a reader what it tells a program
         return result["content"][0]["text"] in said and structured == {"result": text} and not result.get("isError")
 
-    return Question("tools/call", lambda n: {"name": tool, "arguments": {"text": f"hello {n}{filler}"}}, answered_by)
+    return Question("tools/call", params, answered_by)
 
 
 ECHO = _call("echo")
@@ -146,6 +157,26 @@ TOUCH = Question(
     "tools/call",
     lambda _: {"name": "touch", "arguments": {"text": "bench://static"}},
     lambda _, result: result["content"][0]["text"] == "ok" and not result.get("isError"),
+)
+LEVELS = ("debug", "info", "notice", "warning")
+SET_LEVEL = Question(
+    "logging/setLevel", lambda n: {"level": LEVELS[n % len(LEVELS)]}, lambda _, result: not result.get("isError")
+)
+SUBSCRIBE = Question(
+    "resources/subscribe", lambda n: {"uri": f"bench://item/{n % 8}"}, lambda _, result: not result.get("isError")
+)
+STREAMED = replace(_call("steps", meta=lambda n: {"progressToken": n}), tells="notifications/progress")
+KEYED = _call("echo", meta=lambda n: {"trunkline/idempotency-key": f"key {n}"})
+AS_TASK = Question(
+    "tools/call",
+    lambda n: {"name": "echo_task", "arguments": {"text": f"hello {n}"}, "task": {}},
+    lambda _, result: result["task"]["status"] == "working",
+)
+AS_MODERN_TASK = Question(
+    "tools/call",
+    lambda n: {"name": "echo_task", "arguments": {"text": f"hello {n}"}},
+    lambda _, result: result["resultType"] == "task" and result["status"] == "working",
+    capabilities={"extensions": {"io.modelcontextprotocol/tasks": {}}},
 )
 LIST_1000 = Question(
     "tools/list",
@@ -293,6 +324,28 @@ ROWS = (
         how="sessions",
         unit="KB",
     ),
+)
+
+
+def _store_row(what: str, question: Question, bar: Bar, *, modern: bool = False) -> Row:
+    """What a store in a file adds to a call, 32 in flight."""
+    memory, file = MODERN_IN_A_FILE if modern else IN_A_FILE
+    bars = (replace(bar, peer=memory, ours=file),)
+    return Row(f"stores: {what}, 32 in flight", question, (memory, file), bars, window=32, how="stores")
+
+
+_NO_CHANGE = Bar("at most", 1.1, None)
+_CHANGE = Bar("above", 40, None)
+ROWS += (
+    _store_row("a call that changes nothing", ECHO, _NO_CHANGE),
+    _store_row("a modern call that changes nothing", ECHO, _NO_CHANGE, modern=True),
+    _store_row("a new session", INITIALIZE, _CHANGE),
+    _store_row("logging/setLevel", SET_LEVEL, _CHANGE),
+    _store_row("resources/subscribe", SUBSCRIBE, _CHANGE),
+    _store_row("a call answered as a stream", STREAMED, _CHANGE),
+    _store_row("a call with a key", KEYED, _CHANGE),
+    _store_row("a task of 2025-11-25, made and done", AS_TASK, _CHANGE),
+    _store_row("a task of the extension, made and done", AS_MODERN_TASK, _CHANGE, modern=True),
 )
 
 

@@ -243,6 +243,16 @@ async def test_a_sweep_forgets_the_oldest_changes_and_says_so(place: Place, path
     assert new - KEPT_CHANGES >= old
 
 
+async def test_changes_are_forgotten_while_many_are_made_and_not_only_by_sweeps(place: Place, path: Path) -> None:
+    store = await place.enter()
+    await store.commit([Put(KEY, b"x")])
+    change(path, f"UPDATE state SET last = {2 * KEPT_CHANGES - 1}")
+    new = await store.commit([Put(KEY, b"x")])
+    assert new == 2 * KEPT_CHANGES
+    assert rows(path, "SELECT version FROM changes") == [(new,)]
+    assert rows(path, "SELECT last, pruned FROM state") == [(new, KEPT_CHANGES)]
+
+
 async def test_a_watch_goes_on_when_a_look_was_in_vain(place: Place, path: Path) -> None:
     store = await place.enter()
     told: list[frozenset[str] | None] = []

@@ -205,6 +205,16 @@ async def test_d04_commits_of_one_turn_are_done_in_order_and_each_has_its_own_ou
     assert await store.get(KEY) == Item(KEY, b"4", fourth)
 
 
+async def test_d04_commits_of_several_turns_are_done_in_order_though_nobody_waits_in_between(store: Store) -> None:
+    calls: list[asyncio.Future[int]] = []
+    for number in range(20):
+        calls.append(asyncio.ensure_future(store.commit([Put(KEY, b"%d" % number)])))
+        await turns(number % 4)
+    versions = await asyncio.gather(*calls)
+    assert versions == sorted(versions)
+    assert await value(store, KEY) == b"19"
+
+
 async def test_nobody_s_change_is_lost_when_many_change_one_item_at_once(place: Place) -> None:
     stores = [await place.enter(), await place.enter()]
 
@@ -395,6 +405,7 @@ async def test_the_writes_of_an_old_holder_are_refused_after_a_takeover(place: P
         ours.commit([Delete(KEY)], fence=old),
     )
     assert [type(outcome) for outcome in done] == [Fenced, Fenced, type(None), Fenced]
+    assert await theirs.renew(new, 10) == new  # whoever gives back what it has lost takes it from nobody
     place.clock.advance(10)  # nor does it come back when the new one has run out
     with pytest.raises(Fenced):
         await ours.commit([Put(KEY, b"late")], fence=old)
@@ -418,6 +429,20 @@ async def test_a_takeover_between_commits_of_one_turn_stands_between_them(store:
     kept = {item.key: item.value for item in await walk(store)}
     assert kept == {KEY: b"before", "session/2/state": b"others"}
     await store.commit([Put(KEY, b"new")], fence=new)
+
+
+async def test_a_clock_that_goes_back_makes_leases_last_longer_and_lets_nobody_in_twice(place: Place) -> None:
+    ours, theirs = await place.enter(), await place.enter()
+    held = lease(await ours.acquire("session/1", "us", 10))
+    place.clock.advance(-3600)
+    assert await theirs.acquire("session/1", "them", 10) == Held("us", held.expires)
+    renewed = await ours.renew(held, 10)
+    assert renewed.expires == place.clock.now() + 10  # whoever is alive brings it back to what it should be
+    place.clock.advance(10)
+    new = lease(await theirs.acquire("session/1", "them", 10))
+    assert new.token > held.token
+    with pytest.raises(Fenced):
+        await ours.commit([Put(KEY, b"late")], fence=held)
 
 
 async def test_a_lease_that_was_given_back_is_good_for_nothing(store: Store) -> None:

@@ -13,11 +13,11 @@ from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, Protocol
 
-from trunkline.conversation.perform import provide
+from trunkline.conversation.perform import After, provide
 from trunkline.conversation.threads import Done, Job, Threads
 from trunkline.registry.handlers import Needing, OnThread
 
-__all__ = ["Told", "Work", "Working", "start"]
+__all__ = ["After", "Told", "Work", "Working", "start"]
 
 
 class Working(Protocol):
@@ -31,8 +31,9 @@ _COROUTINE: Any = CoroutineType
 Told = Callable[[Any, Any, BaseException | None], None]
 """Who is told of the end of a call: the call, the value it gave, or what it raised."""
 
-Work = Coroutine[Any, Any, Any] | OnThread | Needing | Any
-"""What a feature gives back: a coroutine, a function for a thread, one that needs others, or the outcome itself."""
+Work = Coroutine[Any, Any, Any] | OnThread | Needing | After | Any
+"""What a feature gives back: a coroutine, a function for a thread, one that needs others, or the outcome itself, now or
+after something else."""
 
 
 if sys.version_info >= (3, 12):
@@ -54,8 +55,34 @@ def start(work: Work, threads: Threads, done: Told, call: Any) -> Working | None
         return _start_thread(work, threads, done, call)
     if type(work) is Needing:
         return start(provide(work, threads), threads, done, call)
+    if type(work) is After:
+        return _Later(work, done, call)
     done(call, work, None)
     return None
+
+
+class _Later:
+    """An outcome that is told when something else is done. It takes no task."""
+
+    __slots__ = ("_call", "_done", "_outcome")
+
+    def __init__(self, work: After, done: Told, call: Any) -> None:
+        self._outcome = work.outcome
+        self._done: Told | None = done
+        self._call = call
+        work.first.add_done_callback(self._tell)
+
+    def _tell(self, first: "asyncio.Future[Any]") -> None:
+        done, self._done = self._done, None
+        if done is None:
+            return  # nobody waits for it any more
+        error = asyncio.CancelledError() if first.cancelled() else first.exception()
+        done(self._call, self._outcome if error is None else None, error)
+
+    def cancel(self) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(self._call, None, asyncio.CancelledError())
 
 
 def _ended(task: "asyncio.Task[Any]", done: Told, call: Any) -> None:

@@ -13,14 +13,23 @@ from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import Any, assert_never, cast
 
+from msgspec import Struct
+
 from trunkline.conversation.threads import Job, Threads
 from trunkline.registry.dependencies import Gives, Plan, Step
 from trunkline.registry.handlers import Needing, OnThread, Start, exited
 
-__all__ = ["perform", "provide"]
+__all__ = ["After", "perform", "provide"]
 
 Values = dict[Callable[..., Any], Any]
 """What functions have given, by the function: each is asked once per call."""
+
+
+class After(Struct):
+    """An outcome that counts once something else is done, which others may wait for, too."""
+
+    first: "asyncio.Future[Any]"
+    outcome: Any
 
 
 async def perform(work: Any, threads: Threads) -> Any:
@@ -31,6 +40,9 @@ async def perform(work: Any, threads: Threads) -> Any:
         return work.finish(await _settled(await _on_thread(work.function, threads)))
     if isinstance(work, Needing):
         return await provide(work, threads)
+    if isinstance(work, After):
+        await asyncio.shield(work.first)
+        return work.outcome
     return work
 
 

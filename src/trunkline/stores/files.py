@@ -21,7 +21,8 @@ __all__ = ["APPLICATION", "STEPS", "connect", "explained", "make", "migrate", "p
 APPLICATION: Final = 0x54726E6B  # "Trnk", at byte 68 of the file: tells our files from other people's
 
 STEPS: Final[tuple[str, ...]] = (
-    # from nothing to 1; of `changes`, each row has the keys of one transaction, and those up to `pruned` are gone
+    # from nothing to 1; of `changes`, each row has the keys of one transaction and the last version that it gave, and
+    # those up to `pruned` are gone; `last` is what it was by then
     """
     CREATE TABLE items (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, expires REAL);
     CREATE TABLE leases (

@@ -54,18 +54,23 @@ def check_writes(writes: Sequence[Write], fence: Lease | None) -> None:
     """Raises `MisuseError` for writes that cannot be one commit."""
     if not 1 <= len(writes) <= MOST_WRITES:
         raise MisuseError(f"a commit has 1 to {MOST_WRITES} writes, not {len(writes)}")
-    homes = {home(write.key) for write in writes}
-    if fence is not None:
-        homes.add(home(fence.name))
-    if len(homes) > 1:
-        raise MisuseError(f"a commit writes to one home, and so does its fence: {', '.join(sorted(homes))} are several")
+    if len(writes) > 1 or fence is not None:
+        _check_together(writes, fence)
     for write in writes:
         check_key(write.key)
         if write.version is not None and not 0 <= write.version < _FAR:
             raise MisuseError(f"{write.version!r} is no version")
         if isinstance(write, Put):
             _check_value(write)
-    if len(writes) > 1 and len({write.key for write in writes}) < len(writes):
+
+
+def _check_together(writes: Sequence[Write], fence: Lease | None) -> None:
+    homes = {home(write.key) for write in writes}
+    if fence is not None:
+        homes.add(home(fence.name))
+    if len(homes) > 1:
+        raise MisuseError(f"a commit writes to one home, and so does its fence: {', '.join(sorted(homes))} are several")
+    if len({write.key for write in writes}) < len(writes):
         raise MisuseError("a commit writes each key once")
 
 

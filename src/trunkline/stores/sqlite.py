@@ -13,14 +13,14 @@ import sqlite3
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal
 
 from trunkline.clock import Clock, Timer, WallClock
-from trunkline.errors import ConfigError, MisuseError, StoreError, StoreUnavailable
+from trunkline.errors import ConfigError, MisuseError, StoreError, StoreUnavailable, TrunklineError
 from trunkline.stores import files, rules
 from trunkline.stores.store import Changed, Held, Item, Lease, Watch, Write
 from trunkline.stores.watching import Watchers
-from trunkline.stores.writing import AFTER_ALL, Act, Transaction, Writer
+from trunkline.stores.writing import AFTER_ALL, LAST, Act, Transaction, Writer
 
 __all__ = ["SWEEP_EVERY", "SqliteStore"]
 
@@ -76,7 +76,7 @@ class SqliteStore:
     async def open(self) -> None:
         """Opens the file; makes it, if there is none. Raises `StoreUnusable` if it is damaged, not ours, or newer."""
         if self._closed:
-            self._refuse()
+            raise self._refusal()
         if self._writer is not None:
             return
         self._writer = Writer(
@@ -108,10 +108,10 @@ class SqliteStore:
         if self._writer is not None:
             await self._writer.close()
 
-    def _refuse(self) -> NoReturn:
+    def _refusal(self) -> TrunklineError:
         if self._closed:
-            raise StoreUnavailable(f"the store {self._path} is closed")
-        raise MisuseError(f"the store {self._path} is not open yet")
+            return StoreUnavailable(f"the store {self._path} is closed")
+        return MisuseError(f"the store {self._path} is not open yet")
 
     # --- items -----------------------------------------------------------------------------------
 
@@ -127,33 +127,41 @@ class SqliteStore:
         rows = self._read(_SCAN, (prefix, after, prefix + AFTER_ALL, self._clock.now(), limit))
         return [Item(*row) for row in rows]
 
-    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
-        """All writes or nothing; on the disk when it returns."""
-        rules.check_writes(writes, fence)
-        return await self._write(partial(Transaction.commit, writes=tuple(writes), fence=fence))
+    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> "asyncio.Future[int]":
+        """All writes or nothing; on the disk when it is done."""
+        try:
+            rules.check_writes(writes, fence)
+        except MisuseError as error:
+            return _failed(error)
+        return self._write(partial(Transaction.commit, writes=tuple(writes), fence=fence))
 
     # --- leases ----------------------------------------------------------------------------------
 
-    async def acquire(self, name: str, holder: str, ttl: float) -> Lease | Held:
+    def acquire(self, name: str, holder: str, ttl: float) -> "asyncio.Future[Lease | Held]":
         """The lease, if nobody else has it."""
-        rules.check_lease(name, holder, ttl)
-        return await self._write(partial(Transaction.acquire, name=name, holder=holder, ttl=ttl))
+        return self._write_lease(name, holder, ttl, partial(Transaction.acquire, name=name, holder=holder, ttl=ttl))
 
-    async def renew(self, lease: Lease, ttl: float) -> Lease:
+    def renew(self, lease: Lease, ttl: float) -> "asyncio.Future[Lease]":
         """The same lease, with that much time from now."""
-        rules.check_lease(lease.name, lease.holder, ttl)
-        return await self._write(partial(Transaction.renew, lease=lease, ttl=ttl))
+        return self._write_lease(lease.name, lease.holder, ttl, partial(Transaction.renew, lease=lease, ttl=ttl))
 
-    async def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease) -> "asyncio.Future[None]":
         """Gives a lease back."""
-        await self._write(partial(Transaction.release, lease=lease))
+        return self._write(partial(Transaction.release, lease=lease))
+
+    def _write_lease(self, name: str, holder: str, ttl: float, act: Act) -> asyncio.Future[Any]:
+        try:
+            rules.check_lease(name, holder, ttl)
+        except MisuseError as error:
+            return _failed(error)
+        return self._write(act)
 
     # --- watches ---------------------------------------------------------------------------------
 
     def watch(self, prefix: str, callback: Changed) -> Watch:
         """Calls back when keys that start with a text change."""
         if not self._watchers:
-            self._seen = self._read("SELECT last FROM state")[0][0]
+            self._seen = self._read(LAST)[0][0]
             self._plan_look()
         return self._watchers.add(prefix, callback)
 
@@ -181,7 +189,7 @@ class SqliteStore:
             return  # there is a next time, and whoever reads is told
         self._file_seen = file
         self._watchers.changed(
-            None if pruned > self._seen else [key for _, keys in changes for key in keys.split("\n")]
+            None if pruned > self._seen else [key for _, keys in changes if keys for key in keys.split("\n")]
         )
         self._seen = max([self._seen, *(version for version, _ in changes)])
 
@@ -189,15 +197,16 @@ class SqliteStore:
 
     def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
         if self._reader is None:
-            self._refuse()
+            raise self._refusal()
         try:
             return self._reader.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise files.explained(error, self._path) from error
 
     def _write(self, act: Act) -> asyncio.Future[Any]:
+        """Begins at once, so that whatever one turn of the loop asks for goes together; needs no task."""
         if self._writer is None or self._closed:
-            self._refuse()
+            return _failed(self._refusal())
         return self._writer.submit(act)
 
     def _plan_sweep(self) -> None:
@@ -215,3 +224,10 @@ class SqliteStore:
             self._swept(after)
         else:
             self._plan_sweep()
+
+
+def _failed(error: Exception) -> asyncio.Future[Any]:
+    """What is raised where it is waited for, like all that goes wrong."""
+    future = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future

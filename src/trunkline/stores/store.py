@@ -22,7 +22,7 @@ shortest lease.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -122,25 +122,26 @@ class Store(Protocol):
         in one page are of one moment."""
         ...
 
-    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
+    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> Awaitable[int]:
         """Does all of some writes to one home, or nothing; returns the version that what was put has now. Versions are
-        compared with what was there before; a key is written once at most. Commits of one turn of the loop may be
-        brought to the store together, in their order, yet each has an outcome of its own: `Conflict` or `Fenced` of
-        one is no matter to the others. What was returned from is kept, as long as the store keeps anything: it outlives
-        this process, however that ends, if the store does."""
+        compared with what was there before; a key is written once at most. What one process asks for takes effect in
+        the order in which it was asked for, though it is not waited for in between. Commits of one turn of the loop may
+        be brought to the store together, yet each has an outcome of its own: `Conflict` or `Fenced` of one is no matter
+        to the others. What was returned from is kept, as long as the store keeps anything: it outlives this process,
+        however that ends, if the store does."""
         ...
 
-    async def acquire(self, name: str, holder: str, ttl: float) -> Lease | Held:
+    def acquire(self, name: str, holder: str, ttl: float) -> Awaitable[Lease | Held]:
         """The lease, if nobody else has it. Asking again as the same holder gives a lease with a new token, which
         replaces the one before; so no two parts of a program should ask as the same holder."""
         ...
 
-    async def renew(self, lease: Lease, ttl: float) -> Lease:
+    def renew(self, lease: Lease, ttl: float) -> Awaitable[Lease]:
         """The same lease and token, with that much time from now. Raises `Fenced` if it is lost; a lease that has run
         out is, whether or not somebody else has it."""
         ...
 
-    async def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease) -> Awaitable[None]:
         """Gives a lease back. One that is lost stays lost."""
         ...
 

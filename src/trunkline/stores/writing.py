@@ -19,13 +19,16 @@ from trunkline.errors import Conflict, StoreError
 from trunkline.stores import files, rules
 from trunkline.stores.store import ABSENT, Held, Lease, Put, Write
 
-__all__ = ["AFTER_ALL", "Act", "Job", "Transaction", "Writer"]
+__all__ = ["AFTER_ALL", "LAST", "Act", "Job", "Transaction", "Writer"]
 
 AFTER_ALL: Final = "\U0010ffff"  # no key has it, so it comes after all that start with the same text
 KEPT_CHANGES: Final = (
     10_000  # versions whose keys can be told; who looks less often is told that anything may have changed
 )
 SWEPT_AT_ONCE: Final = 10_000  # items that a transaction looks at
+
+LAST: Final = "SELECT max(last, coalesce((SELECT max(version) FROM changes), 0)) FROM state"
+"""The last version or token that was given. It is that of the newest change, unless those are gone."""
 
 _PUT: Final = (
     "INSERT INTO items (key, value, version, expires) VALUES (?, ?, ?, ?)"
@@ -52,16 +55,16 @@ class Transaction:
         self._cursor = connection.cursor()
         self._execute = self._cursor.execute
         self._now = now
-        self._first: int = self._execute("SELECT last FROM state").fetchone()[0]
+        self._first: int = self._execute(LAST).fetchone()[0]
         self._last = self._first
         self._changed: list[str] = []
 
     def finish(self) -> None:
         """Writes down what was counted and changed."""
         if self._last > self._first:
-            self._execute("UPDATE state SET last = ?", (self._last,))
-        if self._changed:
             self._execute("INSERT INTO changes VALUES (?, ?)", (self._last, "\n".join(self._changed)))
+            if self._last // KEPT_CHANGES > self._first // KEPT_CHANGES:
+                self._prune()
 
     def commit(self, writes: tuple[Write, ...], fence: Lease | None) -> int:
         """All writes of one commit; its version."""
@@ -142,7 +145,7 @@ class Transaction:
     def _prune(self) -> None:
         oldest = self._last - KEPT_CHANGES
         if self._execute("DELETE FROM changes WHERE version <= ?", (oldest,)).rowcount:
-            self._execute("UPDATE state SET pruned = ?", (oldest,))
+            self._execute("UPDATE state SET last = ?, pruned = ?", (self._last, oldest))
 
 
 Act = Callable[[Transaction], Any]

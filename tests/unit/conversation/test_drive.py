@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from trunkline.conversation import drive
+from trunkline.conversation.perform import perform
 from trunkline.conversation.threads import Threads
 from trunkline.registry.handlers import OnThread
 
@@ -57,6 +58,34 @@ async def test_a_coroutine_that_does_not_wait_is_told_of_once(threads: Threads) 
         assert working is None
         assert told.ends == [("quick", None)]
     assert await told.end() == ("quick", None)
+
+
+async def test_an_outcome_that_waits_for_something_else_is_told_when_that_is_done(threads: Threads) -> None:
+    told, failed, first = Told(), Told(), asyncio.get_running_loop().create_future()
+    drive.start(drive.After(first, "kept"), threads, told, CALL)
+    assert told.ends == []
+    first.set_result(None)
+    assert await told.end() == ("kept", None)
+    assert await perform(drive.After(first, "kept"), threads) == "kept"
+    error, never = OSError("on purpose"), asyncio.get_running_loop().create_future()
+    never.set_exception(error)
+    drive.start(drive.After(never, "never"), threads, failed, CALL)
+    assert await failed.end() == (None, error)
+
+
+async def test_who_waits_no_more_for_something_leaves_it_to_the_others(threads: Threads) -> None:
+    told, others, first = Told(), Told(), asyncio.get_running_loop().create_future()
+    working = drive.start(drive.After(first, "kept"), threads, told, CALL)
+    drive.start(drive.After(first, "kept"), threads, others, CALL)
+    assert working is not None
+    working.cancel()
+    working.cancel()
+    value, error = await told.end()
+    assert value is None
+    assert isinstance(error, asyncio.CancelledError)
+    first.set_result(None)
+    assert await others.end() == ("kept", None)
+    assert len(told.ends) == 1
 
 
 async def test_a_coroutine_that_waits_can_be_cancelled_and_that_is_its_end(threads: Threads) -> None:

@@ -34,14 +34,16 @@ class Answering:
         self._clock = clock
         self._retry = round(settings.stream_retry * 1000)
         self._keepalive = settings.stream_keepalive
+        self._undecided = Undecided(settings.stream_keepalive)
 
     async def decide(self, exchange: Exchange) -> None:
         """Waits until it is known how an exchange is answered; by events, if that takes so long that proxies ask."""
         if exchange.ids and not exchange.decided:
-            changed = exchange.changed()
-            await asyncio.wait([changed], timeout=self._keepalive)
-            if not changed.done():
-                exchange.open_stream()
+            self._undecided.add(exchange)
+            try:
+                await exchange.changed()
+            finally:
+                self._undecided.discard(exchange)
 
     async def answer(self, visit: Visit, exchange: Exchange) -> None:
         """Answers one POST, about which it is decided how."""
@@ -97,6 +99,36 @@ class Answering:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await gone
             stream.leave(reader)
+
+
+class Undecided:
+    """Exchanges that somebody works on. Those that take too long are answered by events; one timer watches all."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: dict[Exchange, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, exchange: Exchange) -> None:
+        """Its time runs from now on."""
+        loop = asyncio.get_running_loop()
+        self._since[exchange] = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(self._seconds, self._look)
+
+    def discard(self, exchange: Exchange) -> None:
+        """It is decided, or nobody waits for it any more."""
+        self._since.pop(exchange, None)
+
+    def _look(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        for exchange, since in list(self._since.items()):
+            if (left := since + self._seconds - loop.time()) > 0:
+                self._timer = loop.call_later(left, self._look)  # they stand in the order of time
+                return
+            del self._since[exchange]
+            exchange.open_stream()
 
 
 class Silence:

@@ -28,7 +28,7 @@ from trunkline.wire.messages import (
     Response,
 )
 
-__all__ = ["Exchange", "HttpChannel", "scopes_missed"]
+__all__ = ["Decision", "Exchange", "HttpChannel", "scopes_missed"]
 
 
 class Streaming(Protocol):
@@ -52,6 +52,10 @@ class Streaming(Protocol):
         ...
 
 
+class Decision(asyncio.Future[None]):
+    """Done when it is known how an exchange is answered. Who has waited for it only writes that out."""
+
+
 class Exchange:
     """One POST: what it asks, and what comes of it."""
 
@@ -73,7 +77,7 @@ class Exchange:
         self.dropped: tuple[RequestId, ...] = ()  # the requests that were cancelled
         self.stream: Stream | None = None  # once something was sent before the answer
         self.finished: Callable[[], None] | None = None  # is told of the answer
-        self._done: asyncio.Future[None] | None = None
+        self._done: Decision | None = None
 
     def is_about(self, ident: Any) -> bool:
         """Whether an answer under that id, given while this is handed over, can only be meant for it."""
@@ -136,10 +140,10 @@ class Exchange:
         """Whether it is known how it is answered: by JSON, by events, or not at all."""
         return self.answer is not None or self.stream is not None or self.over
 
-    def changed(self) -> "asyncio.Future[None]":
+    def changed(self) -> Decision:
         """Done when it is decided."""
         if self._done is None:
-            self._done = asyncio.get_running_loop().create_future()
+            self._done = Decision()
         return self._done
 
 

@@ -6,7 +6,9 @@ that does not read what it is sent is cut off after a while. Everything else is 
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final
+from functools import partial
+from types import coroutine
+from typing import Any, Final, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -14,6 +16,7 @@ from uvicorn.server import ServerState
 
 from trunkline.clock import Timer
 from trunkline.transports.guard import Guard
+from trunkline.transports.http.channel import Decision
 from trunkline.transports.http.visits import ANSWER, MORE, Headers
 
 __all__ = ["Connections", "HttpConnection"]
@@ -52,16 +55,33 @@ class Connections:
         self._unanswered.append(work)
 
     def _answer(self) -> None:
-        """Answers at once, as most requests can be. What has to wait for something goes on as a task."""
+        """Answers at once, as most requests can be. What has to wait for something goes on when that is done."""
         unanswered, self._unanswered = self._unanswered, []
         for work in unanswered:
             try:
                 waiting = work.send(None)
             except StopIteration:
                 continue
-            task = asyncio.get_running_loop().create_task(_resumed(work, waiting))
-            task.add_done_callback(self.state.tasks.discard)
-            self.state.tasks.add(task)
+            if type(waiting) is Decision:
+                waiting._asyncio_future_blocking = False  # as tasks do, with whatever they are made to wait for
+                waiting.add_done_callback(partial(self._go_on, work))
+                self.state.tasks.add(cast("Any", waiting))  # so that the end of the listener waits for it, too
+            else:
+                self._make_task(work, waiting)
+
+    def _go_on(self, work: "Coroutine[Any, Any, None]", decision: Decision) -> None:
+        """Writes an answer out, which takes no task; unless the peer reads too slowly, or is answered by a stream."""
+        self.state.tasks.discard(cast("Any", decision))
+        try:
+            waiting = work.send(None)
+        except StopIteration:
+            return
+        self._make_task(work, waiting)
+
+    def _make_task(self, work: "Coroutine[Any, Any, None]", waiting: Any) -> None:
+        task = asyncio.get_running_loop().create_task(_resumed(work, waiting))
+        task.add_done_callback(self.state.tasks.discard)
+        self.state.tasks.add(task)
 
     def make(self) -> "HttpConnection":
         """A protocol for one more connection."""
@@ -301,29 +321,20 @@ class HttpConnection(HttpToolsProtocol):
 
 async def _resumed(work: "Coroutine[Any, Any, None]", waiting: Any) -> None:
     """Goes on with something that has begun to wait."""
-    await _Begun(work, waiting)
+    await _begun(work, waiting)
 
 
-class _Begun:
-    """Something that has begun to wait, for whoever awaits it."""
-
-    __slots__ = ("_waiting", "_work")
-
-    def __init__(self, work: "Coroutine[Any, Any, None]", waiting: Any) -> None:
-        self._work = work
-        self._waiting = waiting
-
-    def __await__(self) -> "Generator[Any, Any, None]":
-        waiting = self._waiting
-        while True:
-            try:
-                value = yield waiting
-            except BaseException as error:  # noqa: BLE001 - it is meant for the work
-                step: Callable[[Any], Any] = self._work.throw
-                value = error
-            else:
-                step = self._work.send
-            try:
-                waiting = step(value)
-            except StopIteration:
-                return
+@coroutine
+def _begun(work: "Coroutine[Any, Any, None]", waiting: Any) -> "Generator[Any, Any, None]":
+    while True:
+        try:
+            value = yield waiting
+        except BaseException as error:  # noqa: BLE001 - it is meant for the work
+            step: Callable[[Any], Any] = work.throw
+            value = error
+        else:
+            step = work.send
+        try:
+            waiting = step(value)
+        except StopIteration:
+            return

@@ -228,12 +228,10 @@ class StatelessEndpoint:
 
     async def _decide(self, visit: Visit, exchange: Exchange) -> None:
         """Waits until it is known how a request is answered, or the peer has gone."""
-        gone = asyncio.ensure_future(visit.hung_up())
+        gone, changed = asyncio.ensure_future(visit.hung_up()), exchange.changed()
+        gone.add_done_callback(lambda _: changed.done() or changed.set_result(None))
         try:
-            deciding = asyncio.ensure_future(self._answering.decide(exchange))
-            await asyncio.wait([gone, deciding], return_when=asyncio.FIRST_COMPLETED)
-            if not deciding.done():
-                deciding.cancel()
+            await self._answering.decide(exchange)
         finally:
             gone.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
