@@ -122,7 +122,8 @@ class ReconnectStep(Fact, frozen=True, kw_only=True):
 
 
 class RestoreStep(Fact, frozen=True, kw_only=True):
-    """A step of a server on the way back into a session that another process has held."""
+    """A step of a server on the way back into a session: one that another process has held, or that an error of our own
+    has ended."""
 
     step: str  # RestoreSubscriptions, ReplayPending, RestoreCapabilities, StartMonitoring
 

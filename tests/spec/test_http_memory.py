@@ -1,31 +1,35 @@
-"""Sessions that are opened and never used again cost memory only until their time is up."""
+"""Sessions that are opened and never used again cost memory only until their time is up; room in a file likewise."""
 
 import contextlib
 import json
 import os
 import re
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 SCRIPT = """
-import asyncio, gc, os, sys
+import asyncio, gc, os, sys, time
 from trunkline import Server, Settings
+from trunkline.stores.sqlite import SqliteStore
 
 class Clock:
     ahead = 0.0
     def now(self):
-        return asyncio.get_running_loop().time() + self.ahead
+        return time.monotonic() + self.ahead  # from whichever thread
     def call_at(self, when, action):
         return asyncio.get_running_loop().call_at(when - self.ahead, action)
 
 clock = Clock()
 settings = Settings(session_ttl=1000.0, session_sweep=0.5, max_sessions=30_000)
-server = Server("memory", settings=settings, clock=clock)
+store = SqliteStore(sys.argv[2], clock=clock, synchronous="NORMAL") if sys.argv[2:] else None
+server = Server("memory", settings=settings, clock=clock, store=store)
 
 @server.tool
 async def skip(seconds: float) -> str:
@@ -56,6 +60,7 @@ server.run("http", port=int(sys.argv[1]))
 """
 TTL = 1001.0
 SESSIONS = 20_000
+KEPT_SESSIONS = 400  # one after another, each with a commit
 UNSTEADY = {"blocks": 0, "memory": 0}
 """`blocks` are those in use, which a leak would show in. `memory` is what the system gives: Python gives it back by the
 megabyte, so that one object that lives on holds it, and how much that is differs from one round to the next."""
@@ -124,13 +129,14 @@ def line_to(port: int) -> Iterator[Line]:
         line.close()
 
 
-@pytest.fixture
-def port() -> Iterator[int]:
+@contextlib.contextmanager
+def serving(*arguments: str) -> Iterator[int]:
+    """A server in a process of its own; gives its port."""
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
         port = place.getsockname()[1]
     unwatched = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-    command = [sys.executable, "-c", SCRIPT, str(port)]
+    command = [sys.executable, "-c", SCRIPT, str(port), *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=unwatched)
     try:
         assert "listens at" in process.stderr.readline()
@@ -159,18 +165,37 @@ def settled(port: int) -> dict:
         return line.call(asking, "state", {})
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
-def test_sessions_that_are_abandoned_leave_nothing_behind(port: int) -> None:
+def abandoned(port: int, count: int) -> tuple[dict, list[dict]]:
+    """What is left after a few sessions, and then three times after many."""
     open_and_abandon(port, BLOCK)  # what is made once is made now
     before = settled(port)
-
     after = []
     for _ in range(3):
-        open_and_abandon(port, SESSIONS)
+        open_and_abandon(port, count)
         after.append(settled(port))
+    return before, after
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
+def test_sessions_that_are_abandoned_leave_nothing_behind() -> None:
+    with serving() as port:
+        before, after = abandoned(port, SESSIONS)
 
     for state in after:
         assert {**state, **UNSTEADY} == {**before, **UNSTEADY}
     assert after[2]["blocks"] <= 1.05 * after[0]["blocks"]
     assert after[2]["memory"] <= 1.25 * after[0]["memory"]  # what Python frees it keeps in part, see UNSTEADY
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
+def test_d06_sessions_that_are_kept_and_abandoned_leave_nothing_behind_either(tmp_path: Path) -> None:
+    file = tmp_path / "kept.db"
+    with serving(str(file)) as port:
+        before, after = abandoned(port, KEPT_SESSIONS)
+    for state in after:
+        assert {**state, **UNSTEADY} == {**before, **UNSTEADY}
+    assert after[2]["blocks"] <= 1.01 * after[0]["blocks"]
+    with contextlib.closing(sqlite3.connect(file)) as kept:
+        expiring = "SELECT count(*), sum(expires IS NULL) FROM items WHERE key LIKE 'session/%'"
+        assert kept.execute(expiring).fetchone() == (3 * KEPT_SESSIONS + BLOCK + 8, 0)  # until the store sweeps them

@@ -5,99 +5,20 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 import pytest
 from tests.processes import PATIENCE
+from tests.spec.kept import Peer, Process, Stream
 
 from trunkline import Client
 from trunkline.facts import Connected
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import Item, Put
 from trunkline.testing import RecordingObserver
-from trunkline.wire.sse import EventDecoder
-
-SCRIPT = textwrap.dedent(
-    """
-    import asyncio, sys
-    from trunkline import Context, Server, Settings
-    from trunkline.stores.sqlite import SqliteStore
-
-    _, path, port, *more = sys.argv
-    settings = Settings(stream_retry=0.05, **eval(more[0]) if more else {})
-    server = Server("kept", store=SqliteStore(path), settings=settings)
-
-    @server.resource("note://{name}")
-    def note(name: str) -> str:
-        return name
-
-    @server.tool
-    def change(uri: str) -> None:
-        server.notify_updated(uri)
-
-    @server.tool
-    async def say(ctx: Context) -> None:
-        await ctx.info("of no interest")
-        await ctx.warning("heard")
-
-    @server.tool
-    async def hang(ctx: Context) -> str:
-        await ctx.progress(1)
-        await ctx.progress(2)
-        await asyncio.Event().wait()
-        return "never"
-
-    @server.tool
-    async def steps(ctx: Context) -> str:
-        for step in (1, 2, 3):
-            await ctx.progress(step)
-        return "done"
-
-    @server.tool
-    async def ask(ctx: Context) -> str:
-        return (await ctx.roots())[0].uri
-
-    server.run("http", port=int(port))
-    """
-)
-
-
-class Process:
-    """A server on a file, which can be killed and started again at the same address."""
-
-    def __init__(self, path: Path, settings: str = "{}") -> None:
-        self._path = path
-        self._settings = settings
-        self._port = "0"
-        self.url = ""
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-c", SCRIPT, str(self._path), self._port, self._settings]
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self._process.stderr is not None
-        line = self._process.stderr.readline()
-        assert " listens at " in line, line + self._process.stderr.read()
-        self.url = line.split()[-1]
-        self._port = self.url.split(":")[2].split("/")[0]
-
-    def end(self, number: int = signal.SIGKILL) -> None:
-        self._process.send_signal(number)
-        self._process.wait(PATIENCE)
-        assert self._process.stderr is not None
-        self._process.stderr.close()
-
-    def restart(self, number: int = signal.SIGKILL) -> None:
-        """Ends, with `kill -9` if nothing else is said, and begins anew."""
-        self.end(number)
-        self.start()
 
 
 @pytest.fixture
@@ -110,104 +31,6 @@ def process(path: Path) -> Iterator[Process]:
     made = Process(path)
     yield made
     made.end()
-
-
-class Stream:
-    """A stream of events that is being read."""
-
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self.response = response
-        self._decoder = EventDecoder(1 << 20)
-        self._events: list[Any] = []
-
-    async def event(self) -> tuple[str, Any]:
-        """The next event: its position, and the message in it; None if it has none, or the stream has ended."""
-        async with asyncio.timeout(PATIENCE):
-            while not self._events:
-                data = await self.response.content.readany()
-                if not data:
-                    return "", None
-                self._events += self._decoder.feed(data)
-        event = self._events.pop(0)
-        return event.id, json.loads(event.data) if event.data else None
-
-    async def messages(self, count: int) -> list[Any]:
-        """So many messages."""
-        found: list[Any] = []
-        while len(found) < count:
-            position, message = await self.event()
-            assert (position, message) != ("", None), f"the stream has ended after {found}"
-            if message is not None:
-                found.append(message)
-        return found
-
-
-class Peer:
-    """A client by hand."""
-
-    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
-        self._http = http
-        self._url = url
-        self._ids = iter(range(1, 1000))
-        self.session: str | None = None
-
-    def headers(self, **more: str) -> dict[str, str]:
-        found = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
-        if self.session is not None:
-            found["mcp-session-id"] = self.session
-        return found | {name.replace("_", "-"): value for name, value in more.items()}
-
-    def post(self, method: str, params: Any = None, *, ident: int | None = None) -> Any:
-        message = {"jsonrpc": "2.0", "method": method, "params": params or {}}
-        if not method.startswith("notifications/"):
-            message["id"] = next(self._ids) if ident is None else ident
-        return self._http.post(self._url, json=message, headers=self.headers())
-
-    async def call(self, method: str, params: Any = None) -> Any:
-        """The answer to a request, whichever way it comes."""
-        async with self.post(method, params) as response:
-            if response.content_type == "application/json":
-                return await response.json()
-            stream = Stream(response)
-            while "result" not in (message := (await stream.messages(1))[0]) and "error" not in message:
-                pass
-            return message
-
-    async def tool(self, name: str, **arguments: Any) -> Any:
-        return await self.call("tools/call", {"name": name, "arguments": arguments})
-
-    async def open(self, capabilities: Any = None) -> Self:
-        params = {
-            "protocolVersion": "2025-11-25",
-            "capabilities": capabilities or {},
-            "clientInfo": {"name": "hand", "version": "1"},
-        }
-        async with self.post("initialize", params) as response:
-            assert response.status == 200
-            self.session = response.headers["mcp-session-id"]
-        await self.ready()
-        return self
-
-    async def settled(self) -> None:
-        """Has something kept, and with it all that was to be kept before."""
-        assert "result" in await self.call("logging/setLevel", {"level": "info"})
-
-    async def ready(self) -> None:
-        async with self.post("notifications/initialized") as response:
-            assert response.status == 202
-
-    @asynccontextmanager
-    async def stream(self, last: str | None = None) -> AsyncIterator[Stream]:
-        """The stream of the GET, or another one from where it broke off."""
-        more = {} if last is None else {"last_event_id": last}
-        async with self._http.get(self._url, headers=self.headers(**more)) as response:
-            assert response.status == 200, await response.text()
-            yield Stream(response)
-
-    async def refusal(self, method: str = "ping") -> tuple[int, str]:
-        """The status and the kind of a refusal."""
-        async with self.post(method) as response:
-            return response.status, (await response.json())["error"]["data"]["kind"]
 
 
 @pytest.fixture
@@ -265,6 +88,24 @@ async def test_d09_what_the_client_can_do_is_known_and_requests_of_ours_have_new
         asked.append(question["id"])
         process.restart()
     assert asked[0] != asked[1]
+
+
+async def test_d09_a_question_dies_with_its_process_and_a_late_answer_to_it_is_no_mistake(
+    process: Process, http: aiohttp.ClientSession
+) -> None:
+    peer = await Peer(http, process.url).open({"roots": {}})
+    async with peer.post("tools/call", {"name": "ask"}, ident=5) as response:
+        stream = Stream(response)
+        position, question = await stream.event()
+        while question is None:
+            position, question = await stream.event()
+        process.restart()
+    answer = {"jsonrpc": "2.0", "id": question["id"], "result": {"roots": [{"uri": "file:///here"}]}}
+    async with http.post(process.url, json=answer, headers=peer.headers()) as taken:
+        assert taken.status == 202
+    async with peer.stream(position) as stream:
+        [ended] = await stream.messages(1)
+    assert (ended["id"], ended["error"]["data"]["kind"]) == (5, "outcome_unknown")
 
 
 async def test_d09_a_session_goes_on_more_than_once_and_after_an_orderly_end(
@@ -400,13 +241,12 @@ async def test_d10_missed_events_arrive_once(process: Process, http: aiohttp.Cli
         while not position.endswith("-1"):
             position, _ = await stream.event()
             assert position
-    await peer.tool("change", uri="note://c")
-    await peer.settled()
+    await peer.tool("change", uri="note://c")  # which is answered, so it can be counted on
     process.restart()
     async with peer.stream(position) as stream:
         await peer.tool("change", uri="note://d")
-        told = [message["params"]["uri"] for message in await stream.messages(3)]
-    assert told == ["note://b", "note://c", "note://d"]
+        told = [message["params"]["uri"][-1] for message in await stream.messages(7)]
+    assert "".join(told) == "bc" + "abcd" + "d", "what was missed, what may have been, and what came after"
 
 
 async def test_d10_what_nobody_had_read_waits_for_whoever_comes(process: Process, http: aiohttp.ClientSession) -> None:
@@ -417,12 +257,44 @@ async def test_d10_what_nobody_had_read_waits_for_whoever_comes(process: Process
         await peer.tool("change", uri="note://a")
         assert await stream.messages(1)
     process.restart()
-    await peer.tool("change", uri="note://b")
-    await peer.settled()
+    other = await Peer(http, process.url).open()
+    await peer.call("ping")
+    await other.tool("change", uri="note://b")  # who is answered counts on what others are told
     process.restart()
     async with peer.stream() as stream:
+        told = [message["params"]["uri"][-1] for message in await stream.messages(6)]
+    assert "".join(told) == "a" + "ab" + "b" + "ab", (
+        "what was sent last, of which nobody knows; what may have been missed, each time, and the change between"
+    )
+
+
+async def test_d10_an_event_that_the_process_died_with_in_its_hands_is_not_taken_for_read(
+    process: Process, http: aiohttp.ClientSession
+) -> None:
+    peer = await Peer(http, process.url).open()
+    await peer.call("resources/subscribe", {"uri": "note://a"})
+    async with peer.stream() as stream:
+        assert await stream.event()  # somebody is there
+        await peer.tool("change", uri="note://a")
+        process.end()  # whether it has sent the event is known to nobody
+    process.start()
+    async with peer.stream() as stream:
+        told = [message["params"]["uri"] for message in await stream.messages(2)]
+    assert told == ["note://a"] * 2, "the event, and that there may have been others"
+
+
+async def test_d09_who_comes_back_hears_of_a_change_that_was_made_before_it_did(
+    process: Process, http: aiohttp.ClientSession
+) -> None:
+    peer, other = await Peer(http, process.url).open(), await Peer(http, process.url).open()
+    await peer.call("resources/subscribe", {"uri": "note://a"})
+    async with peer.stream() as stream:
+        position, _ = await stream.event()
+    process.restart()
+    assert "result" in await other.tool("change", uri="note://a")
+    async with peer.stream(position) as stream:
         [told] = await stream.messages(1)
-    assert told["params"]["uri"] == "note://b"
+    assert told["params"] == {"uri": "note://a"}
 
 
 async def test_d10_an_answer_can_be_read_on_from_anywhere(process: Process, http: aiohttp.ClientSession) -> None:

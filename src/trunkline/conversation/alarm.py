@@ -13,7 +13,7 @@ class Alarm:
 
     __slots__ = ("_clock", "_due", "_ring", "_timer", "_timetable")
 
-    def __init__(self, timetable: Timetable, clock: Clock, ring: Callable[[float], None]) -> None:
+    def __init__(self, timetable: Timetable, clock: Clock, ring: Callable[[], None]) -> None:
         self._timetable = timetable
         self._clock = clock
         self._ring = ring
@@ -36,7 +36,7 @@ class Alarm:
 
     def _went_off(self) -> None:
         self._timer = self._due = None
-        self._ring(self._clock.now())
+        self._ring()
         self.set()
 
     def stop(self) -> None:

@@ -61,12 +61,17 @@ class Answering(Telling):
         """Answers a call that failed."""
         if failure.reference is not None:
             self.report_failure(call, failure.reference, error)
-        if isinstance(failure.answer, ProtocolError):
-            answer: Message | None = self.session.fail(call, failure.answer)
-        else:
-            answer = self.session.reply(call, failure.answer)
-        if answer is not None:
-            self.send_answer(answer, call.id)
+        try:
+            answer: Message | None = (
+                self.session.fail(call, failure.answer)
+                if isinstance(failure.answer, ProtocolError)
+                else self.session.reply(call, failure.answer)
+            )
+            if answer is not None:
+                self.send_answer(answer, call.id)
+        except Exception as unsendable:  # noqa: BLE001 - data without JSON, for one
+            self._unsendable(call, unsendable)
+            return
         if self.watched:
             code = answer.error.code if isinstance(answer, ErrorResponse) else None
             outcome = "failed" if code is None else "error"

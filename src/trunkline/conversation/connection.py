@@ -17,13 +17,11 @@ from msgspec.structs import replace
 
 from trunkline.clock import Clock
 from trunkline.conversation import drive
-from trunkline.conversation.alarm import Alarm
-from trunkline.conversation.answering import Answering
+from trunkline.conversation.asking import Asking
 from trunkline.conversation.batches import Batches
 from trunkline.conversation.dispatch import Dispatcher
-from trunkline.conversation.requests import Requests
 from trunkline.conversation.threads import Threads
-from trunkline.errors import InvalidRequest, RequestTimeout, TrunklineError
+from trunkline.errors import InvalidRequest, ProtocolError, RequestTimeout, TrunklineError
 from trunkline.facts import CallStarted, Connected, Observers, PhaseChanged, Received
 from trunkline.facts import Closed as ClosedFact
 from trunkline.protocol.events import (
@@ -42,14 +40,13 @@ from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.methods import Wait
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
-from trunkline.protocol.types import ProgressParams
 from trunkline.transports.channel import Channel, Closed, Origin
 from trunkline.wire.messages import (
     Batch,
     Encoded,
+    ErrorResponse,
     Incoming,
     Malformed,
-    RequestId,
 )
 
 if TYPE_CHECKING:
@@ -69,13 +66,13 @@ class Shared(Struct, frozen=True):
     observers: Observers
 
 
-class Connection(Answering):
+class Connection(Asking):
     """One peer on the line, from the first message to the last. There may be thousands that do nothing: what only some
     of them need is made when they do."""
 
     __slots__ = (
-        *("__weakref__", "_active", "_advancing", "_burial", "_dispatcher", "_heartbeat", "_idle", "_loop"),
-        *("_made_alarm", "_made_requests", "_max_calls", "_notices", "_paused", "_start", "_thread", "_waiting"),
+        *("__weakref__", "_active", "_advancing", "_burial", "_dispatcher", "_heartbeat", "_fewer", "_loop"),
+        *("_max_calls", "_notices", "_paused", "_start", "_thread", "_waiting"),
         *("close_reason", "settings", "threads"),
     )
 
@@ -95,56 +92,47 @@ class Connection(Answering):
         self._advancing = False  # among those who wait
         self._paused = False
         self._notices: set[drive.Working] | None = None  # notifications being taken; the session keeps requests only
-        self._made_alarm: Alarm | None = None
-        self._made_requests: Requests | None = None
-        self._idle: asyncio.Future[None] | None = None
+        self._fewer: asyncio.Future[None] | None = None  # calls than before
         self._heartbeat = self._make_heartbeat()
         self._burial: asyncio.Task[None] | None = None  # of a peer that is dead
         self.tell(Connected, transport=channel.info.transport, peer=channel.info.peer)
         self.step(Signal.CONNECT)
 
-    @property
-    def _alarm(self) -> Alarm:
-        made = self._made_alarm = self._made_alarm or Alarm(self.session.timetable, self._clock, self._expire)
-        return made
-
-    @property
-    def _requests(self) -> Requests:
-        if self._made_requests is None:
-            self._made_requests = Requests(self.session, self.channel, self._clock, self._alarm, self.rest)
-        return self._made_requests
-
     # --- receiving -----------------------------------------------------------------------------
 
     def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
         """Takes what one read brought."""
-        now = self._clock.now()
-        if self._heartbeat is not None:
-            self._heartbeat.heard = now
-        if self.watched:
-            self.tell(Received, count=len(messages))
-        receive, headers = self.session.receive, None if origin.named is None else origin.headers
-        for message in messages:
-            if type(message) is Batch:
-                self._receive_batch(message, now, origin)
-                continue
-            event = receive(message, now, headers)
-            if type(event) is CallReceived and self._active < self._max_calls:  # the short way of most messages
-                event.call.origin = origin
-                self._start(event.call, event.params)
-            elif type(event) is Answered:  # and that of a client's
-                self._requests.answered(event)
-            else:
-                self._handle(event, origin)
+        message: Incoming | None = None
+        try:
+            now = self._clock.now()
+            if self._heartbeat is not None:
+                self._heartbeat.heard = now
+            if self.watched:
+                self.tell(Received, count=len(messages))
+            receive, headers = self.session.receive, None if origin.named is None else origin.headers
+            for message in messages:
+                if type(message) is Batch:
+                    self._receive_batch(message, now, origin)
+                    continue
+                event = receive(message, now, headers)
+                if type(event) is CallReceived and self._active < self._max_calls:  # the short way of most messages
+                    event.call.origin = origin
+                    self._start(event.call, event.params)
+                elif type(event) is Answered:  # and that of a client's
+                    self._requests.answered(event)
+                else:
+                    self._handle(event, origin)
+        except Exception as error:  # noqa: BLE001 - an error of our own
+            at = next((number for number, one in enumerate(messages) if one is message), 0)
+            self.crashed(error, messages[at])
+            if rest := messages[at + 1 :]:
+                self.received(rest, origin)
 
     def _handle(self, event: Event, origin: Origin) -> None:
         match event:
             case CallReceived(call=call, params=params):
                 call.origin = origin
-                if self._active < self._max_calls:
-                    self._start(call, params)
-                else:
-                    self._put_off(call, params)
+                self.take(call, params)
             case Answered():
                 self._requests.answered(event)
             case NoticeReceived():
@@ -182,9 +170,16 @@ class Connection(Answering):
         self._max_calls += calls
         self._next()
 
+    def take(self, call: Running, params: Any) -> None:
+        """Starts a call, or lets it wait for its turn."""
+        if self._active < self._max_calls:
+            self._start(call, params)
+        else:
+            self._put_off(call, params)
+
     def _put_off(self, call: Running, params: Any) -> None:
-        if call.method.wait is Wait.QUICK:
-            self._start(call, params)  # ping and lists run no user code: nothing is gained by letting them wait
+        if call.method.wait is Wait.QUICK or call.method.received is Signal.DRAIN:
+            self._start(call, params)  # ping, lists and an end run no user code: nothing is gained by letting them wait
             return
         self._waiting = self._waiting or deque()
         self._waiting.append((call, params))
@@ -218,13 +213,16 @@ class Connection(Answering):
     def _ended(self, call: Running, value: Any, error: BaseException | None) -> None:
         """A call has come to its end, however it did; its answer goes out unless nobody wants it any more."""
         self._active -= 1
-        if error is None:
-            self.succeed(call, value)
-        elif not call.done:
-            self.fail(call, error)
-        elif not isinstance(error, asyncio.CancelledError | TrunklineError):  # what was raised on purpose is no failure
-            self.report_failure(call, "-", error)
-        if self._waiting or self._paused or self._idle is not None:
+        try:
+            if error is None:
+                self.succeed(call, value)
+            elif not call.done:
+                self.fail(call, error)
+            elif not isinstance(error, asyncio.CancelledError | TrunklineError):  # that was raised on purpose
+                self.report_failure(call, "-", error)
+        except Exception as raised:  # noqa: BLE001 - an error of our own
+            self.crashed(raised, call)
+        if self._waiting or self._paused or self._fewer is not None:
             self._next()
 
     def answer(self, call: Running, result: Any, outcome: str = "ok") -> None:
@@ -256,8 +254,12 @@ class Connection(Answering):
         if self._paused and len(self._waiting or ()) <= self.settings.max_waiting // 2:
             self._paused = False
             self.channel.resume()
-        if self._idle is not None and not self._active and not self._waiting and not self._idle.done():
-            self._idle.set_result(None)
+        self._tell_fewer()
+
+    def _tell_fewer(self) -> None:
+        """Rouses whoever waits until there are fewer calls."""
+        if self._fewer is not None and not self._fewer.done():
+            self._fewer.set_result(None)
 
     def _cancelled(self, call: Running) -> None:
         self._stop(call)
@@ -270,12 +272,16 @@ class Connection(Answering):
 
     # --- time ----------------------------------------------------------------------------------
 
-    def _expire(self, now: float) -> None:
-        for late in self.session.expired(now):
-            if isinstance(late, Running):
-                self.abandon(late, RequestTimeout(late.method.name, round(now - late.started, 3)))
-            elif isinstance(late, Awaited):
-                self._requests.expired(late, now)
+    def _expire(self) -> None:
+        try:
+            now = self._clock.now()
+            for late in self.session.expired(now):
+                if isinstance(late, Running):
+                    self.abandon(late, RequestTimeout(late.method.name, round(now - late.started, 3)))
+                elif isinstance(late, Awaited):
+                    self._requests.expired(late, now)
+        except Exception as error:  # noqa: BLE001 - an error of our own
+            self.crashed(error)
 
     def _make_heartbeat(self) -> "Heartbeat | None":
         interval = self.settings.keepalive_interval
@@ -297,47 +303,12 @@ class Connection(Answering):
         return True
 
     def _bury(self) -> None:
-        """The peer is dead, and nothing is waited for."""
-        self.close_reason = KEEPALIVE_FAILED
+        self.bury(KEEPALIVE_FAILED)
+
+    def bury(self, reason: str) -> None:
+        """The peer is dead, or as good as that: the line is closed, and nothing is waited for."""
+        self.close_reason = reason
         self._burial = self._loop.create_task(self.finish(0))
-
-    # --- asking the peer -----------------------------------------------------------------------
-
-    async def request(
-        self,
-        name: str,
-        params: Any = UNSET,
-        *,
-        about: Running | None = None,
-        timeout: float | None = None,
-        needs: str | None = None,
-        on_progress: Callable[[ProgressParams], None] | None = None,
-    ) -> Any:
-        """Asks the peer and waits for its answer (Raw). `about` is the call on whose behalf; its time stands still
-        from then on, not while the peer has yet to complete the handshake.
-
-        Raises `PeerError` for an error that the peer answers with, `RequestTimeout` when it does not answer in time,
-        `ConnectionClosed` when it goes, and `ProtocolError` when the request may not be sent at all.
-        """
-        return await self._requests.send(
-            name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress
-        )
-
-    def ask(
-        self,
-        name: str,
-        params: Any,
-        *,
-        timeout: float | None = None,
-        on_progress: Callable[[ProgressParams], None] | None = None,
-    ) -> Awaited:
-        """Asks the peer, now; the answer comes to the `waiter` of what it gives back. Whoever stops waiting for it says
-        so to `forget`."""
-        return self._requests.ask(name, params, timeout=timeout, on_progress=on_progress)
-
-    def forget(self, asked: Awaited) -> None:
-        """Nobody waits for an answer any more: the peer is told."""
-        self._requests.stop_waiting(asked, "no longer needed")
 
     # --- telling the peer ----------------------------------------------------------------------
 
@@ -352,9 +323,12 @@ class Connection(Answering):
         return message is not None
 
     def broadcast(self, name: str, frame: Encoded, params: Any) -> None:  # noqa: ARG002 - others mark each one
-        """Sends a notification that was encoded once for many."""
-        if self.session.may_send(name):
-            self.channel.send(frame)
+        """Sends a notification that was encoded once for many, of whom none shall suffer for another."""
+        try:
+            if self.session.may_send(name):
+                self.channel.send(frame)
+        except Exception as error:  # noqa: BLE001 - an error of our own
+            self.crashed(error)
 
     def post(self, action: Callable[[], object]) -> None:
         """Does something on the loop: now if this is its thread, soon if not."""
@@ -398,6 +372,27 @@ class Connection(Answering):
             self.report_failure(call, "-", error)
         self._next()
 
+    # --- errors of our own ---------------------------------------------------------------------
+
+    def crashed(self, error: Exception, over: Incoming | Running | None = None) -> None:  # noqa: ARG002 - see below
+        """Something in here has failed that never should, over a message or a call. Whoever can go on does."""
+        raise error
+
+    def begin_anew(self, session: Session, told: ProtocolError) -> None:
+        """Goes on with another session on the same line, in the place of one that has failed. What was under way has
+        failed with it: the peer is told so, and nobody waits for the peer any more."""
+        running = list(self.session.in_flight.values())
+        for call in running:
+            call.done = True
+            self.send_answer(ErrorResponse(call.id, self.session.error_object(told)), call.id)
+            self.tell_end(call, "error", told.code)
+        self.ask_nothing(Closed(told.message))
+        self.session = session
+        self._waiting = self._batches = None
+        for call in running:
+            self._stop(call)
+        self._next()
+
     # --- phases and endings --------------------------------------------------------------------
 
     def step(self, signal: Signal) -> None:
@@ -410,18 +405,6 @@ class Connection(Answering):
         """Tells that the session has left a phase."""
         if before is not self.session.phase:
             self.tell(PhaseChanged, before=before.name, after=self.session.phase.name)
-
-    def deafen(self, reason: str) -> None:
-        """Nothing more will be heard from the peer, though it may still listen: what was asked of it fails now."""
-        self._requests.closed(self.session.stop_waiting(), Closed(reason))
-
-    def unanswered(self, request: RequestId, closed: Closed) -> None:
-        """The answer to a request of ours cannot come any more, though the peer is still there."""
-        self._requests.unanswered(request, closed)
-
-    def asking(self, request: RequestId, *, begun: bool) -> None:
-        """Somebody is asked who we are before a request of ours goes on, or has been; its time stands still then."""
-        self._requests.asking(request, begun=begun)
 
     async def finish(self, timeout: float | None) -> None:
         """Ends in good order: nothing new is taken, what runs may finish within the time, then the line is closed."""
@@ -440,9 +423,21 @@ class Connection(Answering):
     async def drained(self) -> None:
         """Takes nothing new, and waits until what runs has ended."""
         self.drain()
-        if self._active or self._waiting:
-            self._idle = self._idle or self._loop.create_future()
-            await asyncio.shield(self._idle)
+        await self._left_with(0)
+
+    async def alone(self, timeout: float | None) -> None:
+        """Takes nothing new, and waits until every call has ended but the one that asks for this; or the time has."""
+        self.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._left_with(1)
+
+    async def _left_with(self, calls: int) -> None:
+        """Waits until so many calls are left at most."""
+        while self.close_reason is None and (self._active > calls or self._waiting):
+            if self._fewer is None or self._fewer.done():
+                self._fewer = self._loop.create_future()
+            await asyncio.shield(self._fewer)
 
     def closed(self, closed: Closed) -> None:
         """The channel is gone: everything that this connection owns ends."""
@@ -463,8 +458,7 @@ class Connection(Answering):
             self._made_alarm.stop()
         if self._heartbeat is not None:
             self._heartbeat.stop()
-        if self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
+        self._tell_fewer()
         self.departed()
         self.phase_changed(before)
         self.tell(ClosedFact, reason=closed.reason)

@@ -108,7 +108,14 @@ _FAILED: Final = {
 
 
 def failure_of(error: BaseException, call: Running, revision: Revision) -> Failure:
-    """What the peer is told of an exception."""
+    """What the peer is told of an exception; of one that has no words for itself, what it is told of any other."""
+    try:
+        return _told(error, call, revision)
+    except Exception:  # noqa: BLE001 - somebody's own exception, which may do anything
+        return _hidden(error, call, as_result=call.method.fails_as_result)
+
+
+def _told(error: BaseException, call: Running, revision: Revision) -> Failure:
     as_result = call.method.fails_as_result
     if isinstance(error, BadResult) or not isinstance(error, ProtocolError | ToolError | PeerError):
         return _hidden(error, call, as_result=as_result)

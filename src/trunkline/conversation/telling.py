@@ -48,6 +48,21 @@ class Telling:
                 )
             )
 
+    def report_crash(self, reference: str, error: BaseException) -> None:
+        """Tells of an error that is not a call's but our own; `reference` is what the peer sees."""
+        if self._observers.hear_failures:
+            at = self._clock.now()
+            self._observers.on(
+                HandlerFailed(
+                    connection=self.number,
+                    at=at,
+                    request=None,
+                    method="the conversation",
+                    reference=reference,
+                    error=error,
+                )
+            )
+
     def dropped(self, why: str, kind: str) -> None:
         """Tells of something that went nowhere."""
         self.tell(Dropped, why=why, kind=kind)

@@ -23,10 +23,13 @@ from trunkline.server.current import CURRENT, Current
 from trunkline.server.line import ClientFacts
 from trunkline.server.listening import Listeners, Listening
 from trunkline.server.offer import Offer
+from trunkline.server.pausing import Resting
 from trunkline.server.rounds import RoundAsker, Seals, ending
 from trunkline.server.watchers import Watchers
 from trunkline.stores.store import Store
+from trunkline.supervision.policy import History
 from trunkline.transports.channel import Channel
+from trunkline.wire.messages import Incoming, RequestId
 
 if TYPE_CHECKING:
     from trunkline.server.keeping import Keeper, KeptSession
@@ -35,8 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "Shared"]
 
-_ALL: Final = 1 << 40  # calls: more than there can ever be
-_WHILE_PAUSED: Final = frozenset({"initialize", "ping", "server/discover"})
+_NO_LOSSES: Final = History()
+_WHILE_PAUSED: Final = frozenset({"initialize", "ping", "server/discover", "shutdown"})
+_LONGEST_ID: Final = 100  # characters, in a crash dump
+_LAST_MOMENT: Final = 0.5  # seconds: what is answered when the time is over can still leave
 
 
 class Shared(connection.Shared, frozen=True, kw_only=True):
@@ -46,6 +51,7 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
     watchers: "Watchers[Connection | Listening]"
     on_roots_changed: "list[Callable[[Any], Awaitable[None]]]"
     departed: "Callable[[Connection], None]"
+    left: "Callable[[Connection], None]"  # by its client, which has said so
     listeners: "Listeners"
     seals: "Seals"
     store: Store  # open
@@ -59,11 +65,30 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
 class Connection(connection.Connection):
     """One client on the line."""
 
-    __slots__ = ("_marks", "_refused_from", "kept", "last_call", "log_level", "offer", "shared")
+    __slots__ = ("_marks", "_resting", "kept", "last_call", "log_level", "losses", "offer", "shared")
 
     def __init__(self, shared: Shared, channel: Channel) -> None:
-        offer = shared.offer
-        session = Session(
+        offer = self.offer = shared.offer
+        session = self.new_session()
+        super().__init__(shared, session, channel)
+        self.shared = shared
+        self.losses = _NO_LOSSES  # of conversations on this line, by errors of our own
+        self.log_level = LOGGING_LEVELS.index("info")
+        self.last_call: Running | None = None  # where calls are marked, or something was subscribed to
+        self._marks = False
+        self._resting: Resting | None = None  # while it takes nothing new
+        self.kept: KeptSession | None = None  # what is kept of its session, to go on with elsewhere
+        if shared.keeper is not None and channel.info.session is not None:
+            self.kept = shared.keeper.held_by(self, channel.info.session)
+        if channel.info.revision is not None:
+            session.assume(Revision(channel.info.revision))
+        if offer.marks_calls:
+            self.mark_calls()
+
+    def new_session(self) -> Session:
+        """A conversation that has yet to begin."""
+        offer = self.offer
+        return Session(
             Side.SERVER,
             info=offer.info,
             capabilities=offer.capabilities(),
@@ -72,20 +97,12 @@ class Connection(connection.Connection):
             stateless=offer.stateless,
             profile=None if offer.profile is None else offer.profile.name,
         )
-        super().__init__(shared, session, channel)
-        self.shared = shared
-        self.offer = offer
-        self.log_level = LOGGING_LEVELS.index("info")
-        self.last_call: Running | None = None  # where calls are marked, or something was subscribed to
-        self._marks = False
-        self._refused_from: float | None = None  # calls that came since then, if it takes none
-        self.kept: KeptSession | None = None  # what is kept of its session, to go on with elsewhere
-        if shared.keeper is not None and channel.info.session is not None:
-            self.kept = shared.keeper.held_by(self, channel.info.session)
-        if channel.info.revision is not None:
-            session.assume(Revision(channel.info.revision))
-        if offer.marks_calls:
-            self.mark_calls()
+
+    def crashed(self, error: Exception, over: Incoming | Running | None = None) -> None:
+        """Begins the conversation anew, as what it was."""
+        from trunkline.server.failover import fail_over
+
+        fail_over(self, error, over)
 
     def log_level_of(self, call: Running) -> int:
         """The lowest level that the caller wants to hear of. A request of the modern era has to say that it does."""
@@ -149,36 +166,46 @@ class Connection(connection.Connection):
     # --- what is known of calls --------------------------------------------------------------------
 
     def pause(self, *, wait: bool) -> None:
-        """Takes nothing new but a ping, and what a conversation begins with. The rest is refused, or waits; what is
-        under way goes on."""
-        if wait:
-            self._max_calls -= _ALL
-            return
-        if self.session.allows(Signal.PAUSE):
+        """Takes nothing new but a ping, and what a conversation begins and ends with. The rest is refused, or waits if
+        not too much does; what is under way goes on."""
+        if not wait and self.session.allows(Signal.PAUSE):
             self.step(Signal.PAUSE)
-        self._refused_from = self.now()
+        self._resting = Resting(self.now(), self._most_held if wait else 0)
         self._choose_start()
+
+    @property
+    def _most_held(self) -> int:
+        return self.settings.max_connections if self.channel.info.shared else self.settings.max_waiting
 
     def resume(self) -> None:
         """Takes everything again, what has waited first."""
         if self.session.phase is Phase.PAUSED:
             self.step(Signal.RESUME)
-        self._refused_from = None
+        rested, self._resting = self._resting, None
         self._choose_start()
-        if self._max_calls < 0:
-            self.rest(_ALL)
+        if rested is not None:
+            for call, params in rested.waiting:
+                self.take(call, params)
 
     def _choose_start(self) -> None:
         usual = self._start_marked if self._marks else self._start_call
-        self._start = usual if self._refused_from is None else partial(self._start_or_refuse, usual, self._refused_from)
+        self._start = usual if self._resting is None else partial(self._start_or_rest, usual, self._resting)
 
-    def _start_or_refuse(self, start: Callable[[Running, Any], None], since: float, call: Running, params: Any) -> None:
-        """Refuses what the phase does not: before the handshake is complete, and in the era that has none."""
-        if call.started < since or call.method.name in _WHILE_PAUSED:
+    def _start_or_rest(
+        self, start: Callable[[Running, Any], None], resting: Resting, call: Running, params: Any
+    ) -> None:
+        """Lets what comes wait, or refuses it: also before the handshake is complete, and in the era that has none."""
+        if call.started < resting.since or call.method.name in _WHILE_PAUSED:
             start(call, params)
+        elif resting.holds(call, params):
+            self.limit(call, call.method.wait.seconds(self.settings))  # its time runs
+            self._alarm.watch(call)
         else:
-            error = unavailable(call.method.name, Phase.PAUSED)
-            self.conclude(call, Failure(error), error)
+            self._refuse(call, Phase.PAUSED)
+
+    def _refuse(self, call: Running, phase: Phase) -> None:
+        error = unavailable(call.method.name, phase)
+        self.conclude(call, Failure(error), error)
 
     def mark_calls(self) -> None:
         """From now on the call that is being answered can be found without its context, see `CURRENT`, and the last
@@ -199,6 +226,19 @@ class Connection(connection.Connection):
         """Who it is that has subscribed, as far as is known by now: the sender of the last call."""
         return self, self.last_call
 
+    def _ended(self, call: Running, value: Any, error: BaseException | None) -> None:
+        """Answers a call that has come to its end, once everything is kept that others are told: it may have been the
+        reason, and who is answered counts on it."""
+        keeper = self.shared.keeper
+        if keeper is None or call.done or (news := keeper.news) is None:
+            super()._ended(call, value, error)
+            return
+        if call.noted is None:  # it has no time yet
+            self.limit(call, call.method.wait.seconds(self.settings))
+            self._alarm.watch(call)
+        end = super()._ended
+        news.add_done_callback(lambda _: end(call, value, error))
+
     def fail(self, call: Running, error: BaseException) -> None:
         """Answers a call that failed; one of the modern era perhaps by a question."""
         if call.envelope is not None:
@@ -217,13 +257,24 @@ class Connection(connection.Connection):
             "transport": self.channel.info.transport,
             "phase": session.phase.name,
             "revision": None if session.revision is None else session.revision.value,
-            "pending": [{"id": call.id, "method": call.method.name} for call in session.in_flight.values()],
+            "pending": [{"id": _short(call.id), "method": call.method.name} for call in session.in_flight.values()],
             "awaited": [{"id": asked.id, "method": asked.method.name} for asked in session.pending.values()],
         }
 
     def draining(self) -> None:
-        """Nothing new is taken any more, and nothing new will be told."""
+        """Nothing new is taken any more, be it that it has waited, and nothing new will be told."""
+        rested, self._resting = self._resting, None
+        self._choose_start()
+        for call, _ in () if rested is None else rested.waiting:
+            self._refuse(call, Phase.DRAINING)
         self.shared.listeners.end(self)
+
+    async def leave(self) -> None:
+        """Ends for good, as soon as all that runs has ended: the line is closed, and nothing is kept of the session."""
+        drain = self.settings.drain_timeout
+        await self.finish(None if drain is None else drain + _LAST_MOMENT)
+        if self.kept is not None:
+            await self.kept.drop()
 
     def phase_changed(self, before: Phase) -> None:
         """Tells that the session has left a phase; that the handshake is complete is kept."""
@@ -246,3 +297,8 @@ class Connection(connection.Connection):
         if self.kept is not None:
             self.kept.connection = None
         self.shared.departed(self)
+
+
+def _short(ident: RequestId) -> RequestId:
+    """An id that somebody else has chosen."""
+    return ident if isinstance(ident, int) else ident[:_LONGEST_ID]

@@ -1,113 +1,136 @@
-"""Writes to one home of a store, gathered: all that one turn of the loop asks for is one commit.
+"""Writes to a store, gathered in rounds: all that one turn of the loop asks for is one round, which has one commit for
+each home that it is about.
 
-There is one commit at a time, so they are done in the order in which they were asked for; what comes meanwhile goes
-with the next. A store that cannot be reached is tried again, until it can or until nobody cares any more.
+There is one round at a time, so what was asked for first is kept first, whichever home it belongs to: who learns that
+something is kept knows it of all that was asked for before. What comes meanwhile goes with the next round. A store that
+cannot be reached is tried again, until it can or until nobody cares any more.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from trunkline.errors import StoreUnavailable
-from trunkline.stores.store import Delete, Put, Store, Write
+from trunkline.stores.store import Delete, Put, Store, Write, home
 
-__all__ = ["Gathering", "Writers"]
+__all__ = ["Gathering"]
 
 _AGAIN: Final = 0.5  # seconds, before a store that could not be reached is tried again
 _MOST: Final = 1000  # writes of one commit
 
-
-class Writers:
-    """All that is being written to a store, for whoever has to wait for it."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.closed = False
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Has something written."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def close(self) -> None:
-        """Waits for what is under way; what cannot be written now is not tried again."""
-        self.closed = True
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+Writes = dict[str, Write]
+"""By their keys, in the order of the last that was asked for each."""
 
 
 class Gathering:
-    """What is to be written to one home."""
+    """What is to be written."""
 
-    __slots__ = ("_doing", "_done", "_task", "_waiting", "_writers")
-
-    def __init__(self, writers: Writers) -> None:
-        self._writers = writers
-        self._waiting: dict[str, Write] = {}  # by their keys, in the order of the last that was asked for each
-        self._done: asyncio.Future[None] | None = None  # when those are written
-        self._doing: asyncio.Future[None] | None = None  # when those are that are on their way
+    def __init__(self, store: Store, failed: Callable[[BaseException], None]) -> None:
+        """`failed` is told of what can never be written."""
+        self._store = store
+        self._failed = failed
+        self._closed = False
+        self._waiting: dict[str, Writes] = {}  # for the next round, by home
+        self._next: asyncio.Future[None] | None = None  # when those are written
+        self._writing: dict[str, Writes] = {}  # in the round that is under way
+        self._round: asyncio.Future[None] | None = None  # when those are
+        self._urgent: asyncio.Future[None] | None = None  # when the last is that answers wait for
         self._task: asyncio.Task[None] | None = None
 
-    def put(self, key: str, value: bytes, expires: float | None) -> "asyncio.Future[None]":
-        """Keeps a value; gives what is done when it is."""
-        return self._add(Put(key, value, expires))
+    # --- asking --------------------------------------------------------------------------------
 
-    async def keep(self, key: str, value: bytes, expires: float | None) -> None:
-        """Keeps a value, and waits until it is kept. What is alone goes to the store by itself, which costs half."""
-        if self._task is None:
-            await self._writers.store.commit((Put(key, value, expires),))
-        else:
-            await asyncio.shield(self.put(key, value, expires))
+    def put(self, key: str, value: bytes, expires: float | None, *, urgent: bool = False) -> "asyncio.Future[None]":
+        """Keeps a value; gives what is done when it is. What is urgent is kept before anybody is answered."""
+        done = self._add(Put(key, value, expires))
+        if urgent:
+            self._urgent = done
+        return done
+
+    def keep(self, key: str, value: bytes, expires: float | None) -> "asyncio.Future[Any]":
+        """Keeps a value; gives what is done when it is. What is alone in its home goes to the store by itself, which
+        costs half; it is not tried again."""
+        at = home(key)
+        if at in self._waiting or at in self._writing:
+            return self.put(key, value, expires)
+        return asyncio.ensure_future(self._store.commit((Put(key, value, expires),)))
 
     def delete(self, key: str) -> "asyncio.Future[None]":
         """Keeps a value no longer."""
         return self._add(Delete(key))
 
     def _add(self, write: Write) -> "asyncio.Future[None]":
-        if self._done is None:
-            self._done = asyncio.get_running_loop().create_future()
-        self._waiting.pop(write.key, None)
-        self._waiting[write.key] = write
+        loop = asyncio.get_running_loop()
+        done = self._next = self._next or loop.create_future()
+        writes = self._waiting.setdefault(home(write.key), {})
+        writes.pop(write.key, None)
+        writes[write.key] = write
         if self._task is None:
-            self._task = self._writers.start(self._run())
-        return self._done
+            self._task = loop.create_task(self._run())
+        return done
+
+    # --- waiting -------------------------------------------------------------------------------
+
+    def unsettled(self, at: str) -> "asyncio.Future[None] | None":
+        """What is done when all is written that was asked for by now in a home; None if it is."""
+        if at in self._waiting:
+            return self._next
+        return self._round if at in self._writing else None
 
     @property
-    def unsettled(self) -> "asyncio.Future[None] | None":
-        """What is done when all is written that was asked for by now; None if it is."""
-        return self._done or self._doing
+    def urgent(self) -> "asyncio.Future[None] | None":
+        """What is done when all is written that has to be before anybody is answered; None if it is."""
+        if self._urgent is not None and self._urgent.done():
+            self._urgent = None
+        return self._urgent
+
+    async def close(self) -> None:
+        """Waits for what is under way; what cannot be written now is not tried again."""
+        self._closed = True
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    # --- writing -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
-            while self._waiting:
-                writes, self._waiting = list(self._waiting.values()), {}
-                done, self._done = self._done, None
-                self._doing = done
-                for start in range(0, len(writes), _MOST):
-                    await self._commit(writes[start : start + _MOST])
-                if done is not None and not done.done():
+            while (done := self._next) is not None:
+                self._writing, self._waiting = self._waiting, {}
+                self._round, self._next = done, None
+                commits = [self._begin(list(writes.values())) for writes in self._writing.values()]
+                failures = [await self._end(*commit) for commit in commits]  # all of them are under way
+                self._writing, self._round = {}, None
+                if (failure := next(filter(None, failures), None)) is None:
                     done.set_result(None)
+                else:
+                    done.set_exception(failure)
+                    done.exception()  # whoever waits has it; nobody else has to
         finally:
-            self._task = self._doing = None
+            self._task = None
 
-    async def _commit(self, writes: Sequence[Write]) -> None:
+    def _begin(self, writes: Sequence[Write]) -> "tuple[Sequence[Write], asyncio.Future[int]]":
+        return writes, asyncio.ensure_future(self._store.commit(writes[:_MOST]))
+
+    async def _end(self, writes: Sequence[Write], first: "asyncio.Future[int]") -> Exception | None:
+        """Does all that a round has for one home, of which the first commit is under way; gives why it cannot be
+        done."""
+        try:
+            await self._again(writes[:_MOST], first)
+            for start in range(_MOST, len(writes), _MOST):
+                await self._again(*self._begin(writes[start : start + _MOST]))
+        except Exception as error:  # noqa: BLE001 - told to whoever waits, and to the operator
+            self._failed(error)
+            return error
+        return None
+
+    async def _again(self, writes: Sequence[Write], commit: "asyncio.Future[int]") -> None:
+        """Waits for a commit, and makes it again for as long as the store cannot be reached."""
         while True:
             try:
-                await self._writers.store.commit(writes)
+                await commit
             except StoreUnavailable:
-                if self._writers.closed:
+                if self._closed:
                     raise
                 await asyncio.sleep(_AGAIN)
+                _, commit = self._begin(writes)
             else:
                 return
-
-    async def clear(self) -> None:
-        """Forgets what was not written yet, and waits for what is on its way."""
-        self._waiting.clear()
-        if self._done is not None:
-            self._done.set_result(None)
-            self._done = None
-        if (doing := self._doing) is not None:
-            await asyncio.shield(doing)

@@ -12,20 +12,22 @@ the one thing that is known of it, that its outcome is unknown; what was agreed 
 import asyncio
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakValueDictionary
 
 from trunkline.clock import Clock
 from trunkline.config import Settings
-from trunkline.errors import InternalError, StoreUnavailable
-from trunkline.facts import RestoreStep
+from trunkline.conversation.drive import After, Work
+from trunkline.errors import InternalError, StoreUnavailable, StoreUnusable
+from trunkline.facts import HandlerFailed, Observers, RestoreStep
 from trunkline.protocol.capabilities import Negotiated
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.methods import METHODS
 from trunkline.protocol.revisions import Revision
-from trunkline.protocol.types import LOGGING_LEVELS
-from trunkline.server.gathering import Gathering, Writers
+from trunkline.protocol.types import LOGGING_LEVELS, ResourceUpdatedParams
+from trunkline.server.gathering import Gathering
 from trunkline.server.kept_events import KeptEvents
 from trunkline.server.records import Agreed, Metadata, SessionRecord, read_record
 from trunkline.server.rounds import named
@@ -43,6 +45,7 @@ __all__ = ["Keeper", "KeptSession"]
 _OURS: Final = re.compile(r"[A-Za-z0-9_-]{43}")  # what our ids look like; nothing else is looked up
 _REMEMBERED: Final = 2  # times the time that a session may be unused: for so long it can be told that it has expired
 _REQUESTS: Final = 1 << 20  # ids of requests of ours that one process may use up; no two use the same
+_UPDATED: Final = "notifications/resources/updated"
 _SUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/subscribe")
 _PAGE: Final = 500
 
@@ -59,20 +62,20 @@ class Interrupted(InternalError):
 class KeptSession:
     """One session."""
 
-    def __init__(self, ident: str, writers: Writers, settings: Settings, wall: Clock) -> None:
+    def __init__(self, ident: str, store: Store, gathering: Gathering, settings: Settings, wall: Clock) -> None:
         self.connection: Connection | None = None  # who holds it now
         self.owner = ""  # the principal, in letters
         self._ident = ident
         self._home = key_of("session", ident)
         self._key = f"{self._home}/record"
-        self._store = writers.store
+        self._store = store
         self._settings = settings
         self._wall = wall
-        self._gathering = Gathering(writers)
+        self._gathering = gathering
         self._created = wall.now()
         self._generation = 0
         self._found: SessionRecord | None = None  # what another process has left
-        self.events = KeptEvents(self._home, writers.store, self._gathering, settings, self._expires)
+        self.events = KeptEvents(self._home, store, gathering, settings, self._expires)
 
     def _expires(self) -> float | None:
         ttl = self._settings.session_ttl
@@ -113,25 +116,33 @@ class KeptSession:
             subscriptions=connection.shared.watchers.subscriptions.uris(connection),
         )
 
+    def _keep(self) -> "asyncio.Future[Any] | None":
+        """What is done when it is kept as it is now; None if there is nothing to be kept."""
+        if (connection := self._standing) is None:
+            return None
+        return self._gathering.keep(self._key, codec.to_json(self._record(connection)), self._expires())
+
     async def keep(self) -> None:
         """Waits until it is kept as it is now."""
-        if (connection := self._standing) is not None:
-            await self._gathering.keep(self._key, codec.to_json(self._record(connection)), self._expires())
+        if (keeping := self._keep()) is not None:
+            await asyncio.shield(keeping)
 
-    async def kept(self, answer: Any) -> Any:
+    def kept(self, answer: Any) -> Work:
         """An answer, once what it says is kept."""
-        await self.keep()
-        return answer
+        keeping = self._keep()
+        return answer if keeping is None else After(keeping, answer)
 
     @property
     def unsettled(self) -> "asyncio.Future[None] | None":
         """What is done when all that has changed is kept; None if it is."""
-        return self._gathering.unsettled
+        return self._gathering.unsettled(self._home)
 
     async def drop(self) -> None:
         """Keeps nothing of it any more."""
         self.connection = None
-        await self._gathering.clear()
+        self.events.close()
+        if (unsettled := self.unsettled) is not None:
+            await asyncio.wait([unsettled])
         while page := await self._store.scan(f"{self._home}/", limit=_PAGE):
             await self._store.commit([Delete(item.key) for item in page])
 
@@ -144,13 +155,17 @@ class KeptSession:
         self.owner = record.metadata.principal
         self._generation = record.metadata.generation + 1
 
-    async def revive(self, principal: Any) -> Revived:
-        """Makes its conversation what it was."""
+    async def revive(self, principal: Any) -> Revived | None:
+        """Makes its conversation what it was; None if it cannot be read what that is."""
         connection, record = self.connection, self._found
         if connection is None or record is None:
             raise StoreUnavailable("the session has ended meanwhile")
         meta = record.metadata
-        streams, pending = await self.events.load(meta.stream, meta.event)
+        try:
+            streams, pending = await self.events.load(meta.stream, meta.event)
+        except StoreUnusable as error:
+            connection.report_crash("-", error)
+            return None
         connection.restore(
             Revision(meta.revision),
             Negotiated(record.capabilities.server, record.capabilities.client),
@@ -170,13 +185,23 @@ class KeptSession:
         call = Running(id="going on", method=_SUBSCRIBE, started=connection.now(), origin=Origin(principal))
         connection.last_call = call
         for uri in uris:
-            if connection.offer.rule_of(uri) is not None:
-                connection.mark_calls()
             try:
-                await connection.shared.watchers.started(uri, connection)
+                if await self._may_hear(connection, call, uri):
+                    await connection.shared.watchers.started(uri, connection)
+                    connection.notify(_UPDATED, ResourceUpdatedParams(uri=uri))  # nobody watched meanwhile
             except Exception as error:  # noqa: BLE001 - a watcher's; the others go on
                 connection.report_failure(call, "-", error)
         connection.tell(RestoreStep, step="RestoreSubscriptions")
+
+    async def _may_hear(self, connection: "Connection", call: Running, uri: str) -> bool:
+        """Whether who comes back may still have a resource."""
+        from trunkline.server.admission import may_have
+
+        access = connection.offer.rule_of(uri)
+        if access is None:
+            return True
+        connection.mark_calls()  # who calls later may be somebody with less rights
+        return await may_have(connection, call, access)
 
     async def _answer(self, connection: "Connection", pending: dict[int, Sequence[RequestId]]) -> None:
         """Ends the streams of what was being worked on."""
@@ -192,16 +217,17 @@ class KeptSession:
 class Keeper:
     """Keeps the sessions of a server."""
 
-    def __init__(self, store: Store, settings: Settings, wall: Clock) -> None:
+    def __init__(self, store: Store, settings: Settings, wall: Clock, observers: Observers) -> None:
         self._store = store
-        self._writers = Writers(store)
+        self._observers = observers
+        self._gathering = Gathering(store, partial(self._report, "what is kept of sessions"))
         self._settings = settings
         self._wall = wall
         self._held: WeakValueDictionary[str, KeptSession] = WeakValueDictionary()
 
     def opened(self, ident: str) -> KeptSession:
         """A session that a client is about to open."""
-        kept = self._held[ident] = KeptSession(ident, self._writers, self._settings, self._wall)
+        kept = self._held[ident] = KeptSession(ident, self._store, self._gathering, self._settings, self._wall)
         return kept
 
     def held_by(self, connection: "Connection", ident: str) -> KeptSession | None:
@@ -211,6 +237,16 @@ class Keeper:
             kept.connection = connection
         return kept
 
+    def connection_of(self, ident: str) -> "Connection | None":
+        """The connection that a session has in this process, if it has one."""
+        kept = self._held.get(ident)
+        return None if kept is None else kept.connection
+
+    @property
+    def news(self) -> "asyncio.Future[None] | None":
+        """What is done when all that clients have yet to hear of, in whatever session, is kept; None if it is."""
+        return self._gathering.urgent
+
     async def find(self, ident: str, principal: Any) -> KeptSession | Literal[Expired.EXPIRED] | None:
         """A session of that principal's that another process has held."""
         if not _OURS.fullmatch(ident):
@@ -218,8 +254,12 @@ class Keeper:
         item = await self._store.get(f"{key_of('session', ident)}/record")
         if item is None:
             return None
-        record = read_record(item.value)
-        if record.metadata.principal != named(principal):
+        try:
+            record = read_record(item.value)
+        except StoreUnusable as error:
+            self._report("a kept session", error)
+            return None
+        if record.id != ident or record.metadata.principal != named(principal):
             return None
         ttl = self._settings.session_ttl
         if ttl is not None and self._wall.now() - record.last_accessed >= ttl:
@@ -228,6 +268,13 @@ class Keeper:
         kept.found(record)
         return kept
 
+    def _report(self, what: str, error: BaseException) -> None:
+        if self._observers.hear_failures:
+            at = asyncio.get_running_loop().time()
+            self._observers.on(
+                HandlerFailed(connection=0, at=at, request=None, method=what, reference="-", error=error)
+            )
+
     async def close(self) -> None:
         """Writes what is left to be written."""
-        await self._writers.close()
+        await self._gathering.close()

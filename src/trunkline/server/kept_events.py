@@ -16,7 +16,7 @@ from msgspec import Struct
 from trunkline.config import Settings
 from trunkline.errors import StoreError
 from trunkline.server.gathering import Gathering
-from trunkline.server.records import StreamRecord
+from trunkline.server.records import StreamRecord, read_number, read_stream
 from trunkline.stores.store import Item, Store
 from trunkline.transports.http.events import MemoryEvents
 from trunkline.wire import codec
@@ -27,8 +27,6 @@ __all__ = ["KeptEvents"]
 STANDALONE: Final = 0
 _PAGE: Final = 500
 _ENDED: Final = codec.to_json(StreamRecord(()))
-_read_stream: Final = codec.json_decoder(StreamRecord)
-_read_number: Final = codec.json_decoder(int)
 
 
 class _Unsafe(Struct):
@@ -53,10 +51,12 @@ class KeptEvents:
         self._unsafe: dict[int, _Unsafe] = {}  # streams of which not all is kept
         self._cold: set[int] = set()  # streams whose events are in the store alone
         self._dropping: set[asyncio.Task[None]] = set()
-        self._read = 0  # up to where what belongs to no request was given to somebody
+        self._read = 0  # up to where what belongs to no request was given to somebody, as it is written down
+        self._awaited = 0  # the last of it that somebody was there for when it came
         self._told: Callable[[int], None] | None = None
         self._batch: asyncio.Future[None] | None = None  # the last that something was added to
         self._in_batch: dict[int, tuple[int, int]] = {}  # of each stream in it, the newest event and how many writes
+        self._closed = False
         self.newest = 0  # the highest number of a stream
 
     def listen(self, told: Callable[[int], None]) -> None:
@@ -83,15 +83,22 @@ class KeptEvents:
         for gone in range(self._oldest.get(stream, 0) + 1, oldest + 1):
             self._gathering.delete(self._event(stream, gone))
         self._oldest[stream] = oldest
-        if read is not None:
-            self.given(stream, number)
+        if stream == STANDALONE and read is not None:
+            self._awaited = number
+            self._keep_position(read)
         return number
 
     def given(self, stream: int, number: int) -> None:
-        """Somebody has been given all up to a number, or is about to be."""
-        if stream == STANDALONE and number > self._read:
+        """Somebody has been given all up to a number. Of an event that was waited for, that is written down with the
+        next one: should the process die before, who comes without a position is given it rather twice than never."""
+        if stream == STANDALONE and number > self._awaited:
+            self._keep_position(number)
+
+    def _keep_position(self, number: int) -> None:
+        if number > self._read:
             self._read = number
-            self._gathering.put(f"{self._home}/position", codec.to_json(number), self._expires())
+            if not self._closed:
+                self._gathering.put(f"{self._home}/position", codec.to_json(number), self._expires())
 
     def end(self, stream: int) -> None:
         """The requests of a stream have been answered."""
@@ -120,8 +127,11 @@ class KeptEvents:
         return f"{self._home}/events/{stream:08}/{number:012}"
 
     def _put(self, key: str, value: bytes, stream: int, number: int) -> None:
-        """Keeps something of a stream, of which `number` is the newest event then."""
-        done = self._gathering.put(key, value, self._expires())
+        """Keeps something of a stream, of which `number` is the newest event then. What belongs to no request is kept
+        before anybody is answered: an answer may be what it was about."""
+        if self._closed:
+            return
+        done = self._gathering.put(key, value, self._expires(), urgent=stream == STANDALONE)
         if done is not self._batch:
             self._batch, self._in_batch = done, {}
             done.add_done_callback(partial(self._kept, self._in_batch))
@@ -131,10 +141,8 @@ class KeptEvents:
         unsafe.writes += 1
         self._in_batch[stream] = (number, unsafe.writes)
 
-    def _kept(self, batch: dict[int, tuple[int, int]], done: "asyncio.Future[None]") -> None:
-        """A commit has been made, so more of some streams can be sent."""
-        if done.cancelled():
-            return
+    def _kept(self, batch: dict[int, tuple[int, int]], _: "asyncio.Future[None]") -> None:
+        """A round has been written, or never will be: more of some streams can be sent."""
         for stream, (number, writes) in batch.items():
             unsafe = self._unsafe[stream]
             unsafe.safe = number
@@ -142,6 +150,10 @@ class KeptEvents:
                 del self._unsafe[stream]
             if self._told is not None:
                 self._told(stream)
+
+    def close(self) -> None:
+        """Keeps nothing more."""
+        self._closed = True
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -164,7 +176,7 @@ class KeptEvents:
         for item in await self._all("streams"):
             stream = int(item.key.rpartition("/")[2])
             self._cold.add(stream)
-            if requests := _read_stream(item.value).pending:
+            if requests := read_stream(item.value).pending:
                 pending[stream] = requests
         streams = sorted(self._cold)
         self.newest = max([newest, *streams])
@@ -173,7 +185,7 @@ class KeptEvents:
         if self.last < last:
             self._log.restore(STANDALONE, last, ())
         position = await self._store.get(f"{self._home}/position")
-        self._read = min(self.last, 0 if position is None else _read_number(position.value))
+        self._read = min(self.last, 0 if position is None else read_number(position.value))
         return streams, pending
 
     @property

@@ -5,16 +5,29 @@ a newer Trunkline than this one is not guessed at.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
 from trunkline.errors import StoreUnusable
-from trunkline.protocol.types import Implementation
+from trunkline.protocol.revisions import Revision
+from trunkline.protocol.types import LOGGING_LEVELS, Implementation
 from trunkline.wire import codec
 from trunkline.wire.messages import RequestId
 
-__all__ = ["LAYOUT", "MIGRATIONS", "Agreed", "Metadata", "SessionRecord", "StreamRecord", "read_record"]
+__all__ = [
+    "LAYOUT",
+    "MIGRATIONS",
+    "Agreed",
+    "Metadata",
+    "SessionRecord",
+    "StreamRecord",
+    "read_number",
+    "read_record",
+    "read_stream",
+]
+
+T = TypeVar("T")
 
 LAYOUT: Final = 2
 _MS: Final = 1000
@@ -91,17 +104,38 @@ MIGRATIONS: Final[Mapping[int, Callable[[Layout], Layout]]] = {1: _from_founding
 
 _read_any: Final = codec.json_decoder(dict[str, Any])
 _read: Final = codec.json_decoder(SessionRecord)
+_read_stream: Final = codec.json_decoder(StreamRecord)
+_read_number: Final = codec.json_decoder(int)
 
 
 def read_record(value: bytes) -> SessionRecord:
-    """A session as it was written down, whenever that was. Raises `StoreUnusable` for what is none."""
+    """A session as it was written down, whenever that was. Raises `StoreUnusable` for what is none, or is in a layout
+    or about a revision that this Trunkline does not know."""
     try:
         found = _read_any(value)
-        if found.get("version") == LAYOUT:
-            return _read(value)
-        return _read(codec.to_json(_migrated(found)))
-    except (codec.DecodeError, KeyError, TypeError) as error:
+        record = _read(value if found.get("version") == LAYOUT else codec.to_json(_migrated(found)))
+        Revision(record.metadata.revision)
+        LOGGING_LEVELS.index(record.metadata.log_level)
+    except (codec.DecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise StoreUnusable(f"what is kept of a session cannot be read: {error}") from error
+    return record
+
+
+def read_stream(value: bytes) -> StreamRecord:
+    """A stream as it was written down. Raises `StoreUnusable` for what is none."""
+    return _readable(_read_stream, value)
+
+
+def read_number(value: bytes) -> int:
+    """A number as it was written down. Raises `StoreUnusable` for what is none."""
+    return _readable(_read_number, value)
+
+
+def _readable(read: Callable[[bytes], T], value: bytes) -> T:
+    try:
+        return read(value)
+    except codec.DecodeError as error:
+        raise StoreUnusable(f"what is kept of a stream cannot be read: {error}") from error
 
 
 def _migrated(found: Layout) -> Layout:

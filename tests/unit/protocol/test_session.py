@@ -752,3 +752,20 @@ def test_d09_a_conversation_goes_on_where_it_was(complete: bool, phase: Phase) -
         *(phase, before.revision),
         *(before.negotiated, before.peer),
     )
+
+
+def test_where_there_is_no_handshake_one_is_assumed_with_a_client_that_can_do_nothing() -> None:
+    session = server(until=Phase.CONNECTING)
+    session.assume(Revision.V2025_06_18)
+    assert (session.phase, session.spoken, session.peer) == (Phase.READY, Revision.V2025_06_18, None)
+    assert session.negotiated is not None
+    assert session.negotiated.client == {}
+
+
+@pytest.mark.parametrize(
+    ("phase", "after"), [(Phase.NEW, Phase.FAILED), (Phase.RECONNECTING, Phase.RECONNECTING)], ids=["first", "again"]
+)
+def test_a_handshake_that_fails_ends_a_conversation_unless_there_was_one_before(phase: Phase, after: Phase) -> None:
+    session = Session(Side.CLIENT, info=Implementation(name="c", version="1"), phase=phase)
+    session.fail_handshake("no")
+    assert (session.phase, session.failure) == (after, "no")

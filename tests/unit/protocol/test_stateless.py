@@ -9,7 +9,7 @@ from tests import official
 from tests.modern import PREFIX, REVISION, meta
 
 from trunkline.errors import ProtocolError
-from trunkline.protocol.stateless import CacheHint, Stateless
+from trunkline.protocol.stateless import CacheHint, Stateless, natural_result, wrapped_result
 from trunkline.protocol.types import (
     CallToolResult,
     Empty,
@@ -154,3 +154,11 @@ def test_a_value_goes_as_it_is_where_older_revisions_need_an_object_around_it(st
 def test_what_is_not_wrapped_is_not_unwrapped(stateless: Stateless, content: Any) -> None:
     told = dressed(stateless, CallToolResult([TextContent("x")], content), natural=True)
     assert told.get("structuredContent") == content
+
+
+def test_a_value_is_put_into_an_object_and_comes_out_of_it_as_it_was() -> None:
+    bare, valued = CallToolResult([]), CallToolResult([], 7, meta={"a": 1})
+    wrapped = wrapped_result(valued)
+    assert wrapped.structured_content == {"result": 7}
+    assert natural_result(wrapped) == valued
+    assert wrapped_result(bare) is natural_result(bare) is bare

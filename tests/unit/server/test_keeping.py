@@ -2,91 +2,29 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.transports.http.asgi import Answer, Host
+from tests.unit.server.lives import TTL, Lives, Slow
+from tests.unit.transports.http.asgi import request
 
-from trunkline import Server, Settings
+from trunkline import Context, Settings
 from trunkline.auth.principal import Principal
 from trunkline.errors import StoreUnavailable, StoreUnusable
-from trunkline.facts import RestoreStep
-from trunkline.server.records import LAYOUT, SessionRecord, read_record
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.facts import HandlerFailed, RestoreStep
+from trunkline.server.records import LAYOUT, Metadata, SessionRecord, read_record
+from trunkline.server.rounds import named
 from trunkline.stores.store import Put
-from trunkline.testing import ManualClock, RecordingObserver
-
-TTL = 3600.0
-
-
-class Life:
-    """One life of a server on a file; the next one begins where it ends."""
-
-    def __init__(self, path: Path, clock: ManualClock, **options: Any) -> None:
-        self.store = SqliteStore(path, clock=clock)
-        self.seen = RecordingObserver()
-        self.server = Server("kept", store=self.store, clock=clock, observers=[self.seen], **options)
-        self.watched: list[str] = []
-
-        @self.server.resource("note://{name}")
-        def note(name: str) -> str:
-            return name
-
-        @self.server.resource("secret://{name}", allow=lambda ctx: ctx.principal == "anna")
-        def secret(name: str) -> str:
-            return name
-
-        @self.server.on_first_subscriber
-        def begin(uri: str) -> None:
-            if uri == "note://broken":
-                raise RuntimeError("cannot be watched")
-            self.watched.append(uri)
-
-        self.host = Host(self.server, clock=clock)
-        self.host.app = self.server.asgi(identify=lambda _: self.host.principal)
-
-    async def request(self, session: str, method: str, params: Any = None) -> Answer:
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params or {}}
-        return await self.host.ask("POST", body, mcp_session_id=session)
-
-    async def subscribe(self, session: str, uri: str) -> None:
-        assert "result" in (await self.request(session, "resources/subscribe", {"uri": uri})).json
-
-    async def record(self, session: str) -> SessionRecord:
-        for one in self.host.endpoint.sessions:
-            if one.kept is not None and (unsettled := one.kept.unsettled) is not None:
-                await asyncio.wait([unsettled])
-        item = await self.store.get(f"session/{session}/record")
-        assert item is not None
-        return read_record(item.value)
+from trunkline.testing import ManualClock
 
 
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(start=1_000_000.0)
-
-
-class Lives:
-    """Lives of a server, one after another."""
-
-    def __init__(self, path: Path, clock: ManualClock) -> None:
-        self._path = path
-        self._clock = clock
-        self.now: Life | None = None
-
-    async def begin(self, **options: Any) -> Life:
-        """The next one."""
-        await self.end()
-        self.now = Life(self._path, self._clock, **options)
-        return self.now
-
-    async def end(self) -> None:
-        if self.now is not None:
-            await self.now.host.app.aclose()
-            self.now = None
 
 
 @pytest.fixture
@@ -117,6 +55,14 @@ async def test_d05_a_stored_session_is_what_its_schema_says(lives: Lives, clock:
     assert found["metadata"]["principal"] == "str 'anna'"
     assert found["metadata"]["revision"] == "2025-11-25"
     assert found["metadata"]["ready"] is True
+
+
+def test_d05_the_schema_is_what_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "design" / "sessions.md").read_text("utf-8")
+    documented = page.partition("```json\n")[2].partition("```")[0]
+    assert json.loads(msgspec.json.encode(read_record(documented.encode()))) == json.loads(documented)
+    assert set(json.loads(documented)) == set(SessionRecord.__struct_fields__)
+    assert set(json.loads(documented)["metadata"]) == set(Metadata.__struct_fields__)
 
 
 def test_d05_a_record_of_the_founding_documents_becomes_one_of_today() -> None:
@@ -252,52 +198,6 @@ async def test_a_store_that_does_not_answer_is_no_reason_to_begin_anew(lives: Li
     assert "result" in (await life.request(session, "ping")).json
 
 
-async def test_an_event_is_sent_when_it_is_kept_and_not_before(lives: Lives) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    await life.subscribe(session, "note://a")
-    waiting = life.host.begin("GET", mcp_session_id=session)
-    await waiting.event()
-    commit, asked, answered = life.store.commit, asyncio.Event(), asyncio.Event()
-
-    async def late(writes: Any) -> int:
-        asked.set()
-        await answered.wait()
-        return await commit(writes)
-
-    life.store.commit = late  # type: ignore[method-assign, assignment]
-    life.server.notify_updated("note://a")
-    await asked.wait()
-    coming = life.host.begin("GET", mcp_session_id=session, last_event_id="0-0")
-    await waiting.finished()  # another reads in its place
-    await life.request(session, "ping")
-    assert b"note://a" not in waiting.body + coming.body
-    answered.set()
-    assert (await coming.message())["params"] == {"uri": "note://a"}
-    assert [item.value for item in await life.store.scan(f"session/{session}/events/")] != []
-    coming.gone.set()
-    await coming.finished()
-
-
-async def test_a_store_that_was_away_for_a_moment_loses_no_event(lives: Lives) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    await life.subscribe(session, "note://a")
-    stream = life.host.begin("GET", mcp_session_id=session)
-    await stream.event()
-    commit = life.store.commit
-
-    async def away(_: Any) -> int:
-        life.store.commit = commit  # type: ignore[method-assign]
-        raise StoreUnavailable("not now")
-
-    life.store.commit = away  # type: ignore[method-assign, assignment]
-    life.server.notify_updated("note://a")
-    assert (await stream.message())["params"] == {"uri": "note://a"}
-    stream.gone.set()
-    await stream.finished()
-
-
 async def test_sessions_that_never_expire_stay_that_way(lives: Lives, clock: ManualClock) -> None:
     life = await lives.begin(settings=Settings(session_ttl=None))
     session = await life.host.session()
@@ -315,3 +215,187 @@ async def test_a_server_that_is_about_to_stop_brings_nothing_back(lives: Lives) 
     life.host.app.release()
     answer = await life.request(session, "ping")
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (503, "temporarily_unavailable")
+
+
+# --- what cannot be brought back --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": LAYOUT + 1},
+        {"version": "x"},
+        {"metadata": {"revision": "1999-01-01"}},
+        {"metadata": {"revision": "2025-11-25", "log_level": "loud"}},
+        {"created_at": "yesterday"},
+        {"id": "another's"},
+    ],
+)
+async def test_d05_a_record_that_is_newer_or_damaged_is_no_session_and_said_to_be(
+    lives: Lives, change: dict[str, Any]
+) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    item = await life.store.get(f"session/{session}/record")
+    assert item is not None
+    await life.store.commit([Put(item.key, json.dumps(json.loads(item.value) | change).encode())])
+    life = await lives.begin()
+    answer = await life.request(session, "ping")
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
+    assert len(life.seen.of(HandlerFailed)) == ("id" not in change)
+    assert await life.host.session()
+
+
+@pytest.mark.parametrize("key", ["position", "streams/00000001"])
+async def test_d05_a_session_whose_streams_cannot_be_read_is_none_and_said_to_be(lives: Lives, key: str) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.store.commit([Put(f"session/{session}/{key}", b"nonsense")])
+    life = await lives.begin()
+    answer = await life.request(session, "ping")
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
+    [failed] = life.seen.of(HandlerFailed)
+    assert "cannot be read" in str(failed.error)
+    assert life.seen.of(RestoreStep) == []
+    assert len(life.host.endpoint.sessions) == 0
+
+
+async def test_d05_a_session_of_an_older_trunkline_goes_on(lives: Lives, clock: ManualClock) -> None:
+    session, now = "S" * 43, round(clock.now() * 1000)
+    old = {
+        "id": session,
+        "created_at": now,
+        "last_accessed": now,
+        "timeout_ms": 3_600_000,
+        "metadata": {
+            "protocol_version": "2025-06-18",
+            "principal": named("anna"),
+            "client_capabilities": {"roots": {}},
+            "subscriptions": ["note://a"],
+            "log_level": "error",
+        },
+    }
+    life = await lives.begin()
+    await life.server.start()
+    await life.store.commit([Put(f"session/{session}/record", json.dumps(old).encode())])
+    life.host.principal = "anna"
+    assert "result" in (await life.request(session, "ping")).json
+    record = await life.record(session)
+    assert (record.version, record.subscriptions, record.created_at) == (LAYOUT, ["note://a"], clock.now())
+    assert (record.metadata.revision, record.metadata.log_level) == ("2025-06-18", "error")
+    assert record.capabilities.client == {"roots": {}}
+
+
+# --- whose it is ------------------------------------------------------------------------------------------
+
+
+async def test_a_stranger_with_the_id_brings_nothing_back(lives: Lives) -> None:
+    life = await lives.begin()
+    life.host.principal = "anna"
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    life = await lives.begin()
+    life.host.principal = "berta"
+    for method in ("POST", "GET", "DELETE"):
+        answer = await life.host.ask(method, request("ping"), mcp_session_id=session)
+        assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
+    assert (life.seen.of(RestoreStep), life.watched, len(life.host.endpoint.sessions)) == ([], [], 0)
+    life.host.principal = "anna"
+    assert "result" in (await life.request(session, "ping")).json
+
+
+async def test_what_a_principal_may_not_have_any_more_does_not_come_back(lives: Lives) -> None:
+    life = await lives.begin()
+    life.host.principal = "anna"
+    session = await life.host.session()
+    await life.subscribe(session, "secret://a")
+    await life.subscribe(session, "note://a")
+    life = await lives.begin()
+    life.trusted.clear()
+    life.host.principal = "anna"
+    assert "result" in (await life.request(session, "ping")).json
+    assert life.watched == ["note://a"]
+    assert (await life.record(session)).subscriptions == ["note://a"]
+    assert "result" in (await life.call(session, "change")).json
+    life.server.tools.remove("change")
+    gone = await life.call(session, "change")
+    assert gone.json["error"]["code"] == -32602
+
+
+async def test_sessions_that_come_back_at_once_are_no_more_than_a_principal_may_have(lives: Lives) -> None:
+    most = Settings(max_sessions_per_principal=1)
+    life = await lives.begin()
+    life.host.principal = "anna"
+    sessions = [await life.host.session() for _ in range(3)]
+    life = await lives.begin(settings=most)
+    life.host.principal = "anna"
+    answers = await asyncio.gather(*(life.request(session, "ping") for session in sessions))
+    assert sorted(answer.status for answer in answers) == [200, 503, 503]
+    assert len(life.host.endpoint.sessions) == 1
+
+
+# --- the end of it ----------------------------------------------------------------------------------------
+
+
+async def test_a_session_that_only_the_store_knows_can_be_ended(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    life.server.notify_updated("note://a")
+    life = await lives.begin()
+    assert "result" in (await life.request(session, "ping")).json
+    slow = Slow(life.store, session)
+    slow.go_on.set()
+    slow.failures = 1
+    assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 503  # and it is still kept
+    assert len(life.host.endpoint.sessions) == 0
+    assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 204
+    assert await life.store.scan("session/") == []
+    assert (await life.request(session, "ping")).status == 404
+
+
+async def test_whoever_reads_or_works_when_a_session_is_ended_leaves_nothing_behind(lives: Lives) -> None:
+    life = await lives.begin()
+    began = asyncio.Event()
+
+    @life.server.tool
+    async def stubborn(ctx: Context) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ctx.close_stream()
+
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    stream = life.host.begin("GET", mcp_session_id=session)
+    await stream.event()
+    stream.reading.clear()
+    life.server.notify_updated("note://a")
+    await stream.event()
+    await life.call(session, "change")  # which waits to be read
+    working = asyncio.ensure_future(life.call(session, "stubborn", 2))
+    await began.wait()
+    assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 204
+    stream.reading.set()
+    await stream.finished()
+    await working
+    await life.host.session()
+    assert [item.key for item in await life.store.scan(f"session/{session}")] == []
+
+
+async def test_d06_the_file_is_swept_of_sessions_that_nobody_comes_back_to(lives: Lives, clock: ManualClock) -> None:
+    life = await lives.begin()
+    for _ in range(5):
+        await life.subscribe(await life.host.session(), "note://a")
+    life.server.notify_updated("note://a")
+    last = await life.host.session()  # what was to be kept before is
+    assert len(await life.store.scan("session/")) == 5 * 2 + 1
+    clock.advance(TTL)
+    assert len(life.host.endpoint.sessions) == 0
+    assert len(await life.store.scan("session/")) == 5 * 2 + 1  # so that it can be said what has become of them
+    clock.advance(TTL + 60)
+    assert (await life.request(last, "ping")).status == 404
+    await lives.end()
+    with sqlite3.connect(life.path) as file:
+        assert [key for (key,) in file.execute("SELECT key FROM items") if key.startswith("session/")] == []

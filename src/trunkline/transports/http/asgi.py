@@ -94,10 +94,11 @@ class App:
             raise NotImplementedError(f"this application does not serve {kind}")
 
     async def _ready(self) -> "House":
-        house = House(await self._start(), self._path, self._gate, self._released, self._keeper())
-        self._loop = asyncio.get_running_loop()
-        self._house = house
-        return house
+        guard, loop = await self._start(), asyncio.get_running_loop()
+        if self._house is None or self._loop is not loop:  # which it may not be for others who came meanwhile
+            self._house = House(guard, self._path, self._gate, self._released, self._keeper())
+            self._loop = loop
+        return self._house
 
     @property
     def house(self) -> "House | None":
@@ -129,9 +130,11 @@ class App:
             self._house.release()
 
     def _told_to_stop(self) -> None:
-        """The same, where nobody else sees to it that what is being worked on has an end."""
+        """The same, where nobody else sees to it that what is being worked on has an end, and who runs us would cut
+        every WebSocket off."""
         self.release()
         if self._house is not None:
+            self._house.websocket.close("the server is about to stop")
             self._house.close_later()
 
     async def aclose(self) -> None:
@@ -262,7 +265,6 @@ class House:
         self._released()
         self.streamable.release()
         self.legacy.release()
-        self.websocket.close("the server is about to stop")
 
     def close_later(self) -> None:
         """Ends what is left once `drain_timeout` is over."""

@@ -41,8 +41,9 @@ class KeptSession(Protocol):
         """What is sent in it."""
         ...
 
-    async def revive(self, principal: Any) -> Revived:
-        """Makes its conversation what it was, on the channel that was opened for it. Once, and not of a new one."""
+    async def revive(self, principal: Any) -> Revived | None:
+        """Makes its conversation what it was, on the channel that was opened for it. Once, and not of a new one. None
+        if it cannot be told any more what it was."""
         ...
 
     def touch(self) -> None:

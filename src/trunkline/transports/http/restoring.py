@@ -64,9 +64,11 @@ class Restoring:
             return NO_SUCH
         if kept is EXPIRED:
             return TOO_OLD
-        if (full := self._sessions.full_for(principal)) is not None:
-            return Missing(full, "too_many_sessions", 503, b"30")
-        return await self._revive(kept, ident, principal, peer)
+        return self._full_for(principal) or await self._revive(kept, ident, principal, peer)
+
+    def _full_for(self, principal: Any) -> Missing | None:
+        full = self._sessions.full_for(principal)
+        return None if full is None else Missing(full, "too_many_sessions", 503, b"30")
 
     async def _revive(self, kept: KeptSession, ident: str, principal: Any, peer: str) -> HttpSession | Missing:
         channel = HttpChannel(peer, self._guard.settings, session=ident, events=kept.events)
@@ -78,5 +80,9 @@ class Restoring:
             raise
         if channel.closed:
             return STOPPING
+        full = self._full_for(principal)  # others may have come meanwhile
+        if revived is None or full is not None:
+            channel.lost(Closed("the session is not brought back"))
+            return full or NO_SUCH
         channel.restore(revived.streams, revived.newest, revived.read)
         return self._sessions.add(ident, channel, principal, kept)

@@ -50,7 +50,16 @@ class Sessions:
         return len(self._sessions)
 
     def full_for(self, principal: Any) -> str | None:
-        """Why that principal cannot have one more; None if it can."""
+        """Why that principal cannot have one more; None if it can. Those that have ended make room first."""
+        if (why := self._full_for(principal)) is None:
+            return None
+        for session in list(self._sessions.values()):
+            if session.channel.closed:
+                self.remove(session, "the session has ended")
+                why = self._full_for(principal)
+        return why
+
+    def _full_for(self, principal: Any) -> str | None:
         most = self._settings.max_sessions_per_principal
         if principal is not None and most is not None and self._held.get(principal, 0) >= most:
             return f"this principal has {most} sessions, which is the most; end one first"
@@ -128,7 +137,9 @@ class Sessions:
                 session.used = now
                 if now >= session.touch_at:
                     self._touch(session, now)
-            elif session.channel.closed or now - session.used >= limit:
+            elif session.channel.closed:
+                self.remove(session, "the session has ended")
+            elif now - session.used >= limit:
                 self.remove(session, "session_expired")
                 self._expired[session.id] = session.principal
         while len(self._expired) > _MOST_EXPIRED:

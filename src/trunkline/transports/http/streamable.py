@@ -9,7 +9,7 @@ from typing import Final
 
 from trunkline.errors import StoreError
 from trunkline.protocol.revisions import HANDSHAKE
-from trunkline.transports.guard import Guard
+from trunkline.transports.guard import STOPPING, Busy, Guard
 from trunkline.transports.http.answering import KINDS, VERSION, Answering, accepts, refuse_kinds
 from trunkline.transports.http.channel import HttpChannel
 from trunkline.transports.http.events import read_position
@@ -128,9 +128,10 @@ class Endpoint:
         return found
 
     async def _new(self, visit: Visit) -> HttpSession | None:
-        why = "the server is about to stop" if self._guard.closing else self.sessions.full_for(visit.principal)
-        if why is not None:
-            await visit.refuse(503, why, (b"retry-after", b"30"), kind="too_many_sessions")
+        full = self.sessions.full_for(visit.principal)
+        busy = STOPPING if self._guard.closing else None if full is None else Busy(full)
+        if busy is not None:
+            await visit.refuse(503, busy.why, (b"retry-after", busy.wait), kind=busy.kind)
             return None
         ident = self.sessions.new_id()
         if self._keeper is None:
@@ -146,7 +147,7 @@ class Endpoint:
         if (unsettled := kept.unsettled) is None:
             return True
         done, _ = await asyncio.wait([unsettled], timeout=self._settings.quick_timeout)
-        return bool(done)
+        return bool(done) and unsettled.exception() is None
 
     async def _unkept(self, visit: Visit) -> None:
         why = "what is kept of sessions cannot be reached; try again later"
@@ -175,7 +176,7 @@ class Endpoint:
                 await visit.refuse(400, "Last-Event-ID names nothing in this session that is still kept")
                 return
         if self._guard.closing:
-            await visit.refuse(503, "the server is about to stop", (b"retry-after", b"1"))
+            await visit.refuse(503, STOPPING.why, (b"retry-after", STOPPING.wait), kind=STOPPING.kind)
             return
         channel.active += 1
         try:
@@ -186,8 +187,13 @@ class Endpoint:
 
     async def _delete(self, visit: Visit) -> None:
         session = await self._named(visit)
-        if session is not None:
+        if session is None:
+            return
+        try:
             await self._end(session, "the client ended the session")
+        except StoreError:
+            await self._unkept(visit)
+        else:
             await visit.respond(204)
 
     async def _named(self, visit: Visit) -> HttpSession | None:

@@ -1,0 +1,186 @@
+"""A server on a file, which is killed and started again, and a client by hand."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+from tests.processes import PATIENCE
+
+from trunkline.wire.sse import EventDecoder
+
+SCRIPT = textwrap.dedent(
+    """
+    import asyncio, sys
+    from trunkline import Context, Server, Settings
+    from trunkline.stores.sqlite import SqliteStore
+
+    _, path, port, *more = sys.argv
+    settings = Settings(stream_retry=0.05, **eval(more[0]) if more else {})
+    server = Server("kept", store=SqliteStore(path), settings=settings)
+
+    @server.resource("note://{name}")
+    def note(name: str) -> str:
+        return name
+
+    @server.tool
+    def change(uri: str) -> None:
+        server.notify_updated(uri)
+
+    @server.tool
+    async def say(ctx: Context) -> None:
+        await ctx.info("of no interest")
+        await ctx.warning("heard")
+
+    @server.tool
+    async def hang(ctx: Context) -> str:
+        await ctx.progress(1)
+        await ctx.progress(2)
+        await asyncio.Event().wait()
+        return "never"
+
+    @server.tool
+    async def steps(ctx: Context) -> str:
+        for step in (1, 2, 3):
+            await ctx.progress(step)
+        return "done"
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return (await ctx.roots())[0].uri
+
+    server.run("http", port=int(port))
+    """
+)
+
+
+class Process:
+    """A server on a file, which can be killed and started again at the same address."""
+
+    def __init__(self, path: Path, settings: str = "{}") -> None:
+        self._path = path
+        self._settings = settings
+        self._port = "0"
+        self.url = ""
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-c", SCRIPT, str(self._path), self._port, self._settings]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr is not None
+        line = self._process.stderr.readline()
+        assert " listens at " in line, line + self._process.stderr.read()
+        self.url = line.split()[-1]
+        self._port = self.url.split(":")[2].split("/")[0]
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        self._process.send_signal(number)
+        self._process.wait(PATIENCE)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+    def restart(self, number: int = signal.SIGKILL) -> None:
+        """Ends, with `kill -9` if nothing else is said, and begins anew."""
+        self.end(number)
+        self.start()
+
+
+class Stream:
+    """A stream of events that is being read."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.response = response
+        self._decoder = EventDecoder(1 << 20)
+        self._events: list[Any] = []
+
+    async def event(self) -> tuple[str, Any]:
+        """The next event: its position, and the message in it; None if it has none, or the stream has ended."""
+        async with asyncio.timeout(PATIENCE):
+            while not self._events:
+                data = await self.response.content.readany()
+                if not data:
+                    return "", None
+                self._events += self._decoder.feed(data)
+        event = self._events.pop(0)
+        return event.id, json.loads(event.data) if event.data else None
+
+    async def messages(self, count: int) -> list[Any]:
+        """So many messages."""
+        found: list[Any] = []
+        while len(found) < count:
+            position, message = await self.event()
+            assert (position, message) != ("", None), f"the stream has ended after {found}"
+            if message is not None:
+                found.append(message)
+        return found
+
+
+class Peer:
+    """A client by hand."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+        self._http = http
+        self._url = url
+        self._ids = iter(range(1, 1000))
+        self.session: str | None = None
+
+    def headers(self, **more: str) -> dict[str, str]:
+        found = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
+        if self.session is not None:
+            found["mcp-session-id"] = self.session
+        return found | {name.replace("_", "-"): value for name, value in more.items()}
+
+    def post(self, method: str, params: Any = None, *, ident: int | None = None) -> Any:
+        message = {"jsonrpc": "2.0", "method": method, "params": params or {}}
+        if not method.startswith("notifications/"):
+            message["id"] = next(self._ids) if ident is None else ident
+        return self._http.post(self._url, json=message, headers=self.headers())
+
+    async def call(self, method: str, params: Any = None) -> Any:
+        """The answer to a request, whichever way it comes."""
+        async with self.post(method, params) as response:
+            if response.content_type == "application/json":
+                return await response.json()
+            stream = Stream(response)
+            while "result" not in (message := (await stream.messages(1))[0]) and "error" not in message:
+                pass
+            return message
+
+    async def tool(self, name: str, **arguments: Any) -> Any:
+        return await self.call("tools/call", {"name": name, "arguments": arguments})
+
+    async def open(self, capabilities: Any = None) -> Self:
+        params = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": capabilities or {},
+            "clientInfo": {"name": "hand", "version": "1"},
+        }
+        async with self.post("initialize", params) as response:
+            assert response.status == 200
+            self.session = response.headers["mcp-session-id"]
+        await self.ready()
+        return self
+
+    async def ready(self) -> None:
+        async with self.post("notifications/initialized") as response:
+            assert response.status == 202
+
+    @asynccontextmanager
+    async def stream(self, last: str | None = None) -> AsyncIterator[Stream]:
+        """The stream of the GET, or another one from where it broke off."""
+        more = {} if last is None else {"last_event_id": last}
+        async with self._http.get(self._url, headers=self.headers(**more)) as response:
+            assert response.status == 200, await response.text()
+            yield Stream(response)
+
+    async def refusal(self, method: str = "ping") -> tuple[int, str]:
+        """The status and the kind of a refusal."""
+        async with self.post(method) as response:
+            return response.status, (await response.json())["error"]["data"]["kind"]

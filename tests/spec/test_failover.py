@@ -1,0 +1,453 @@
+"""An error of our own ends one conversation and nothing else, and the session goes on. What fails here is the clock
+that a server was given: at one moment, it has no time."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.contract.lines import until
+from tests.processes import PATIENCE
+from tests.unit.transports.http.asgi import Host, call, hosted, request
+
+from trunkline import Context, Server, Settings
+from trunkline.errors import ProtocolError, ToolError
+from trunkline.facts import CallEnded, Closed, Connected, HandlerFailed, RestoreStep
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.testing import ManualClock, RawPeer, RecordingObserver
+
+IN_ORDER = ["RestoreSubscriptions", "ReplayPending", "RestoreCapabilities", "StartMonitoring"]
+
+
+class Stopping(ManualClock):
+    """A clock that has no time now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 0
+
+    def now(self) -> float:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("the clock has stopped")
+        return super().now()
+
+
+class Scene:
+    """A server with such a clock."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = Stopping()
+        self.seen = RecordingObserver()
+        self.began = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.watched: list[str] = []
+        self.server = Server("scene", clock=self.clock, observers=[self.seen], **options)
+        self.server.add_resource("note://a", lambda: "a")
+        self.server.on_first_subscriber(self.watched.append)
+
+        @self.server.tool
+        async def wait() -> None:
+            self.began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended.set()
+
+        @self.server.tool
+        async def fail() -> str:
+            """Answered, and then something of ours fails."""
+            self.clock.failures = 1
+            return "answered"
+
+        @self.server.tool
+        async def say(ctx: Context) -> None:
+            await ctx.info("of no interest")
+            await ctx.error("heard")
+
+        @self.server.tool
+        async def ask(ctx: Context) -> str:
+            return (await ctx.roots())[0].uri
+
+    @property
+    def steps(self) -> list[str]:
+        return [fact.step for fact in self.seen.of(RestoreStep)]
+
+    @property
+    def failures(self) -> list[HandlerFailed]:
+        return self.seen.of(HandlerFailed)
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    yield made
+    await made.server.aclose()
+
+
+def is_internal(answer: Any, failed: HandlerFailed) -> bool:
+    """Whether an answer says that something failed, and nothing of what."""
+    error = answer["error"]
+    return error["code"] == -32603 and failed.reference in error["message"] and "clock" not in json.dumps(answer)
+
+
+async def opened(peer: RawPeer, revision: str = "2025-11-25") -> None:
+    """Has the handshake made, and nothing under way."""
+    await peer.initialize(revision)
+    assert await peer.quiet() == []
+
+
+# --- on a line ----------------------------------------------------------------------------------------
+
+
+async def test_d07_a_conversation_that_failed_goes_on_and_what_was_under_way_is_answered(scene: Scene) -> None:
+    async with RawPeer(scene.server) as peer:
+        await peer.initialize("2025-06-18", {"roots": {}})
+        await peer.result("resources/subscribe", {"uri": "note://a"})
+        await peer.result("logging/setLevel", {"level": "error"})
+        waiting = peer.call("tools/call", {"name": "wait"})
+        asking = peer.call("tools/call", {"name": "ask"})
+        question = await peer.receive()
+        await scene.began.wait()
+        scene.clock.failures = 1
+        refused = await peer.request("ping")
+        [failed] = scene.failures
+        assert (failed.request, failed.method, str(failed.error)) == (None, "the conversation", "the clock has stopped")
+        for answer in (await peer.answer_to(waiting), await peer.answer_to(asking), refused):
+            assert is_internal(answer, failed)
+        await scene.ended.wait()  # nobody wants to know any more
+        assert scene.steps == IN_ORDER
+
+        scene.server.notify_updated("note://a")
+        assert await peer.quiet() == [
+            {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "note://a"}}
+        ]
+        peer.call("tools/call", {"name": "say"})
+        assert (await peer.receive())["params"]["data"] == "heard"
+        peer.reply(question, {"roots": []})  # too late for anybody
+        asking = peer.call("tools/call", {"name": "ask"})
+        await peer.receive()
+        anew = await peer.receive()
+        assert anew["method"] == "roots/list"
+        assert anew["id"] != question["id"]
+        peer.reply(anew, {"roots": [{"uri": "file:///here"}]})
+        assert (await peer.answer_to(asking))["result"]["content"][0]["text"] == "file:///here"
+        assert peer.connection.session.spoken.value == "2025-06-18"
+    assert scene.watched == ["note://a"]
+    assert (len(scene.seen.of(Connected)), len(scene.seen.of(Closed))) == (1, 1)
+    assert [fact.outcome for fact in scene.seen.of(CallEnded)].count("error") == 2
+
+
+async def test_d07_what_comes_after_a_message_that_failed_is_read(scene: Scene) -> None:
+    async with RawPeer(scene.server) as peer:
+        await opened(peer)
+        scene.clock.failures = 1
+        first, second = peer.call("ping"), peer.call("ping")
+        assert "error" in await peer.answer_to(first)
+        assert "result" in await peer.answer_to(second)
+
+
+async def test_d07_a_call_that_was_answered_has_one_answer(scene: Scene) -> None:
+    async with RawPeer(scene.server) as peer:
+        await peer.initialize()
+        assert (await peer.result("tools/call", {"name": "fail"}))["structuredContent"] == {"result": "answered"}
+        assert await peer.quiet() == []
+        assert len(scene.failures) == 1
+        assert scene.steps == IN_ORDER
+
+
+async def test_d07_a_deadline_that_failed_costs_the_conversation_and_no_more(scene: Scene) -> None:
+    async with RawPeer(scene.server) as peer:
+        await peer.initialize()
+        waiting = peer.call("tools/call", {"name": "wait"})
+        await scene.began.wait()
+        scene.clock.failures = 1
+        scene.clock.advance(3600)
+        assert is_internal(await peer.answer_to(waiting), scene.failures[0])
+        assert await peer.result("ping") == {}
+
+
+async def test_d07_a_batch_that_failed_is_answered_as_a_whole(scene: Scene) -> None:
+    async with RawPeer(scene.server) as peer:
+        await opened(peer, "2025-03-26")
+        scene.clock.failures = 1
+        peer.send(
+            [request("ping", id="a"), {"jsonrpc": "2.0", "method": "notifications/none"}, request("ping", id="b")]
+        )
+        answers = await peer.receive()
+        assert [(one["id"], one["error"]["code"]) for one in answers] == [("a", -32603), ("b", -32603)]
+        scene.clock.failures = 1
+        peer.send([{"jsonrpc": "2.0", "method": "notifications/none"}])
+        assert await peer.quiet() == []
+        assert scene.steps == IN_ORDER * 2
+
+
+@pytest.mark.parametrize("said", ["notifications/initialized", "notifications/cancelled"])
+async def test_d07_a_notification_that_failed_is_answered_by_nothing(scene: Scene, said: str) -> None:
+    async with RawPeer(scene.server) as peer:
+        await opened(peer)
+        scene.clock.failures = 1
+        peer.notify(said)
+        assert await peer.quiet() == []
+        assert scene.steps == IN_ORDER
+
+
+async def test_d07_a_handshake_goes_on_where_it_was(scene: Scene) -> None:
+    async with RawPeer(scene.server) as peer:
+        scene.clock.failures = 1
+        assert "error" in await peer.request("ping")
+        await peer.initialize(capabilities={"roots": {}}, confirm=False)
+        asking = peer.call("tools/call", {"name": "ask"})
+        assert await peer.quiet() == []
+        scene.clock.failures = 1
+        assert "error" in await peer.request("ping")
+        assert "error" in await peer.answer_to(asking)
+        peer.call("tools/call", {"name": "ask"})
+        for _ in range(3):  # so that it gets to where it waits
+            assert await peer.quiet() == []
+        peer.notify("notifications/initialized")
+        assert (await peer.receive())["method"] == "roots/list"
+
+
+async def test_d07_who_pauses_or_drains_still_does(scene: Scene) -> None:
+    async with RawPeer(scene.server) as peer:
+        await opened(peer)
+        scene.server.pause()
+        scene.clock.failures = 1
+        assert (await peer.error("ping"))["code"] == -32603
+        assert (await peer.error("tools/list"))["code"] == 1008
+        scene.server.resume()
+        assert "tools" in await peer.result("tools/list")
+        peer.connection.drain()
+        scene.clock.failures = 1
+        assert (await peer.error("ping"))["code"] == -32603
+        assert (await peer.error("tools/list"))["code"] == 1008
+
+
+async def test_d07_one_who_cannot_be_told_keeps_nobody_from_being_told(scene: Scene) -> None:
+    """A channel that fails is somebody else's, as a transport may be."""
+    async with RawPeer(scene.server) as first, RawPeer(scene.server) as second:
+        for peer in (first, second):
+            await peer.initialize()
+            await peer.result("resources/subscribe", {"uri": "note://a"})
+        send, told = first.connection.channel.send, list[Any]()
+
+        def fail(message: Any, **_: Any) -> None:
+            told.append(message)
+            first.connection.channel.send = send  # type: ignore[method-assign]
+            raise RuntimeError("no way out")
+
+        first.connection.channel.send = fail  # type: ignore[method-assign]
+        scene.server.notify_updated("note://a")
+        assert (await second.receive())["method"] == "notifications/resources/updated"
+        assert len(told) == 1
+        assert await first.result("ping") == {}
+
+
+async def test_d07_what_fails_too_often_is_closed_and_others_go_on() -> None:
+    scene = Scene(settings=Settings(restart_intensity=2, restart_period=60))
+    async with RawPeer(scene.server) as good, RawPeer(scene.server) as bad:
+        await opened(good)
+        await opened(bad)
+        for _ in range(2):
+            scene.clock.failures = 1
+            assert "error" in await bad.request("ping")
+        scene.clock.advance(61)
+        for _ in range(3):
+            assert bad.closed is None
+            scene.clock.failures = 1
+            assert "error" in await bad.request("ping")
+        await until(lambda: bad.closed is not None)
+        assert "failed too often" in scene.seen.of(Closed)[0].reason
+        assert await good.result("ping") == {}
+    await scene.server.aclose()
+
+
+async def test_what_an_exception_says_of_itself_is_no_reason_to_leave_its_caller_waiting(scene: Scene) -> None:
+    class Silent(ToolError):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    @scene.server.tool
+    async def silent() -> None:
+        raise Silent("x")
+
+    @scene.server.tool
+    async def odd() -> None:
+        raise ProtocolError("odd", code=7, data={"what": object()})
+
+    async with RawPeer(scene.server) as peer:
+        await peer.initialize()
+        for name in ("silent", "odd"):
+            result = await peer.result("tools/call", {"name": name})
+            assert result["isError"]
+            assert scene.failures[-1].reference in result["content"][0]["text"]
+    assert scene.steps == []
+
+
+# --- over HTTP ----------------------------------------------------------------------------------------
+
+
+async def test_d07_a_session_over_http_goes_on_under_its_id(scene: Scene) -> None:
+    async with hosted(scene.server) as host:
+        session = await host.session()
+        subscribed = await host.ask("POST", request("resources/subscribe", {"uri": "note://a"}), mcp_session_id=session)
+        assert "result" in subscribed.json
+        stream = host.begin("GET", mcp_session_id=session)
+        await stream.event()
+        waiting = host.begin("POST", call("wait", id=2), mcp_session_id=session)
+        await scene.began.wait()
+        scene.clock.failures = 1
+        refused = await host.ask("POST", request("ping", id=3), mcp_session_id=session)
+        [failed] = scene.failures
+        assert (refused.status, refused.json["id"], is_internal(refused.json, failed)) == (200, 3, True)
+        cut = await waiting.finished()
+        assert (cut.status, cut.json["id"], is_internal(cut.json, failed)) == (200, 2, True)
+        scene.server.notify_updated("note://a")
+        assert (await stream.message())["params"] == {"uri": "note://a"}
+        assert "result" in (await host.ask("POST", request("ping"), mcp_session_id=session)).json
+        stream.gone.set()
+        await stream.finished()
+    assert scene.steps == IN_ORDER
+
+
+async def test_d07_an_answer_by_events_ends_with_the_error(scene: Scene) -> None:
+    @scene.server.tool
+    async def slowly(ctx: Context) -> None:
+        await ctx.progress(1)
+        await asyncio.Event().wait()
+
+    async with hosted(scene.server) as host:
+        session = await host.session()
+        answer = host.begin("POST", call("slowly", id=2, token="t"), mcp_session_id=session)
+        assert (await answer.message())["method"] == "notifications/progress"
+        scene.clock.failures = 1
+        await host.ask("POST", request("ping", id=3), mcp_session_id=session)
+        assert is_internal(await answer.message(), scene.failures[0])
+        await answer.finished()
+        assert answer.ended
+
+
+async def test_d07_requests_of_other_peers_are_no_part_of_what_failed(scene: Scene) -> None:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+
+    def asked(name: str) -> dict[str, Any]:
+        return request("tools/call", {"name": name, "arguments": {}, "_meta": meta})
+
+    def begin(host: Host, name: str) -> Any:
+        headers = {"mcp_protocol_version": "2026-07-28", "mcp_method": "tools/call", "mcp_name": name}
+        return host.begin("POST", asked(name), **headers)
+
+    async with hosted(scene.server) as host:
+        waiting = begin(host, "wait")
+        await scene.began.wait()
+        scene.clock.failures = 1
+        refused = await begin(host, "say").finished()
+        assert is_internal(refused.json, scene.failures[0])
+        answered = await begin(host, "fail").finished()
+        assert answered.json["result"]["structuredContent"] == "answered"
+        assert not waiting.ended
+        assert not scene.ended.is_set()
+        waiting.gone.set()
+        await waiting.finished()
+    assert scene.steps == []
+
+
+async def test_d07_a_session_that_is_kept_goes_on_in_its_process_and_in_the_next(tmp_path: Path) -> None:
+    session = ""
+    for life in range(2):
+        scene = Scene(store=SqliteStore(tmp_path / "kept.db", clock=ManualClock()))
+        host = Host(scene.server)
+        host.app = scene.server.asgi()
+        if not session:
+            session = await host.session()
+            params = {"uri": "note://a"}
+            await host.ask("POST", request("resources/subscribe", params), mcp_session_id=session)
+        failed = await host.ask("POST", call("fail"), mcp_session_id=session)
+        assert failed.json["result"]["structuredContent"] == {"result": "answered"}
+        assert scene.steps == IN_ORDER * (life + 1)
+        stream = host.begin("GET", mcp_session_id=session)
+        await stream.event()
+        scene.server.notify_updated("note://a")
+        assert (await stream.message())["params"] == {"uri": "note://a"}
+        stream.gone.set()
+        await stream.finished()
+        await host.app.aclose()
+
+
+# --- lines of the system ------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def websocket(scene: Scene) -> AsyncIterator[Any]:
+    listener = await scene.server.listen("http://127.0.0.1:0/mcp")
+    async with aiohttp.ClientSession() as http, http.ws_connect(listener.address, protocols=["mcp"]) as line:
+        yield line
+
+
+async def test_d07_a_websocket_stays_open(scene: Scene) -> None:
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    async with asyncio.timeout(PATIENCE), websocket(scene) as line:
+        await line.send_json(request("initialize", params))
+        await line.receive_json()
+        await line.send_json(call("fail", id=2))
+        assert "result" in await line.receive_json()
+        await line.send_json(request("ping", id=3))
+        assert await line.receive_json() == {"jsonrpc": "2.0", "id": 3, "result": {}}
+    assert scene.steps == IN_ORDER
+
+
+SCRIPT = textwrap.dedent(
+    """
+    from trunkline import Server, Settings
+    from trunkline.clock import WallClock
+
+    class Stopping(WallClock):
+        failing = False
+        def now(self):
+            if self.failing:
+                self.failing = False
+                raise RuntimeError("the clock has stopped")
+            return super().now()
+
+    clock = Stopping()
+
+    class Watching:
+        def on(self, fact): ...
+
+    server = Server("failing", clock=clock, observers=[Watching()], settings=Settings(restart_intensity=1))
+
+    @server.tool
+    async def fail() -> str:
+        clock.failing = True
+        return "answered"
+
+    server.run()
+    """
+)
+
+
+def test_d07_a_process_goes_on_and_ends_only_when_that_happens_too_often() -> None:
+    command = [sys.executable, "-c", SCRIPT]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        for message in (request("initialize", params), call("fail"), request("ping"), call("fail")):
+            print(json.dumps(message), file=process.stdin, flush=True)
+            assert "result" in json.loads(process.stdout.readline())
+        assert process.wait(PATIENCE) == 1
+        assert process.stderr is not None
+        assert "the clock has stopped" in process.stderr.read()

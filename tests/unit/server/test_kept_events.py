@@ -1,0 +1,168 @@
+"""What is sent in a session, kept in a store: when, in which order, and under which numbers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.lines import turns
+from tests.unit.server.lives import Lives, Slow
+from tests.unit.transports.http.asgi import call
+
+from trunkline.errors import StoreUnavailable, StoreUnusable
+from trunkline.facts import HandlerFailed
+from trunkline.stores.store import Delete
+from trunkline.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(start=1_000_000.0)
+
+
+@pytest.fixture
+async def lives(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Lives]:
+    made = Lives(tmp_path / "kept.db", clock)
+    yield made
+    await made.end()
+
+
+async def test_an_event_is_sent_when_it_is_kept_and_not_before(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    waiting = life.host.begin("GET", mcp_session_id=session)
+    await waiting.event()
+    commit, asked, answered = life.store.commit, asyncio.Event(), asyncio.Event()
+
+    async def late(writes: Any) -> int:
+        asked.set()
+        await answered.wait()
+        return await commit(writes)
+
+    life.store.commit = late  # type: ignore[method-assign, assignment]
+    life.server.notify_updated("note://a")
+    await asked.wait()
+    coming = life.host.begin("GET", mcp_session_id=session, last_event_id="0-0")
+    await waiting.finished()  # another reads in its place
+    asked_again = asyncio.ensure_future(life.request(session, "ping"))
+    await turns()
+    assert b"note://a" not in waiting.body + coming.body
+    assert not asked_again.done()  # the event may be what it is about
+    answered.set()
+    assert "result" in (await asked_again).json
+    assert (await coming.message())["params"] == {"uri": "note://a"}
+    assert [item.value for item in await life.store.scan(f"session/{session}/events/")] != []
+    coming.gone.set()
+    await coming.finished()
+
+
+async def test_a_store_that_was_away_for_a_moment_loses_no_event(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    stream = life.host.begin("GET", mcp_session_id=session)
+    await stream.event()
+    commit = life.store.commit
+
+    async def away(_: Any) -> int:
+        life.store.commit = commit  # type: ignore[method-assign]
+        raise StoreUnavailable("not now")
+
+    life.store.commit = away  # type: ignore[method-assign, assignment]
+    life.server.notify_updated("note://a")
+    assert (await stream.message())["params"] == {"uri": "note://a"}
+    stream.gone.set()
+    await stream.finished()
+
+
+async def test_d10_numbers_of_streams_and_events_go_on_above_those_that_were_used(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    await life.call(session, "change")
+    for number in (1, 2):
+        answer = await life.host.ask("POST", call("steps", token="t"), mcp_session_id=session)
+        assert f"id: {number}-1\n".encode() in answer.body  # of which the record knows nothing
+    assert "result" in (await life.request(session, "logging/setLevel", {"level": "error"})).json
+    await life.call(session, "change")
+    keys = [item.key for item in await life.store.scan(f"session/{session}/events/00000000")]
+    await life.store.commit([Delete(key) for key in keys])  # as they have expired, and the record has not
+    life = await lives.begin()
+    answer = await life.host.ask("POST", call("steps", token="t"), mcp_session_id=session)
+    assert b"id: 3-1\n" in answer.body
+    stream = life.host.begin("GET", mcp_session_id=session)
+    while not (event := await stream.event()).data:
+        pass
+    assert event.id == "0-2"
+    stream.gone.set()
+    await stream.finished()
+
+
+# --- what is told before anybody is answered ------------------------------------------------------------
+
+
+async def test_d10_who_is_answered_counts_on_what_others_are_told(lives: Lives) -> None:
+    life = await lives.begin()
+    cause, told = await life.host.session(), await life.host.session()
+    await life.subscribe(told, "note://a")
+    slow = Slow(life.store, told)
+    answering = asyncio.ensure_future(life.call(cause, "change"))
+    await slow.asked.wait()
+    await turns()
+    assert not answering.done()
+    slow.failures = 1  # tried again, and still waited for
+    slow.go_on.set()
+    assert "result" in (await answering).json
+    [event] = await life.store.scan(f"session/{told}/events/")
+    assert b"note://a" in event.value
+
+
+async def test_d10_what_a_thread_tells_others_comes_before_its_answer(lives: Lives) -> None:
+    life = await lives.begin()
+    cause, told = await life.host.session(), await life.host.session()
+    await life.subscribe(told, "note://a")
+    for number in range(20):
+        await asyncio.gather(*(life.call(cause, "change_on_thread", number * 10 + each) for each in range(3)))
+        assert len(await life.store.scan(f"session/{told}/events/")) == 3 * (number + 1)
+
+
+async def test_an_answer_does_not_wait_for_a_store_longer_than_a_call_may_take(
+    lives: Lives, clock: ManualClock
+) -> None:
+    life = await lives.begin()
+    cause, told = await life.host.session(), await life.host.session()
+    await life.subscribe(told, "note://a")
+    slow = Slow(life.store, told)
+    life.server.notify_updated("note://a")
+    answering = asyncio.ensure_future(life.request(cause, "ping"))
+    await slow.asked.wait()
+    await turns()
+    clock.advance(life.server.settings.quick_timeout or 0)
+    assert (await answering).json["error"]["data"]["kind"] == "request_timeout"
+    slow.go_on.set()
+    assert "result" in (await life.request(cause, "ping")).json
+
+
+async def test_what_can_never_be_kept_is_reported_and_sent(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    stream = life.host.begin("GET", mcp_session_id=session)
+    await stream.event()
+    commit = life.store.commit
+
+    async def broken(_: Any) -> int:
+        raise StoreUnusable("the disk is gone")
+
+    life.store.commit = broken  # type: ignore[method-assign, assignment]
+    life.server.notify_updated("note://a")
+    assert (await stream.message())["params"] == {"uri": "note://a"}
+    assert [str(failed.error) for failed in life.seen.of(HandlerFailed)] == ["the disk is gone"]
+    changed = await life.request(session, "logging/setLevel", {"level": "error"})
+    assert "error" in changed.json
+    life.store.commit = commit  # type: ignore[method-assign]
+    assert "result" in (await life.request(session, "logging/setLevel", {"level": "error"})).json
+    stream.gone.set()
+    await stream.finished()
