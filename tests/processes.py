@@ -195,6 +195,10 @@ class StdioPeer:
 
     # --- the process -----------------------------------------------------------------------------
 
+    def drop_output(self) -> None:
+        """Leaves unread what is left of its output."""
+        self._ended = True
+
     def exit_code(self, timeout: float = PATIENCE) -> int:
         """Waits for its end, reading whatever it still says."""
         self.rest()

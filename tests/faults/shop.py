@@ -11,10 +11,12 @@ import os
 import sys
 from pathlib import Path
 
-from trunkline import Context, Server, Settings
+from trunkline import Context, Server, Settings, TaskPolicy
+from trunkline.stores.sqlite import SqliteStore
 
 EFFECTS = Path(os.environ.get("SHOP_EFFECTS", os.devnull))
-server = Server("shop", settings=Settings.load())
+STORE = os.environ.get("SHOP_STORE")
+server = Server("shop", settings=Settings.load(), store=None if STORE is None else SqliteStore(STORE))
 
 
 def note(what: str) -> None:
@@ -44,6 +46,18 @@ async def wait(file: str, ctx: Context) -> str:
     while not Path(file).exists():
         await asyncio.sleep(0.005)
     return "waited"
+
+
+@server.tool(task=TaskPolicy(support="optional", recovery="resume"))
+async def mend(ctx: Context) -> str:
+    """Comes to an end in the second process that works on it."""
+    if ctx.resumed_from is not None:
+        note("mended")
+        return "mended"
+    await ctx.checkpoint({"screws": 3})
+    note("mending")
+    await asyncio.Event().wait()
+    return "never"
 
 
 @server.resource("shop://price")

@@ -5,12 +5,13 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.attacks.raw import INITIALIZED, Caller, ask, begin, call, initialize, request
-from tests.faults.processes import COMMANDS, Served, served
+from tests.attacks.raw import INITIALIZED, Answer, Caller, ask, begin, call, initialize, request, tool, until
+from tests.faults.processes import Served, served
 
 from trunkline.server.shutdown import EXIT_CODES
 
@@ -46,7 +47,7 @@ async def all_messages(caller: Caller) -> list[Any]:
     return [message async for message in caller.messages()]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ENDS_WITH)
 async def test_every_stream_ends_with_its_last_chunk_and_the_process_in_time(command: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with served(tmp_path / "effects", command, drain_timeout=DRAIN) as server:
@@ -90,3 +91,52 @@ async def test_what_is_at_work_for_a_stream_of_http_and_sse_is_still_answered(co
             code, seconds = await stopped
             assert (code, server.complaints) == (ENDS_WITH[command], [])
             assert seconds < DEADLINE
+
+
+async def orders(port: int, session: str) -> int:
+    """Orders without a pause until the server takes no more; gives how many it has taken."""
+    for number in count():
+        try:
+            answer = await post(port, session, tool("order", what=f"{session} {number}"))
+        except (AssertionError, OSError):  # nobody is there any more
+            return number
+        if answer.status != 200 or "error" in answer.json:
+            return number
+    raise AssertionError
+
+
+async def post(port: int, session: str, message: Any) -> Answer:
+    return await ask(port, "POST", "/mcp", message, mcp_session_id=session)
+
+
+@pytest.mark.parametrize("command", ["run", "uvicorn"])
+async def test_d11_what_is_to_outlive_a_busy_process_is_written_before_it_ends_and_gone_on_with_at_once(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_STORE", str(tmp_path / "store"))
+    effects, wanted = tmp_path / "effects", {"uri": "shop://price"}
+    effects.touch()
+    with served(effects, command, drain_timeout=5.0, task_lease=600) as server:
+        sessions = [await begin(server.port) for _ in range(8)]
+        for session in sessions:
+            await post(server.port, session, call("resources/subscribe", wanted))
+        task = await post(server.port, sessions[0], call("tools/call", {"name": "mend", "task": {}}))
+        busy = [asyncio.create_task(orders(server.port, session)) for session in sessions]
+        await until(lambda: len(effects.read_text().splitlines()) > 20, "some orders")
+        code, _ = await asyncio.to_thread(server.stop, 30.0)
+        assert (code, server.complaints) == (ENDS_WITH[command], [])
+        taken = sum(await asyncio.gather(*busy))
+        done = effects.read_text().splitlines()
+        assert len([line for line in done if "mend" not in line]) == taken  # what was begun was answered
+    with served(effects, command, port=server.port, task_lease=600) as server:
+        await until(lambda: "mended" in effects.read_text(), "a task that is gone on with")
+        params = {"taskId": task.json["result"]["task"]["taskId"]}
+        answer = await post(server.port, sessions[0], call("tasks/result", params))
+        assert answer.json["result"]["content"][0]["text"] == "mended"
+        for session in sessions:
+            assert (await post(server.port, session, call("ping"))).status == 200
+        async with Caller(server.port) as caller:
+            caller.say(request("GET", "/mcp", None, mcp_session_id=sessions[-1]))
+            assert (await caller.head()).status == 200
+            await post(server.port, sessions[0], tool("reprice"))
+            assert (await anext(caller.messages()))["method"] == "notifications/resources/updated"

@@ -171,7 +171,7 @@ async def test_aut_20_who_has_not_the_scopes_cannot_subscribe() -> None:
         for uri in ("x:one", "y:1"):
             error = await peer.error("resources/subscribe", uri=uri)
             assert error["data"] == {"kind": "authorization_failed", "scopes": ["notes:write"]}
-        assert len(peer.raw.server._watchers.subscriptions) == 0
+        assert len(peer.raw.server._serving.watchers.subscriptions) == 0
         await peer.result("resources/subscribe", uri="open:one")
 
 
@@ -306,7 +306,7 @@ async def test_who_may_not_subscribe_is_told_and_who_may_is_subscribed() -> None
     async with talking(server, "ann", "handshake") as peer:
         error = await peer.error("resources/subscribe", uri="y:1")
         assert error["data"]["kind"] == "insufficient_permissions"
-        assert len(server._watchers.subscriptions) == 0
+        assert len(server._serving.watchers.subscriptions) == 0
     async with talking(server, "bob", "handshake") as peer:
         await peer.result("resources/subscribe", uri="y:1")
         server.notify_updated("y:1")

@@ -186,13 +186,13 @@ class Looks:
     @property
     def watching(self) -> bool:
         """Whether another look will come."""
-        return self.server._files._poll._timer is not None
+        return self.server._serving.files._poll._timer is not None
 
     async def look(self, peer: RawPeer) -> list[str]:
         """What a client is told by one look: the URIs that were updated, or which list has changed."""
         self.clock.advance(2.0)
         deadline = time.monotonic() + 10
-        while self.server._files._poll._looking is not None and time.monotonic() < deadline:
+        while self.server._serving.files._poll._looking is not None and time.monotonic() < deadline:
             await asyncio.sleep(0)
         return [message["params"].get("uri", message["method"]) for message in await peer.quiet()]
 
@@ -358,7 +358,7 @@ async def test_r19_nobody_looks_where_changes_of_lists_are_not_told(folder: Path
     async with RawPeer(server) as peer:
         await peer.initialize()
         await listed(peer)
-        assert server._files._poll._timer is None
+        assert server._serving.files._poll._timer is None
 
 
 async def test_r19_a_folder_that_is_offered_no_more_is_looked_at_no_more(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import select
 import signal
 import stat
 from collections.abc import Callable
@@ -9,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.modern import ask, enveloped, result
-from tests.processes import StdioPeer
+from tests.modern import enveloped
+from tests.processes import PATIENCE, StdioPeer, eventually
 from tests.unit.transports.http.asgi import hosted, request
 
 from trunkline import Server, Settings
@@ -222,7 +223,7 @@ async def test_cleanup_that_takes_too_long_is_cut_and_the_store_closed_all_the_s
 # --- processes ----------------------------------------------------------------------------------
 
 SCRIPT = """
-import asyncio, os, sys
+import asyncio, os, sys, threading
 from trunkline import Context, Server, Settings
 from trunkline.facts import CrashStep, ShutdownStep
 
@@ -231,7 +232,7 @@ class Print:
         if isinstance(fact, ShutdownStep | CrashStep):
             print(fact.step, file=sys.stderr, flush=True)
 
-server = Server("t", observers=[Print()], settings=Settings.load())
+server = Server("t", observers=[Print()], settings=Settings.load(), compat="erlmcp")
 
 @server.tool
 async def forever(ctx: Context) -> str:
@@ -244,15 +245,60 @@ async def stop() -> str:
     asyncio.ensure_future(server.shutdown())
     return "stopping"
 
+async def endless(*_):
+    await asyncio.Event().wait()
+
 @server.tool
 async def slow(stage: str) -> str:
-    async def endless():
-        await asyncio.Event().wait()
-    if stage == "Terminate":
-        server.on_shutdown(endless)
+    if stage == "UnsubscribeResources":
+        server.on_last_unsubscribed(endless)
     else:
-        setattr(server, {"CloseTransport": "_hang_up", "PersistSession": "_persist", "UnsubscribeResources": "_unsubscribe"}[stage], endless)
+        server.on_shutdown(endless)
     return "ok"
+
+@server.tool
+async def much() -> str:
+    return "x" * 1_000_000
+
+@server.tool(task="required")
+async def unwilling() -> str:
+    try:
+        await endless()
+    except asyncio.CancelledError:
+        await endless()
+
+@server.tool
+async def stubborn(ctx: Context) -> str:
+    await ctx.info("started")
+    while True:
+        try:
+            await endless()
+        except asyncio.CancelledError:
+            pass
+
+@server.tool
+async def leaves_a_thread() -> str:
+    asyncio.ensure_future(asyncio.to_thread(threading.Event().wait))
+    return "ok"
+
+@server.tool
+async def spins() -> str:
+    print("spinning", file=sys.stderr, flush=True)
+    while True:
+        pass
+
+@server.tool
+async def misuses() -> str:
+    loop = asyncio.get_running_loop()
+    loop.call_soon(lambda: server.notify_list_changed("nonsense"))
+    async def fails():
+        server.tool(3)
+    asyncio.ensure_future(fails())
+    return "ok"
+
+@server.resource("memo://one")
+def one() -> str:
+    return "1"
 
 @server.tool
 async def crash(how: str, secret: str) -> str:
@@ -287,23 +333,69 @@ def test_d13_whatever_ends_a_process_does_the_same(end: Callable[[StdioPeer], No
         assert [line for line in peer.stderr().split() if line != "cleanup"] == STAGES
 
 
-@pytest.mark.parametrize("stage", ["UnsubscribeResources", "CloseTransport", "PersistSession", "Terminate"])
+def watched(peer: StdioPeer) -> None:
+    peer.result("tools/call", {"name": "slow", "arguments": {"stage": "UnsubscribeResources"}})
+    peer.result("resources/subscribe", {"uri": "memo://one"})
+
+
+def unread(peer: StdioPeer) -> None:
+    peer.tool("much")
+    select.select([peer.output], [], [], PATIENCE)
+
+
+def at_work(peer: StdioPeer) -> None:
+    peer.result("tools/call", {"name": "unwilling", "task": {}})
+
+
+def cleaned_up(peer: StdioPeer) -> None:
+    peer.result("tools/call", {"name": "slow", "arguments": {"stage": "Terminate"}})
+
+
+def busy(peer: StdioPeer) -> None:
+    peer.tool("forever")
+    peer.receive()
+
+
+OVERRUNS = {
+    "UnsubscribeResources": watched,
+    "DrainPendingRequests": busy,
+    "CloseTransport": unread,
+    "PersistSession": at_work,
+    "Terminate": cleaned_up,
+}
+HURRIED = {"TRUNKLINE_STAGE_TIMEOUT": "0.1", "TRUNKLINE_DRAIN_TIMEOUT": "0.1"}
+
+
+@pytest.mark.parametrize("stage", OVERRUNS)
 def test_d12_the_exit_code_names_the_stage_that_took_too_long(stage: str) -> None:
-    with StdioPeer(SCRIPT, env={"TRUNKLINE_STAGE_TIMEOUT": "0.1"}) as peer:
+    hurried = HURRIED if stage == "DrainPendingRequests" else {**HURRIED, "TRUNKLINE_DRAIN_TIMEOUT": "30"}
+    with StdioPeer(SCRIPT, env=hurried) as peer:
         peer.initialize()
-        peer.result("tools/call", {"name": "slow", "arguments": {"stage": stage}})
-        peer.close_input()
-        assert peer.exit_code() == EXIT_CODES[stage]
-        assert peer.stderr().split() == STAGES
-
-
-def test_d12_the_exit_code_of_a_drain_that_took_too_long_is_82() -> None:
-    with StdioPeer(SCRIPT, env={"TRUNKLINE_DRAIN_TIMEOUT": "0.1"}) as peer:
-        peer.initialize()
-        peer.tool("forever")
-        peer.receive()
+        OVERRUNS[stage](peer)
         peer.kill(signal.SIGTERM)
-        assert peer.exit_code() == 82
+        assert peer.process.wait(PATIENCE) == EXIT_CODES[stage]
+        assert peer.stderr().split() == STAGES
+        peer.drop_output()
+
+
+@pytest.mark.parametrize(("tool", "code"), [("stubborn", 82), ("leaves_a_thread", 85)])
+def test_what_cannot_be_ended_does_not_keep_a_process_from_ending(tool: str, code: int) -> None:
+    with StdioPeer(SCRIPT, env=HURRIED) as peer:
+        peer.initialize()
+        peer.tool(tool)
+        peer.receive()
+        peer.close_input()
+        assert peer.exit_code() == code
+        assert "did not end in time" in peer.stderr()
+
+
+def test_d13_a_second_signal_ends_a_process_whose_loop_is_stuck() -> None:
+    with StdioPeer(SCRIPT) as peer:
+        peer.initialize()
+        peer.tool("spins")
+        eventually(lambda: "spinning" in peer.stderr())
+        eventually(lambda: peer.kill(signal.SIGTERM) or peer.process.poll() is not None)  # two at once are one
+        assert peer.exit_code() == 128 + signal.SIGTERM
 
 
 # --- crashes ------------------------------------------------------------------------------------
@@ -347,6 +439,16 @@ def test_d14_f28_a_crash_is_logged_and_dumped_and_ends_the_process(tmp_path: Pat
     assert {"id": 2, "method": "tools/call"} in connection["pending"]
 
 
+def test_what_a_handler_leaves_behind_on_the_loop_is_no_crash() -> None:
+    with StdioPeer(SCRIPT) as peer:
+        peer.initialize()
+        peer.result("tools/call", {"name": "misuses"})
+        eventually(lambda: peer.stderr().count("MisuseError: there is no list") == 1)
+        assert peer.result("ping") == {}
+        peer.close_input()
+        assert peer.exit_code() == 0
+
+
 def test_d14_a_dump_has_no_secrets(tmp_path: Path) -> None:
     _, _, dump = crashed(tmp_path, "abort")
     assert SECRET not in json.dumps(dump)
@@ -388,89 +490,3 @@ async def test_a_failing_handler_is_no_crash() -> None:
         assert house.server.crash is None
         await house.server.shutdown()
     assert steps(house.heard, CrashStep) == []
-
-
-# --- pausing ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ready", [True, False])
-async def test_f21_while_paused_new_requests_are_refused_what_runs_goes_on_and_ping_is_answered(ready: bool) -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
-        await peer.initialize(confirm=ready)
-        ident = peer.call("tools/call", {"name": "waits"})
-        await house.begun.wait()
-        house.server.pause()
-        for params in ({"name": "quick"}, enveloped(name="quick")):
-            refused = await peer.error("tools/call", params)
-            assert (refused["code"], refused["data"]["kind"]) == (1008, "temporarily_unavailable")
-        assert (await peer.error("tools/list"))["code"] == 1008
-        assert await peer.result("ping") == {}
-        house.go.set()
-        assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "done"
-        house.server.resume()
-        assert (await peer.result("tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
-    await house.server.aclose()
-
-
-async def test_f21_who_comes_while_a_server_is_paused_shakes_hands_and_is_refused_the_rest() -> None:
-    house = House()
-    await house.server.start()
-    house.server.pause()
-    async with RawPeer(house.server) as peer:
-        await peer.initialize()
-        assert (await peer.error("tools/call", {"name": "quick"}))["code"] == 1008
-        house.server.resume()
-        await peer.result("tools/call", {"name": "quick"})
-    await house.server.aclose()
-
-
-@pytest.mark.parametrize("ready", [True, False])
-async def test_f21_a_call_that_waited_its_turn_before_the_pause_has_it(ready: bool) -> None:
-    house = House(max_calls=1)
-    async with RawPeer(house.server) as peer:
-        await peer.initialize(confirm=ready)
-        idents = [peer.call("tools/call", {"name": name}) for name in ("waits", "quick")]
-        await house.begun.wait()
-        house.server.pause()
-        house.go.set()
-        answers = [await peer.answer_to(ident) for ident in idents]
-        assert [answer["result"]["content"][0]["text"] for answer in answers] == ["done", "quick"]
-    await house.server.aclose()
-
-
-async def test_f21_a_paused_server_refuses_requests_over_http_in_either_era() -> None:
-    house = House()
-    async with hosted(house.server) as host:
-        session = await host.session()
-        house.server.pause()
-        modern = await ask(host, "tools/call", {"name": "quick"})
-        older = await host.ask("POST", request("tools/call", {"name": "quick"}), mcp_session_id=session)
-        assert [answer.json["error"]["code"] for answer in (modern, older)] == [1008, 1008]
-        house.server.resume()
-        assert (await result(host, "tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
-
-
-async def test_f21_requests_may_wait_until_a_server_goes_on() -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
-        await peer.initialize()
-        house.server.pause(wait=True)
-        idents = [peer.call("tools/call", params) for params in ({"name": "quick"}, enveloped(name="quick"))]
-        assert await peer.quiet() == []
-        house.server.resume()
-        for ident in idents:
-            assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "quick"
-    await house.server.aclose()
-
-
-async def test_a_paused_server_ends_in_good_order() -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
-        await peer.initialize()
-        house.server.pause()
-        assert await house.server.shutdown() == ()
-    async with RawPeer(house.server) as peer:
-        await peer.initialize()
-        await peer.result("tools/call", {"name": "quick"})
-    await house.server.aclose()

@@ -329,7 +329,7 @@ async def test_k06_any_message_after_a_ping_shows_that_the_client_lives() -> Non
         assert len(server.connections) == 1
 
 
-async def test_k07_k08_k09_a_client_that_does_not_answer_is_given_up_with_all_that_is_its_own() -> None:
+async def test_f26_k07_k08_k09_a_client_that_does_not_answer_is_given_up_with_all_that_is_its_own() -> None:
     async with kept_alive() as (server, clock, peer):
         gone: list[str] = []
 

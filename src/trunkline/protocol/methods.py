@@ -44,13 +44,17 @@ class Wait(Enum):
 
     def seconds(self, settings: Settings) -> float | None:
         """The time that these settings allow."""
-        return {
-            Wait.HANDSHAKE: settings.initialize_timeout,
-            Wait.QUICK: settings.quick_timeout,
-            Wait.WORK: settings.work_timeout,
-            Wait.PERSON: settings.person_timeout,
-            Wait.ENDLESS: None,
-        }[self]
+        match self:
+            case Wait.WORK:
+                return settings.work_timeout
+            case Wait.QUICK:
+                return settings.quick_timeout
+            case Wait.HANDSHAKE:
+                return settings.initialize_timeout
+            case Wait.PERSON:
+                return settings.person_timeout
+            case Wait.ENDLESS:
+                return None
 
 
 class Method(Struct, frozen=True):
@@ -105,6 +109,8 @@ _SIGNALS: Final = {
     "initialize": (Signal.RECV_INITIALIZE, Signal.SEND_INITIALIZE),
     "notifications/initialized": (Signal.RECV_INITIALIZED, Signal.SEND_INITIALIZED),
     "ping": (Signal.RECV_PING, Signal.SEND_PING),
+    "shutdown": (Signal.DRAIN, Signal.DRAIN),
+    "notifications/shutdown": (Signal.DRAIN, Signal.DRAIN),
 }
 
 SERVER, CLIENT, EITHER = Side.SERVER, Side.CLIENT, Side.EITHER
@@ -115,6 +121,8 @@ METHODS: Final = (
     Method("initialize", SERVER, t.InitializeParams, t.InitializeResult, wait=Wait.HANDSHAKE, until=_LAST),
     Method("notifications/initialized", SERVER, t.Empty, until=_LAST),
     Method("ping", EITHER, t.Empty, t.Empty, wait=Wait.QUICK, until=_LAST),
+    Method("shutdown", SERVER, t.Empty, t.Empty, wait=Wait.ENDLESS, until=_LAST, profile="erlmcp"),
+    Method("notifications/shutdown", SERVER, t.Empty, until=_LAST, profile="erlmcp"),  # by its bare name, too
     Method("notifications/cancelled", EITHER, t.CancelledParams),
     Method("notifications/progress", EITHER, t.ProgressParams),
     Method("server/discover", SERVER, t.Empty, t.DiscoverResult, wait=Wait.QUICK, since=V2026_07_28),

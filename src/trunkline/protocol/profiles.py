@@ -1,6 +1,7 @@
 """Profiles: what is otherwise for peers who speak as the founding documents do.
 
-A profile is an option of a server, and holds in the handshake era only. So far there is one, and it is about tasks.
+A profile is an option of a server, and holds in the handshake era only. So far there is one, and it is about tasks;
+`METHODS` has the methods that a profile adds.
 """
 
 from collections.abc import Mapping

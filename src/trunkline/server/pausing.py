@@ -1,45 +1,79 @@
-"""A server that rests: it takes nothing new for a while, and finishes what it has begun."""
+"""Those who are on the line with a server, which may rest: it takes nothing new for a while, and finishes what it has
+begun."""
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
-from trunkline.facts import Observers
-from trunkline.server.connection import Connection
-from trunkline.server.offer import Offer
-from trunkline.server.shutdown import Ending
+from trunkline.protocol.inflight import Running
 
-__all__ = ["Pausing"]
+if TYPE_CHECKING:
+    from trunkline.server.connection import Connection
+
+__all__ = ["Peers", "Resting"]
 
 
-class Pausing(Ending):
-    """A server, as far as its peers are on the line and it takes their requests."""
+class Resting:
+    """A connection that takes nothing new, and what waits until it does."""
 
-    def __init__(self, offer: Offer, observers: Observers) -> None:
-        super().__init__(offer, observers)
+    def __init__(self, since: float, most: int) -> None:
+        """`most` calls may wait."""
+        self.since = since
+        self._most = most
+        self._held: list[tuple[Running, Any]] = []
+
+    def holds(self, call: Running, params: Any) -> bool:
+        """Whether a call may wait; it does, then."""
+        if len(self._held) >= self._most:
+            self._held = self.waiting
+        if len(self._held) >= self._most:
+            return False
+        self._held.append((call, params))
+        return True
+
+    @property
+    def waiting(self) -> list[tuple[Running, Any]]:
+        """Those that somebody still waits for, with their params, in the order in which they came."""
+        return [(call, params) for call, params in self._held if not call.done]
+
+
+class Peers:
+    """The connections of a server, and whether it takes their requests."""
+
+    def __init__(self) -> None:
         self._connections: dict[Connection, None] = {}
         self._paused: Literal["wait", "refuse"] | None = None
 
-    @property
-    def connections(self) -> list[Connection]:
-        """The peers that are on the line."""
-        return list(self._connections)
+    def __iter__(self) -> "Iterator[Connection]":
+        """Those that are there now, whoever comes and goes meanwhile."""
+        return iter(list(self._connections))
 
-    def pause(self, *, wait: bool = False) -> None:
-        """Takes no new requests until `resume()`: they are refused with 1008, or wait. What is under way goes on, and a
-        ping is answered. Callable on the loop only."""
-        if self._paused is None:
-            self._paused = "wait" if wait else "refuse"
-            for connection in self._connections:
-                connection.pause(wait=wait)
+    def __len__(self) -> int:
+        return len(self._connections)
 
-    def resume(self) -> None:
-        """Takes requests again, those that have waited first. Callable on the loop only."""
-        if self._paused is not None:
-            self._paused = None
-            for connection in self.connections:
-                connection.resume()
-
-    def _arrived(self, connection: Connection) -> None:
+    def arrived(self, connection: "Connection") -> None:
         """A peer is on the line."""
         self._connections[connection] = None
         if self._paused is not None:
             connection.pause(wait=self._paused == "wait")
+
+    def departed(self, connection: "Connection") -> None:
+        """It has gone."""
+        self._connections.pop(connection, None)
+
+    def pause(self, *, wait: bool) -> None:
+        """Takes no new requests; once is enough."""
+        if self._paused is None:
+            self._paused = "wait" if wait else "refuse"
+            for connection in self:
+                connection.pause(wait=wait)
+
+    def resume(self) -> None:
+        """Takes requests again, those that have waited first."""
+        if self._paused is not None:
+            self._paused = None
+            for connection in self:
+                connection.resume()
+
+    def forget_pause(self) -> None:
+        """Whoever comes from now on finds a server that rests no more."""
+        self._paused = None

@@ -42,9 +42,9 @@ H = TypeVar("H", bound=Health)
 class Registrar:
     """Takes functions and values and makes an offer of them."""
 
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: Offer, health: Predicates) -> None:
         self._offer = offer
-        self._health = Predicates()
+        self._health = health
 
     # --- facts ---------------------------------------------------------------------------------
 

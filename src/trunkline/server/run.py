@@ -1,9 +1,11 @@
 """Runs a server as a process: the loop, the streams, and an orderly end."""
 
 import asyncio
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from functools import partial
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from trunkline.transports.http.keeper import SessionKeeper
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_LOOPS: Final = (os.path.dirname(asyncio.__file__) + os.sep, "uvloop" + os.sep)
 
 __all__ = ["application", "gate_at", "listener", "run_listening", "run_stdio"]
 
@@ -36,9 +39,8 @@ def run_stdio(server: "Server") -> None:
     if sys.stdin is not None and sys.stdin.isatty():
         _introduce(server)
     _keep_large_blocks()
-    with private_streams() as (wire_in, wire_out), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        overran = runner.run(_serve(server, wire_in, wire_out))
-    _leave(overran)
+    with private_streams() as (wire_in, wire_out):
+        _run(server, _serve(server, wire_in, wire_out))
 
 
 async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]:
@@ -53,46 +55,85 @@ async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]
 def run_listening(server: "Server", address: str, tls: "SSLContext | None") -> None:
     """Serves whoever comes to an address, until Ctrl+C or SIGTERM."""
     _keep_large_blocks()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        overran = runner.run(_listen(server, address, tls))
-    _leave(overran)
+    _run(server, _listen(server, address, tls))
 
 
 async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> Sequence[str]:
-    ended = asyncio.Event()
-    on_signals(asyncio.get_running_loop(), lambda _: ended.set())
-
     async def opened() -> None:
         made = await server.listen(address, tls=tls)
         print(f"{server.name} listens at {made.address}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
 
-    return await _until_the_end(server, opened(), ended.wait)
+    return await _until_the_end(server, opened(), asyncio.Event().wait)
+
+
+def _run(server: "Server", serving: Coroutine[Any, Any, Sequence[str]]) -> None:
+    """Runs a server on a loop of its own, and ends the process, with a code if something took too long. What is left
+    then, a task that cannot be cancelled or a thread that somebody waits for, does not keep it."""
+    runner = asyncio.Runner(loop_factory=_loop_factory())
+    code = 1
+    try:
+        overran = runner.run(serving)
+        code = EXIT_CODES[overran[0]] if overran else 0
+    finally:
+        with _within(server.settings.stage_timeout, code or EXIT_CODES["Terminate"]):
+            runner.close()
+    if code:
+        raise SystemExit(code)
+
+
+@contextlib.contextmanager
+def _within(seconds: float | None, code: int) -> Generator[None]:
+    """Ends the process with a code if something takes longer."""
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, _give_up, [code])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _give_up(code: int) -> None:
+    with contextlib.suppress(Exception):
+        print("what was left of the server did not end in time", file=sys.stderr, flush=True)  # noqa: T201 - for a person
+    os._exit(code)
 
 
 async def _until_the_end(
     server: "Server", start: Coroutine[Any, Any, None], serve: Callable[[], Coroutine[Any, Any, Any]]
 ) -> Sequence[str]:
-    """Starts a server and serves until whatever comes first: that serving ends, or the server. Gives the stages of its
-    end that took too long. Raises what it crashed with."""
-    try:
-        await start
-        asyncio.get_running_loop().set_exception_handler(partial(_unexpected, server))
-        serving, stopping = asyncio.create_task(serve()), asyncio.create_task(server.stopping())
-        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-        for task in (serving, stopping):
-            task.cancel()
-        if serving.done() and not serving.cancelled() and (error := serving.exception()) is not None:
-            server.abort(error)
-    finally:
-        overran = await server.shutdown()
+    """Starts a server and serves until whatever comes first: that serving ends, or the server, or a signal. Gives the
+    stages of its end that took too long. Raises what it crashed with."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    with on_signals(loop, told.set):
+        try:
+            await start
+            loop.set_exception_handler(partial(_unexpected, server))
+            await _first_of(server, serve(), server.stopping(), told.wait())
+        finally:
+            overran = await server.shutdown()
     if server.crash is not None:
         raise server.crash
     return overran
 
 
+async def _first_of(server: "Server", *ways: Coroutine[Any, Any, Any]) -> None:
+    """Waits for the first of what can end a server. The server crashes with what it raises."""
+    tasks = [asyncio.ensure_future(way) for way in ways]
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    for task in done:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            server.abort(error)
+
+
 def _unexpected(server: "Server", loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Nobody has caught something. Where it went through code of ours, nobody knows how things stand, and that is the
-    end; what a handler leaves behind in a task of its own is no reason to."""
+    """Nobody has caught something. Where code of ours was called by the loop, nobody knows how things stand, and that
+    is the end; what a handler leaves behind in a task or a callback of its own is no reason to."""
     loop.default_exception_handler(context)
     error: Any = context.get("exception")
     if isinstance(error, Exception) and not context.keys() & {"task", "future"} and _is_ours(error):
@@ -100,13 +141,9 @@ def _unexpected(server: "Server", loop: asyncio.AbstractEventLoop, context: dict
 
 
 def _is_ours(error: BaseException) -> bool:
-    return any(frame.filename.startswith(_PACKAGE) for frame in extract_tb(error.__traceback__))
-
-
-def _leave(overran: Sequence[str]) -> None:
-    """Ends the process, with a code if something took too long."""
-    if overran:
-        raise SystemExit(EXIT_CODES[overran[0]])
+    """Whether the loop has called code of ours, and not somebody else's, which may have called us."""
+    places = (frame.filename for frame in extract_tb(error.__traceback__))
+    return next((place.startswith(_PACKAGE) for place in places if not place.startswith(_LOOPS)), False)
 
 
 async def listener(

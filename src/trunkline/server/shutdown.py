@@ -16,13 +16,14 @@ a folder for it, and what there is is closed without waiting for anybody. The pr
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from inspect import isawaitable
 from typing import Any, Final, TypeVar
 
-from trunkline.facts import CrashStep, Fact, HandlerFailed, Observers, ShutdownOverran, ShutdownStep
+from trunkline.facts import CrashStep, Fact, HandlerFailed, ShutdownOverran, ShutdownStep
 from trunkline.registry.signatures import name_of
-from trunkline.server.offer import Offer
 from trunkline.server.registrar import Registrar
+from trunkline.server.serving import Parts, Serving
 
 __all__ = ["EXIT_CODES", "Ending"]
 
@@ -44,39 +45,14 @@ _LAST_MOMENT: Final = 0.5  # seconds, for what is cut off to let go
 class Ending(Registrar):
     """A server, as far as its end is concerned."""
 
-    def __init__(self, offer: Offer, observers: Observers) -> None:
-        super().__init__(offer)
-        self._observers = observers
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts.offer, parts.health)
+        self._observers = parts.observers
+        self._serving = Serving(parts, self._begin_end)
         self._cleanups: list[Callable[[], Any]] = []
         self._ending: asyncio.Task[tuple[str, ...]] | None = None
         self._begun = asyncio.Event()  # an end
         self.crash: BaseException | None = None
-
-    # --- what a server does in each stage ----------------------------------------------------------
-
-    async def _unsubscribe(self) -> None:
-        raise NotImplementedError
-
-    async def _drain(self) -> None:
-        raise NotImplementedError
-
-    async def _hang_up(self) -> None:
-        raise NotImplementedError
-
-    async def _persist(self) -> None:
-        raise NotImplementedError
-
-    async def _let_go(self) -> None:
-        raise NotImplementedError
-
-    async def _close_store(self) -> None:
-        raise NotImplementedError
-
-    def _situation(self) -> dict[str, Any]:
-        """What a crash dump tells of the server."""
-        raise NotImplementedError
-
-    # --- ending ------------------------------------------------------------------------------------
 
     def on_shutdown(self, function: F) -> F:
         """Calls a function, plain or async, when the server ends and every line is closed. The last that was added is
@@ -88,10 +64,7 @@ class Ending(Registrar):
         """Ends in good order: takes nothing new, lets what is under way finish, closes every line, writes down what is
         to outlive the process, and lets go of everything. Gives the stages that took too long. Whoever asks while it
         ends waits for the same end. `run()` returns then; a server that has ended can serve again."""
-        ending = self._ending
-        if ending is None or ending.get_loop() is not asyncio.get_running_loop():
-            ending = self._begin(self._end())
-        return await asyncio.shield(ending)  # it goes on, whoever stops waiting for it
+        return await asyncio.shield(self._begin_end())  # it goes on, whoever stops waiting for it
 
     async def aclose(self) -> None:
         """Ends in good order, as `shutdown()` does."""
@@ -99,7 +72,10 @@ class Ending(Registrar):
 
     def abort(self, error: BaseException) -> None:
         """Ends at once, for a reason that leaves no other way: logs the error, writes a crash dump if there is a folder
-        for it, and closes everything without waiting. `run()` raises the error then. Callable on the loop only."""
+        for it, and closes everything without waiting. `run()` raises the error then. Callable from any thread."""
+        self._serving.post(partial(self._abort, error))
+
+    def _abort(self, error: BaseException) -> None:
         if self.crash is not None:
             return  # one is enough
         self.crash = error
@@ -115,26 +91,36 @@ class Ending(Registrar):
         """Waits until an end has begun."""
         await self._begun.wait()
 
+    def _begin_end(self) -> "asyncio.Task[tuple[str, ...]]":
+        """The end that is under way on the running loop, or else one that begins now."""
+        ending = self._ending
+        if ending is None or ending.get_loop() is not asyncio.get_running_loop():
+            ending = self._begin(self._end())
+        return ending
+
     def _begin(self, end: Coroutine[Any, Any, tuple[str, ...]]) -> "asyncio.Task[tuple[str, ...]]":
-        ending = self._ending = asyncio.get_running_loop().create_task(end)
-        self._begun.set()
+        loop = asyncio.get_running_loop()
+        ending = self._ending = loop.create_task(end)
+        loop.call_soon_threadsafe(self._begun.set)  # and wakes the loop, if this is inside a signal
         return ending
 
     async def _end(self) -> tuple[str, ...]:
+        serving = self._serving
         return await self._through(
             {
-                "UnsubscribeResources": self._unsubscribe,
-                _DRAIN: self._drain,
-                "CloseTransport": self._hang_up,
-                "PersistSession": self._persist,
+                "UnsubscribeResources": serving.unsubscribe,
+                _DRAIN: serving.drain,
+                "CloseTransport": serving.hang_up,
+                "PersistSession": serving.persist,
                 "Terminate": self._terminated,
             },
             lambda stage: self._tell(ShutdownStep, step=stage),
         )
 
     async def _terminate(self, error: BaseException) -> tuple[str, ...]:
+        serving = self._serving
         self._tell(CrashStep, step="Terminate", error=error)
-        stages = {"CloseTransport": self._hang_up, "PersistSession": self._persist, "Terminate": self._terminated}
+        stages = {"CloseTransport": serving.hang_up, "PersistSession": serving.persist, "Terminate": self._terminated}
         return await self._through(stages, lambda _: None)
 
     async def _through(
@@ -163,9 +149,9 @@ class Ending(Registrar):
         try:
             for function in reversed(self._cleanups):
                 await self._cleaned_up(function)
-            await self._let_go()
+            await self._serving.let_go()
         finally:
-            await self._close_store()
+            await self._serving.close_store()
 
     async def _cleaned_up(self, function: Callable[[], Any]) -> None:
         try:
@@ -193,8 +179,12 @@ class Ending(Registrar):
             return None
         from trunkline.server.crashes import write_dump
 
+        folder, most = self.settings.crash_folder, self.settings.crash_dumps
         try:
-            return write_dump(self.settings.crash_folder, self.settings.crash_dumps, error, self._situation())
+            try:
+                return write_dump(folder, most, error, self._serving.situation())
+            except TypeError:  # something that is declared has no JSON
+                return write_dump(folder, most, error, {})
         except Exception as failed:  # noqa: BLE001 - what is wrong with the dump must not hide what is wrong
             self._report(failed, "the crash dump")
             return None

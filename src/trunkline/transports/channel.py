@@ -39,6 +39,7 @@ class ChannelInfo(Struct, frozen=True):
     revision: str | None = None  # that is spoken, where there is no handshake to agree on one
     local: bool = False  # the peer is whoever started us, or ourselves: nobody who has to say who it is
     session: str | None = None  # the id that a peer comes back under, perhaps to another process
+    sole: bool = False  # it is what the process is there for: nobody else comes, and it ends with the line
     shared: bool = False  # between peers who do not know of each other: every request stands for itself
 
 

@@ -5,6 +5,9 @@ watched until its first valid message. One that has sent none in time is cut off
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
 
 from trunkline.clock import Clock, Timer
 from trunkline.config import Settings
@@ -12,9 +15,20 @@ from trunkline.transports.channel import Accept, Channel, Closed, Origin, Receiv
 from trunkline.transports.door import LOOPBACK, Door
 from trunkline.wire.messages import Incoming, Malformed, RequestId
 
-__all__ = ["Guard"]
+__all__ = ["STOPPING", "Busy", "Guard"]
 
 Cut = Callable[[Closed], None]
+
+
+class Busy(Struct, frozen=True):
+    """Why somebody is not let in now: what it is told, and for how many seconds it should stay away."""
+
+    why: str
+    kind: str = "too_many_sessions"
+    wait: bytes = b"30"
+
+
+STOPPING: Final = Busy("the server is about to stop", "temporarily_unavailable", b"1")
 
 
 class Guard:
@@ -36,6 +50,12 @@ class Guard:
     def full(self) -> bool:
         """Whether one more peer would be too many."""
         return self._shut or self.peers >= self._most
+
+    def refuse_more(self, what: str) -> "Busy | None":
+        """Why nobody more is let in; None if somebody is. `what` they would be."""
+        if self._shut:
+            return STOPPING
+        return Busy(f"there are too many {what}; try again later") if self.full else None
 
     def shut(self) -> None:
         """Lets nobody in any more, not even who is on the way."""

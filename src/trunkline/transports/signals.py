@@ -4,21 +4,30 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import Any
 
 __all__ = ["on_signals"]
 
 
-def on_signals(loop: asyncio.AbstractEventLoop, end: Callable[[str], None]) -> None:
-    """The first Ctrl+C or SIGTERM ends in good order; a second one does not wait for it."""
-    caught: list[signal.Signals] = []
+@contextlib.contextmanager
+def on_signals(loop: asyncio.AbstractEventLoop, end: Callable[[], object]) -> Generator[None]:
+    """The first Ctrl+C or SIGTERM calls a function on the loop; a second one ends the process at once, even if the loop
+    is stuck. Outside of the main thread nothing is heard of either."""
+    caught: list[int] = []
 
-    def stop(number: signal.Signals) -> None:
+    def told(number: int, _: Any) -> None:
         if caught:
             os._exit(128 + number)
         caught.append(number)
-        end(number.name)
+        loop.call_soon_threadsafe(end)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows, or not the main thread
-            loop.add_signal_handler(number, stop, number)  # until the loop closes: also while draining
+    before: dict[int, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(ValueError):  # not the main thread
+                before[number] = signal.signal(number, told)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -4,8 +4,8 @@ From then on the process's own standard output points at standard error, and its
 keeps private copies of both. So whatever a handler, a library or a child process prints cannot reach the peer: not
 even what lies in a library's buffer until the process ends, or what a thread prints that was given up.
 
-The peer ends it by closing our input. What is in flight may finish, within a time, and the process ends; so it does on
-the first Ctrl+C, on SIGTERM, and when the process that started us has died without saying so.
+The peer ends it by closing our input. What is in flight may finish, within a time, and the process ends; so it does
+when the process that started us has died without saying so.
 """
 
 import asyncio
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from trunkline.config import Settings
 from trunkline.transports.channel import ChannelInfo, Closed
 from trunkline.transports.descriptors import reader, writer
-from trunkline.transports.signals import on_signals
 from trunkline.transports.stream import StreamChannel
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ async def serve_stdio(accept: "Accept", settings: Settings, wire_in: int, wire_o
             ended.set_result(reason)
 
     channel = StreamChannel(
-        ChannelInfo("stdio", local=True), max_frame=settings.stdio_message_size_limit, settings=settings
+        ChannelInfo("stdio", local=True, sole=True), max_frame=settings.stdio_message_size_limit, settings=settings
     )
 
     def broke(error: OSError) -> None:
@@ -75,7 +74,6 @@ async def serve_stdio(accept: "Accept", settings: Settings, wire_in: int, wire_o
     source = reader(loop, wire_in, channel.feed, partial(end, END_OF_INPUT))
     sink = writer(loop, wire_out, channel.sent, broke)
     channel.open(accept(channel), source, sink)
-    on_signals(loop, end)
     with _parent_watched(loop, end):
         source.resume()
         return await ended

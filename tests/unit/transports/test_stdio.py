@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -56,16 +55,6 @@ async def test_w02_std_07_a_server_answers_and_the_end_of_input_is_its_end(serve
     await served.server.aclose()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_d13_a_signal_is_its_end_too(served: Served, number: signal.Signals) -> None:
-    serving = served.start()
-    await turns()
-    os.kill(os.getpid(), number)
-    assert await asyncio.wait_for(serving, 10) == number.name
-    asyncio.get_running_loop().remove_signal_handler(number)
-    await served.server.aclose()
-
-
 async def test_a_server_whose_output_breaks_ends(served: Served) -> None:
     serving = served.start()
     await turns()
@@ -91,7 +80,7 @@ async def test_n14_a_peer_that_is_cut_off_is_the_end(served: Served) -> None:
     await server.aclose()
 
 
-async def test_a_server_can_be_served_on_another_thread_where_there_are_no_signals(served: Served) -> None:
+async def test_a_server_can_be_served_on_another_thread(served: Served) -> None:
     ended: list[str] = []
 
     async def serve() -> None:

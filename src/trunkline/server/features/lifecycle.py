@@ -1,4 +1,4 @@
-"""Lifecycle: initialize and ping."""
+"""Lifecycle: initialize and ping; and an end, where a profile has a word for it."""
 
 from typing import Any
 
@@ -26,4 +26,19 @@ def _ping(connection: Connection, call: Running, params: Empty) -> Any:  # noqa:
     return Empty()
 
 
-FEATURE = Feature("lifecycle", {"initialize": _initialize, "ping": _ping})
+def _shutdown(connection: Connection, call: Running, params: Empty) -> Work:  # noqa: ARG001
+    """Ends this conversation and no other: nothing new is taken, what runs may finish, and then the line is closed."""
+    connection.drain()
+    connection.shared.left(connection)
+    return _drained(connection)
+
+
+async def _drained(connection: Connection) -> Empty:
+    await connection.alone(connection.settings.drain_timeout)
+    return Empty()
+
+
+FEATURE = Feature(
+    "lifecycle",
+    {"initialize": _initialize, "ping": _ping, "shutdown": _shutdown, "notifications/shutdown": _shutdown},
+)

@@ -165,9 +165,8 @@ class LegacyEndpoint:
         if visit.scope["method"] != "GET":
             await visit.not_allowed(b"GET, OPTIONS")
             return
-        if self._guard.full:
-            why = "there are too many streams; try again later"
-            await visit.refuse(503, why, (b"retry-after", b"30"), kind="too_many_sessions")
+        if (busy := self._guard.refuse_more("streams")) is not None:
+            await visit.refuse(503, busy.why, (b"retry-after", busy.wait), kind=busy.kind)
             return
         token = secrets.token_urlsafe(32)
         channel = LegacyChannel(visit.peer, self._settings)

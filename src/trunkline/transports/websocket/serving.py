@@ -45,8 +45,8 @@ class WebSocketEndpoint:
         offered = cast("Sequence[str]", scope.get("subprotocols") or ())
         if offered and SUBPROTOCOL not in offered:
             await refuse_call(scope, send, 400, f"none of the subprotocols is {SUBPROTOCOL!r}; offer that, or none")
-        elif self._guard.full:
-            await refuse_call(scope, send, 503, "there are too many connections; try again later")
+        elif (busy := self._guard.refuse_more("connections")) is not None:
+            await refuse_call(scope, send, 503, busy.why, (b"retry-after", busy.wait))
         else:
             line = _Line(scope, principal, self._settings)
             line.channel.open(self._guard.admit(line.channel, line.cut), line, line)

@@ -1,0 +1,299 @@
+"""What a server has open while it serves: who is on the line, what they hear of, what is kept for them.
+
+All of it is made on one event loop, when it is first needed, and ended there, stage by stage; `shutdown.py` has the
+order. Then a server can serve again, on another loop if need be.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from trunkline.clock import Clock, LoopClock, WallClock
+from trunkline.conversation.dispatch import Dispatcher
+from trunkline.conversation.threads import Threads
+from trunkline.errors import MisuseError
+from trunkline.facts import Observers
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.methods import METHODS
+from trunkline.protocol.types import Empty
+from trunkline.server.announcer import CHANGES, Announcer
+from trunkline.server.connection import Connection, Shared
+from trunkline.server.limits import Predicates
+from trunkline.server.listening import Listeners, Listening
+from trunkline.server.offer import Offer
+from trunkline.server.pausing import Peers
+from trunkline.server.rounds import Seals
+from trunkline.server.storing import OwnStore
+from trunkline.server.tasks.recovering import Recovery
+from trunkline.server.tasks.tasks import Tasks
+from trunkline.server.updates import Updates
+from trunkline.server.watchers import Watchers
+from trunkline.transports.channel import Channel, Listener
+from trunkline.wire import codec
+from trunkline.wire.messages import Encoded, Notification
+
+if TYPE_CHECKING:
+    from trunkline.server.filewatch import FileWatch
+    from trunkline.server.keeping import Keeper
+    from trunkline.server.ledger import Ledger
+    from trunkline.server.lifespan import Lifespan
+    from trunkline.server.seal_keys import SealKeys
+    from trunkline.stores.store import Store
+
+__all__ = ["Parts", "Serving"]
+
+_UNSUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/unsubscribe")
+
+
+class Parts(Struct, frozen=True):
+    """What a server is made of, for as long as there is one."""
+
+    offer: Offer
+    observers: Observers
+    dispatcher: Dispatcher
+    store: OwnStore
+    health: Predicates
+    lifespan: "Lifespan | None" = None
+    clock: Clock | None = None
+
+
+class Serving:
+    """A server at work."""
+
+    def __init__(self, parts: Parts, end: Callable[[], object]) -> None:
+        """`end` has the server end in good order, soon."""
+        self._parts = parts
+        self._offer = parts.offer
+        self._health = parts.health
+        self._end = end
+        self.peers = Peers()
+        self.watchers: Watchers[Connection | Listening] = Watchers()
+        self.updates = Updates(parts.offer, self.watchers.subscriptions)
+        self.listeners = Listeners()
+        self.on_roots_changed: list[Callable[[Any], Awaitable[None]]] = []
+        self.places: list[Listener] = []
+        self.files: FileWatch | None = None
+        self._announcer: Announcer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: int | None = None
+        self._shared: Shared | None = None
+        self._ledger: Ledger | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+
+    # --- beginning -------------------------------------------------------------------------------
+
+    async def start(self, server: Any) -> None:
+        """Opens the store and enters the lifespan, if it has not been entered."""
+        parts, offer = self._parts, self._offer
+        self._health.settle(offer.tools.all())
+        await parts.store.open()
+        if parts.lifespan is not None:
+            await parts.lifespan.start(server)
+        if parts.store.lasting:
+            await self.ready().seals.load()
+        if parts.store.lasting and offer.task_tools():
+            shared = self.ready()
+            shared.tasks.watch_over(shared, lasting=True)
+
+    def connect(self, channel: Channel) -> Connection:
+        """Serves one channel."""
+        lifespan = self._parts.lifespan
+        if lifespan is not None and not lifespan.running:
+            raise MisuseError("a server with a lifespan is started first: `await server.start()`")
+        connection = Connection(self.ready(), channel)
+        self.peers.arrived(connection)
+        return connection
+
+    def ready(self) -> Shared:
+        """What connections have in common, on the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._shared is None or self._loop is not loop:
+            if self.peers:
+                raise MisuseError("a server serves on one event loop at a time")
+            self._shared = self._open(loop)
+        return self._shared
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> Shared:
+        parts, settings = self._parts, self._offer.settings
+        self._health.settle(self._offer.tools.all())
+        self._loop = loop
+        self._thread = threading.get_ident()
+        clock = parts.clock or LoopClock(loop)
+        wall = parts.clock or WallClock()
+        store = parts.store.use(wall)
+        self._announcer = Announcer(settings.list_changed_interval, clock, self._send_changed)
+        return Shared(
+            offer=self._offer,
+            dispatcher=parts.dispatcher,
+            threads=Threads(loop, settings.max_threads),
+            clock=clock,
+            observers=parts.observers,
+            watchers=self.watchers,
+            on_roots_changed=self.on_roots_changed,
+            departed=self._departed,
+            left=self._left,
+            listeners=self.listeners,
+            seals=Seals(settings, self._seal_keys(store, wall)),
+            store=store,
+            wall=wall,
+            tasks=Tasks(store, wall, settings, Recovery),
+            keeper=self._keeper(store, wall),
+            ledger=self._get_ledger,
+            lifespan=None if parts.lifespan is None else parts.lifespan.value,
+        )
+
+    def _get_ledger(self) -> "Ledger":
+        from trunkline.server.ledger import Ledger
+
+        if self._ledger is None:
+            shared = self.ready()
+            self._ledger = Ledger(shared.store, self._offer.settings, shared.wall, shared.clock)
+        return self._ledger
+
+    def _keeper(self, store: "Store", wall: Clock) -> "Keeper | None":
+        """Who keeps sessions, if the store outlives the process."""
+        if not self._parts.store.lasting:
+            return None
+        from trunkline.server.keeping import Keeper
+
+        return Keeper(store, self._offer.settings, wall, self._parts.observers)
+
+    def _seal_keys(self, store: "Store", wall: Clock) -> "SealKeys | None":
+        """Keys for states that clients carry, if the store outlives the process and none are set."""
+        settings = self._offer.settings
+        if not self._parts.store.lasting or settings.state_keys:
+            return None
+        from trunkline.server.seal_keys import SealKeys
+
+        return SealKeys(store, self._offer.info.name, settings.state_lifetime, wall)
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Does something on the loop, whichever thread this is; at once if there is no loop yet."""
+        if self._shared is None or threading.get_ident() == self._thread:
+            action()
+        else:
+            self._shared.threads.post(action)  # so that it is done before the answer of whoever asks for it here
+
+    def changed(self, kind: str) -> None:
+        """A registry has changed."""
+        if kind in CHANGES:
+            self.announce(CHANGES[kind])
+
+    def announce(self, name: str) -> None:
+        """Tells everybody, soon, what that notification says. Callable from any thread."""
+        if self.peers:
+            self.post(partial(self._announce, name))
+
+    def _announce(self, name: str) -> None:
+        if self._announcer is not None:
+            self._announcer.changed(name)
+
+    def _send_changed(self, name: str) -> None:
+        params = Empty()
+        frame = Encoded(codec.encode(Notification(name, params)))
+        for connection in self.peers:
+            connection.broadcast(name, frame, params)
+        self.listeners.changed(name)
+
+    # --- those who go ------------------------------------------------------------------------------
+
+    def _left(self, connection: Connection) -> None:
+        """A client ends its conversation in good order. Where nobody else can come, that is the end of the server."""
+        self._stop_watching(connection)
+        if connection.channel.info.sole:
+            self._end()
+        else:
+            self._in_background(connection.loop.create_task(connection.leave()), connection)
+
+    def _departed(self, connection: Connection) -> None:
+        self.peers.departed(connection)
+        if self.files is not None and not self.peers:
+            self.files.unheard()
+        self._stop_watching(connection)
+
+    def _stop_watching(self, connection: Connection) -> None:
+        orphaned = self.watchers.subscriptions.drop(connection)
+        if orphaned and self.watchers.on_last and self._loop is not None:
+            self._in_background(self._loop.create_task(self.watchers.ended(orphaned)), connection)
+
+    def _in_background(self, task: "asyncio.Task[Any]", connection: Connection) -> None:
+        self._background.add(task)
+        task.add_done_callback(partial(self._ended, connection))
+
+    def _ended(self, connection: Connection, task: "asyncio.Task[Any]") -> None:
+        """What was done for one who goes has ended, which was nobody's request."""
+        self._background.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            call = Running(id="the end of a connection", method=_UNSUBSCRIBE, started=connection.now())
+            connection.report_failure(call, "-", error)
+
+    # --- ending, stage by stage --------------------------------------------------------------------
+
+    async def unsubscribe(self) -> None:
+        """Takes nobody new, and tells nobody of changes any more."""
+        for connection in self.peers:
+            connection.drain()
+        self.listeners.end()
+        self.updates.close()
+        for place in self.places:
+            await place.close()
+        for connection in self.peers:
+            if connection.kept is None:  # who comes back wants to hear of the same
+                await self.watchers.ended(self.watchers.subscriptions.drop(connection))
+
+    async def drain(self) -> None:
+        """Waits until what is under way is done."""
+        await asyncio.gather(*(connection.drained() for connection in self.peers))
+        if self._ledger is not None:
+            await self._ledger.drained()
+
+    async def hang_up(self) -> None:
+        """Closes every line."""
+        places, self.places = self.places, []
+        await asyncio.gather(*(connection.channel.close() for connection in self.peers))
+        for place in places:
+            await place.gone()
+
+    async def persist(self) -> None:
+        """Writes down what is to outlive the process."""
+        if self._ledger is not None:
+            await self._ledger.close()
+        if self._shared is not None:
+            await self._shared.tasks.close()
+            await self._shared.seals.close()
+        if self._shared is not None and self._shared.keeper is not None:
+            await self._shared.keeper.close()
+
+    async def let_go(self) -> None:
+        """Ends what is left, and the lifespan."""
+        await asyncio.gather(*self._background, return_exceptions=True)
+        if self._shared is not None and self._announcer is not None:
+            self._announcer.close()
+            self._shared.threads.close()
+        if self.files is not None:
+            self.files.close()
+        self._loop = self._thread = self._shared = self._announcer = self._ledger = None
+        self.peers.forget_pause()
+        self._health.unsettle()
+        if self._parts.lifespan is not None:
+            await self._parts.lifespan.stop()
+
+    async def close_store(self) -> None:
+        """Keeps nothing any more."""
+        await self._parts.store.close()
+
+    def situation(self) -> dict[str, Any]:
+        """What a crash dump tells of the server."""
+        info = self._offer.info
+        return {
+            "server": {"name": info.name, "version": info.version},
+            "capabilities": self._offer.capabilities(),
+            "connections": [connection.situation() for connection in self.peers],
+        }

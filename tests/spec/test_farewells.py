@@ -1,0 +1,189 @@
+"""What clients hear when a server ends, on every transport and in either era."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.attacks.raw import INITIALIZED, Answer, Caller, begin, call, initialize, request, tool
+from tests.modern import enveloped, labels
+from tests.spec.test_shutdown import House
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
+
+from trunkline.testing import RawPeer
+
+pytestmark = pytest.mark.off_the_record  # bytes of ours
+LISTEN = enveloped(notifications={"toolsListChanged": True})
+
+
+class Lines:
+    """A client on a socket, with a message on each line."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    def say(self, message: Any) -> None:
+        self._writer.write(json.dumps(message).encode() + b"\n")
+
+    async def asked(self, message: Any) -> Any:
+        self.say(message)
+        return json.loads(await self._reader.readline())
+
+
+class Ending:
+    """A server that listens over HTTP and TCP, and ends when it is told to, but not before `go`."""
+
+    def __init__(self, stack: AsyncExitStack, **settings: Any) -> None:
+        self.house = House(**settings)
+        self.port = self.tcp = 0
+        self._stack = stack
+        self._ending: asyncio.Task[tuple[str, ...]] | None = None
+
+    async def listen(self) -> "Ending":
+        places = [await self.house.server.listen(place) for place in ("http://127.0.0.1:0/mcp", "tcp://127.0.0.1:0")]
+        self.port, self.tcp = (int(place.address.rpartition(":")[2].partition("/")[0]) for place in places)
+        await self.caller_at(self.port, call("tools/call", {"name": "waits"}), await begin(self.port))
+        await self.house.begun.wait()
+        return self
+
+    async def caller(self, port: int) -> Caller:
+        """A line that is there before the end begins."""
+        return await self._stack.enter_async_context(Caller(port))
+
+    async def caller_at(self, port: int, message: Any, session: str | None = None, **headers: Any) -> Caller:
+        caller = await self.caller(port)
+        caller.say(request("POST", "/mcp", message, mcp_session_id=session, **headers))
+        return caller
+
+    async def begins(self) -> None:
+        self._ending = asyncio.create_task(self.house.server.shutdown())
+        await self.house.heard.draining.wait()
+
+    async def ends(self) -> tuple[str, ...]:
+        self.house.go.set()
+        assert self._ending is not None
+        return await self._ending
+
+
+@asynccontextmanager
+async def ending(**settings: Any) -> AsyncIterator[Ending]:
+    async with AsyncExitStack() as stack:
+        made = Ending(stack, **settings)
+        try:
+            yield await made.listen()
+        finally:
+            made.house.go.set()
+            await made.house.server.aclose()
+
+
+async def asked(caller: Caller, message: Any, **headers: Any) -> Answer:
+    """What is answered on a line that is open."""
+    caller.say(request("POST", "/mcp", message, **headers))
+    return await caller.answer()
+
+
+async def test_d11_over_http_who_is_new_is_turned_away_for_a_moment_and_who_has_a_session_is_refused() -> None:
+    async with ending() as server:
+        session = await begin(server.port)
+        lines = [await server.caller(server.port) for _ in range(6)]
+        await server.begins()
+        new = await asked(lines[0], initialize())
+        modern = await asked(
+            lines[1], call("tools/call", enveloped(name="quick")), **labels("tools/call", {"name": "quick"})
+        )
+        lines[2].say(request("GET", "/mcp", None, mcp_session_id=session))
+        lines[3].say(request("GET", "/sse", None))
+        for answer in (new, modern, await lines[2].answer(), await lines[3].answer()):
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            assert answer.refusal["data"]["kind"] == "temporarily_unavailable"
+        refused = await asked(lines[4], call("tools/call", {"name": "quick"}), mcp_session_id=session)
+        assert (refused.status, refused.refusal["code"]) == (200, 1008)
+        assert (await asked(lines[5], call("ping"), mcp_session_id=session)).json["result"] == {}
+        assert await server.ends() == ()
+
+
+async def test_d11_over_http_streams_end_with_their_last_chunk_and_have_said_when_to_come_back() -> None:
+    async with ending(stream_retry=0.25) as server:
+        stream, older = await server.caller(server.port), await server.caller(server.port)
+        stream.say(request("GET", "/mcp", None, mcp_session_id=await begin(server.port)))
+        older.say(request("GET", "/sse", None))
+        for caller in (stream, older):
+            assert (await caller.head()).status == 200
+        await server.begins()
+        assert b"retry: 250" in b"".join([piece async for piece in stream.pieces()])
+        assert b"event: endpoint" in b"".join([piece async for piece in older.pieces()])
+        assert await server.ends() == ()
+
+
+async def test_d11_requests_that_listen_are_answered_when_nothing_more_will_be_told() -> None:
+    async with ending() as server:
+        over_http = await server.caller_at(
+            server.port, call("subscriptions/listen", LISTEN, ident="mine"), **labels("subscriptions/listen", LISTEN)
+        )
+        assert (await over_http.head()).status == 200
+        heard = over_http.messages()
+        assert (await anext(heard))["method"] == "notifications/subscriptions/acknowledged"
+        async with RawPeer(server.house.server) as peer:
+            ident = peer.call("subscriptions/listen", LISTEN)
+            assert (await peer.receive())["method"] == "notifications/subscriptions/acknowledged"
+            await server.begins()
+            assert [message["id"] async for message in heard] == ["mine"]
+            assert "result" in await peer.answer_to(ident)
+            told = await peer.receive()
+            assert (told["method"], told["params"]["requestId"]) == ("notifications/cancelled", ident)
+            assert await server.ends() == ()
+
+
+async def test_d11_a_websocket_is_closed_as_one_whose_server_goes_away_and_a_new_one_refused() -> None:
+    async with ending() as server:
+        url = f"ws://127.0.0.1:{server.port}/mcp"
+        line = await server.caller(server.port)
+        async with connect(url, subprotocols=[Subprotocol("mcp")]) as socket:
+            await server.begins()
+            headers = {"connection": "Upgrade", "upgrade": "websocket", "sec_websocket_version": "13"}
+            line.say(request("GET", "/mcp", None, sec_websocket_key="dGhlIHNhbXBsZSBub25jZQ==", **headers))
+            assert (await line.head()).status == 503
+            assert await server.ends() == ()
+            with pytest.raises(ConnectionClosed) as closed:
+                await socket.recv()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1001
+
+
+async def test_d12_what_runs_for_a_websocket_is_answered_before_it_is_closed() -> None:
+    async with ending() as server:
+        url = f"ws://127.0.0.1:{server.port}/mcp"
+        async with connect(url, subprotocols=[Subprotocol("mcp")]) as socket:
+            for message in (initialize(), INITIALIZED, call("tools/call", {"name": "waits"}, ident="mine")):
+                await socket.send(json.dumps(message))
+            assert "result" in json.loads(await socket.recv())
+            await socket.send(json.dumps(call("ping")))
+            assert "result" in json.loads(await socket.recv())
+            await server.begins()
+            await socket.send(json.dumps(tool("quick")))
+            assert json.loads(await socket.recv())["error"]["code"] == 1008
+            ends = asyncio.create_task(server.ends())
+            assert json.loads(await socket.recv())["id"] == "mine"
+            with pytest.raises(ConnectionClosed):
+                await socket.recv()
+            assert await ends == ()
+
+
+async def test_d11_on_a_socket_new_requests_are_refused_and_then_the_line_ends() -> None:
+    async with ending() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.tcp)
+        peer = Lines(reader, writer)
+        assert "result" in await peer.asked(initialize())
+        peer.say(INITIALIZED)
+        assert (await peer.asked(call("ping")))["result"] == {}
+        await server.begins()
+        assert (await peer.asked(tool("quick")))["error"]["code"] == 1008
+        with pytest.raises(OSError, match="Connect call failed"):
+            await asyncio.open_connection("127.0.0.1", server.tcp)
+        assert await server.ends() == ()
+        assert await reader.read() == b""
+        writer.close()

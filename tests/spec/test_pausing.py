@@ -1,0 +1,204 @@
+"""A server that rests: what is new is refused or waits, and what is under way goes on."""
+
+import asyncio
+
+import pytest
+from tests.modern import ask, begin, enveloped, result
+from tests.spec.test_shutdown import House
+from tests.unit.transports.http.asgi import Answer, Host, hosted, request
+
+from trunkline import Client
+from trunkline.testing import RawPeer
+
+QUICK = {"name": "quick"}
+
+
+@pytest.mark.parametrize("ready", [True, False])
+async def test_f21_while_paused_new_requests_are_refused_what_runs_goes_on_and_ping_is_answered(ready: bool) -> None:
+    house = House()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize(confirm=ready)
+        ident = peer.call("tools/call", {"name": "waits"})
+        await house.begun.wait()
+        house.server.pause()
+        for params in ({"name": "quick"}, enveloped(name="quick")):
+            refused = await peer.error("tools/call", params)
+            assert (refused["code"], refused["data"]["kind"]) == (1008, "temporarily_unavailable")
+        assert (await peer.error("tools/list"))["code"] == 1008
+        assert await peer.result("ping") == {}
+        house.go.set()
+        assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "done"
+        house.server.resume()
+        assert (await peer.result("tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
+    await house.server.aclose()
+
+
+async def test_f21_who_comes_while_a_server_is_paused_shakes_hands_and_is_refused_the_rest() -> None:
+    house = House()
+    await house.server.start()
+    house.server.pause()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        assert (await peer.error("tools/call", {"name": "quick"}))["code"] == 1008
+        house.server.resume()
+        await peer.result("tools/call", {"name": "quick"})
+    await house.server.aclose()
+
+
+@pytest.mark.parametrize("ready", [True, False])
+async def test_f21_a_call_that_waited_its_turn_before_the_pause_has_it(ready: bool) -> None:
+    house = House(max_calls=1)
+    async with RawPeer(house.server) as peer:
+        await peer.initialize(confirm=ready)
+        idents = [peer.call("tools/call", {"name": name}) for name in ("waits", "quick")]
+        await house.begun.wait()
+        house.server.pause()
+        house.go.set()
+        answers = [await peer.answer_to(ident) for ident in idents]
+        assert [answer["result"]["content"][0]["text"] for answer in answers] == ["done", "quick"]
+    await house.server.aclose()
+
+
+async def test_f21_a_paused_server_refuses_requests_over_http_in_either_era() -> None:
+    house = House()
+    async with hosted(house.server) as host:
+        session = await host.session()
+        house.server.pause()
+        modern = await ask(host, "tools/call", {"name": "quick"})
+        older = await host.ask("POST", request("tools/call", {"name": "quick"}), mcp_session_id=session)
+        assert [answer.json["error"]["code"] for answer in (modern, older)] == [1008, 1008]
+        house.server.resume()
+        assert (await result(host, "tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
+
+
+async def test_f21_requests_may_wait_until_a_server_goes_on() -> None:
+    house = House()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        house.server.pause(wait=True)
+        idents = [peer.call("tools/call", params) for params in ({"name": "quick"}, enveloped(name="quick"))]
+        assert await peer.quiet() == []
+        house.server.resume()
+        for ident in idents:
+            assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "quick"
+    await house.server.aclose()
+
+
+async def test_a_paused_server_ends_in_good_order() -> None:
+    house = House()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        house.server.pause()
+        assert await house.server.shutdown() == ()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "quick"})
+    await house.server.aclose()
+
+
+# --- waiting ------------------------------------------------------------------------------------
+
+
+async def test_f21_so_many_may_wait_and_who_comes_then_is_refused_while_a_ping_is_answered() -> None:
+    house = House(max_waiting=2)
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        house.server.pause(wait=True)
+        waiting = [peer.call("tools/call", QUICK) for _ in range(2)]
+        assert (await peer.error("tools/call", QUICK))["code"] == 1008
+        assert await peer.result("ping") == {}
+        peer.notify("notifications/cancelled", {"requestId": waiting[0]})
+        later = peer.call("tools/call", QUICK)  # for which there is room again
+        assert await peer.quiet() == []
+        house.server.resume()
+        assert [(await peer.receive())["id"] for _ in range(2)] == [waiting[1], later]
+    await house.server.aclose()
+
+
+async def test_f21_the_time_of_what_waits_runs() -> None:
+    house = House(work_timeout=0.05)
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        house.server.pause(wait=True)
+        answer = await peer.result("tools/call", QUICK)
+        assert answer["isError"]
+        assert "was not done after" in answer["content"][0]["text"]
+        house.server.resume()
+        assert await peer.quiet() == []
+    await house.server.aclose()
+
+
+async def test_f21_what_waits_for_somebody_who_has_gone_is_not_done() -> None:
+    house = House()
+    done: list[str] = []
+    house.server.tool(lambda: done.append("done"), name="does")
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        house.server.pause(wait=True)
+        peer.call("tools/call", {"name": "does"})
+        assert await peer.quiet() == []
+    house.server.resume()
+    await house.server.aclose()
+    assert done == []
+
+
+async def test_f21_what_waits_when_a_server_ends_is_refused() -> None:
+    house = House()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        house.server.pause(wait=True)
+        ident = peer.call("tools/call", QUICK)
+        assert await house.server.shutdown() == ()
+        assert (await peer.answer_to(ident))["error"]["code"] == 1008
+
+
+def in_session(host: Host, session: str, ident: int) -> Answer:
+    return host.begin("POST", request("tools/call", QUICK, id=ident), mcp_session_id=session)
+
+
+async def test_f21_over_http_requests_of_either_era_wait_and_one_that_is_hung_up_is_not_done() -> None:
+    house = House(max_waiting=2)
+    async with hosted(house.server) as host:
+        session = await host.session()
+        house.server.pause(wait=True)
+        modern = [begin(host, "tools/call", enveloped(**QUICK), id=number) for number in range(2)]
+        older = [in_session(host, session, number) for number in range(2)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert [answer.status for answer in (*modern, *older)] == [0] * 4
+        assert (await in_session(host, session, 3).finished()).json["error"]["code"] == 1008
+        modern[0].gone.set()
+        await modern[0].finished()
+        house.server.resume()
+        for answer in (modern[1], *older):
+            assert (await answer.finished()).json["result"]["content"][0]["text"] == "quick"
+        assert modern[0].body == b""
+
+
+@pytest.mark.parametrize("scheme", ["ws", "tcp"])
+async def test_f21_on_sockets_calls_wait_or_are_refused_as_well(scheme: str) -> None:
+    house = House()
+    address = (await house.server.listen("tcp://127.0.0.1:0" if scheme == "tcp" else "http://127.0.0.1:0/mcp")).address
+    async with Client(address.replace("http", "ws")) as client:
+        house.server.pause()
+        with pytest.raises(Exception, match="is not taken while the session is paused"):
+            await client.call_tool("quick")
+        house.server.resume()
+        house.server.pause(wait=True)
+        waiting = asyncio.create_task(client.call_tool("quick"))
+        await client.ping()
+        assert not waiting.done()
+        house.server.resume()
+        assert (await waiting).data == "quick"
+    await house.server.aclose()
+
+
+async def test_f21_a_server_can_be_paused_and_resumed_from_any_thread() -> None:
+    house = House()
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        await asyncio.to_thread(house.server.pause)
+        assert (await peer.error("tools/call", QUICK))["code"] == 1008
+        await asyncio.to_thread(house.server.resume)
+        await peer.result("tools/call", QUICK)
+    await house.server.aclose()
