@@ -27,7 +27,7 @@ from bench.sampling import samples
 from bench.workloads import BASE, ROWS, TARGETS, Row, against_base
 
 NOT_COMPARED = ("client", "sessions", "stores")
-"""With a base: a client has no script of its own there, memory has one sample, and stores are compared with each other."""
+"""With a base: a client has no script of its own there, memory has one sample, stores are compared with each other."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
