@@ -165,6 +165,23 @@ async def test_commits_of_one_turn_are_one_transaction(path: Path) -> None:
     await store.close()
 
 
+async def test_what_is_asked_for_in_the_turn_of_a_close_is_done_as_it_was_asked_for(path: Path) -> None:
+    store, writes = await opened(path), [Put(KEY, b"x")]
+    commit = store.commit(writes)
+    writes.clear()  # whoever asked may use it for something else
+    await store.close()
+    assert await asyncio.wait_for(commit, 10)
+    assert [item.key for item in rows_of(path)] == [KEY]
+
+
+async def test_who_stops_waiting_for_a_close_does_not_stop_it_for_others(path: Path) -> None:
+    store = await opened(path)
+    given_up = asyncio.ensure_future(store.close())
+    await asyncio.sleep(0)
+    given_up.cancel()
+    await store.close()
+
+
 async def test_a_file_that_another_process_has_locked_is_waited_for_and_then_given_up(path: Path) -> None:
     store = await opened(path, patience=0.05)
     other = sqlite3.connect(path, isolation_level=None)
