@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "server": GROUND_FLOOR
     | {
         *("wire", "protocol", "registry", "conversation", "transports.channel", "auth.principal", "stores.store"),
-        *("transports.http.events", "transports.http.keeper"),
+        *("transports.http.events", "transports.http.keeper", "supervision.policy"),
     },
     "supervision": GROUND_FLOOR,
     "client": GROUND_FLOOR

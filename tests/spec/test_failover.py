@@ -19,7 +19,7 @@ from tests.unit.transports.http.asgi import Host, call, hosted, request
 
 from trunkline import Context, Server, Settings
 from trunkline.errors import ProtocolError, ToolError
-from trunkline.facts import CallEnded, Closed, Connected, HandlerFailed, RestoreStep
+from trunkline.facts import CallEnded, Closed, Connected, Fact, HandlerFailed, Received, RestoreStep
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 
@@ -49,7 +49,8 @@ class Scene:
         self.began = asyncio.Event()
         self.ended = asyncio.Event()
         self.watched: list[str] = []
-        self.server = Server("scene", clock=self.clock, observers=[self.seen], **options)
+        self.fails_after: type[Fact] | None = None
+        self.server = Server("scene", clock=self.clock, observers=[self.seen, self], **options)
         self.server.add_resource("note://a", lambda: "a")
         self.server.on_first_subscriber(self.watched.append)
 
@@ -75,6 +76,12 @@ class Scene:
         @self.server.tool
         async def ask(ctx: Context) -> str:
             return (await ctx.roots())[0].uri
+
+    def on(self, fact: Fact) -> None:
+        """Has the clock fail next, if this is the moment."""
+        if type(fact) is self.fails_after:
+            self.fails_after = None
+            self.clock.failures = 1
 
     @property
     def steps(self) -> list[str]:
@@ -161,6 +168,15 @@ async def test_d07_a_call_that_was_answered_has_one_answer(scene: Scene) -> None
         assert await peer.quiet() == []
         assert len(scene.failures) == 1
         assert scene.steps == IN_ORDER
+
+
+async def test_d07_a_call_that_failed_as_it_began_has_one_answer(scene: Scene) -> None:
+    async with RawPeer(scene.server) as peer:
+        await opened(peer)
+        scene.fails_after = Received
+        assert is_internal(await peer.request("tools/call", {"name": "wait"}), scene.failures[0])
+        assert await peer.quiet() == []
+    assert not scene.began.is_set()
 
 
 async def test_d07_a_deadline_that_failed_costs_the_conversation_and_no_more(scene: Scene) -> None:
@@ -268,6 +284,25 @@ async def test_d07_what_fails_too_often_is_closed_and_others_go_on() -> None:
         assert "failed too often" in scene.seen.of(Closed)[0].reason
         assert await good.result("ping") == {}
     await scene.server.aclose()
+
+
+async def test_d07_what_fails_when_the_line_is_gone_is_told_and_no_more(scene: Scene) -> None:
+    @scene.server.tool
+    async def late() -> None:
+        scene.began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            scene.clock.failures = 1
+            raise ValueError("too late")
+
+    async with RawPeer(scene.server) as peer:
+        await opened(peer)
+        peer.call("tools/call", {"name": "late"})
+        await scene.began.wait()
+    await until(lambda: scene.failures)
+    assert [str(failed.error) for failed in scene.failures] == ["the clock has stopped"]
+    assert scene.steps == []
 
 
 async def test_what_an_exception_says_of_itself_is_no_reason_to_leave_its_caller_waiting(scene: Scene) -> None:
