@@ -152,6 +152,18 @@ async def test_l28_a_server_that_is_paused_or_has_its_hands_full_lets_its_client
     await house.server.aclose()
 
 
+async def test_l28_it_does_not_wait_for_its_turn() -> None:
+    house = House(max_calls=1)
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        await house.busy(peer)
+        asked = peer.call("shutdown")
+        assert (await peer.error("tools/call", {"name": "quick"}))["code"] == 1008
+        house.go.set()
+        assert (await peer.answer_to(asked))["result"] == {}
+    await house.server.aclose()
+
+
 async def test_l28_x31_without_the_profile_there_is_no_such_method() -> None:
     server = Server("t")
     async with RawPeer(server) as peer:
