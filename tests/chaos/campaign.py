@@ -75,12 +75,12 @@ class House:
 
 
 async def run(
-    plan: Plan, folder: Path, *, losing: int = 0, hearing: float = PATIENCE
+    plan: Plan, folder: Path, *, losing: int = 0, patience: float = PATIENCE
 ) -> tuple[History, list[Recovery]]:
     """What was seen of a campaign, and how long recovery took. With `losing` the store drops one write in so many; then
-    there may be nothing to be heard, and no need to wait for it for long."""
+    there may be nothing to wait for, and no need for much patience."""
     names = [part.name for part in plan.parts]
-    diary, house = Diary(names, hearing), House(folder, plan.seed, losing)
+    diary, house = Diary(names, patience), House(folder, plan.seed, losing)
     try:
         await house.ready()
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(sock_read=PATIENCE)) as http:
@@ -120,7 +120,7 @@ async def _play(plan: Plan, players: dict[str, Player | HandPlayer], diary: Diar
         await diary.everybody_rests()
         await house.die(diary)
         diary.last_death.set()
-        await asyncio.wait(tasks, timeout=3 * PATIENCE)
+        await asyncio.wait(tasks, timeout=3 * diary.patience)
     finally:
         for task in tasks:
             if not task.done():

@@ -17,10 +17,9 @@ PATIENCE = 120.0  # seconds after which whoever waits for something gives up: ev
 class Diary:
     """Everybody writes in the same one."""
 
-    def __init__(self, names: Iterable[str], hearing: float = PATIENCE) -> None:
-        """`names` are those of all who take part; `hearing` is how long an update may take to be heard of, while the
-        server lives."""
-        self._hearing = hearing
+    def __init__(self, names: Iterable[str], patience: float = PATIENCE) -> None:
+        """`names` are those of all who take part; `patience` is how long they wait for anything."""
+        self.patience = patience
         self._busy = set(names)  # who may still have something to tell the others
         self._at_work = set(names)
         self.over = asyncio.Event()  # nobody begins anything new
@@ -61,7 +60,7 @@ class Diary:
         """Waits until so many more have been given; not for ever."""
         wanted += len(self.answers)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 while len(self.answers) < wanted:
                     await self.news()
 
@@ -79,7 +78,7 @@ class Diary:
         """Waits until all who listen to a board have found a number on it. If they do not while the server lives, the
         judge finds that."""
         began, missing = time.monotonic(), set(self.listeners[board])
-        while missing and time.monotonic() < max(began, self.back) + self._hearing:
+        while missing and time.monotonic() < max(began, self.back) + self.patience:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.news(), 1.0)
             missing = {who for who in missing if (who, board, number) not in self._found}
@@ -93,7 +92,7 @@ class Diary:
     async def everybody_rests(self) -> None:
         """Waits until nobody does anything; not for ever."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(2 * PATIENCE):
+            async with asyncio.timeout(2 * self.patience):
                 while self._at_work:
                     await self.news()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import aiohttp
 from tests.chaos.by_hand import Lost, Session
-from tests.chaos.diary import PATIENCE, Diary
+from tests.chaos.diary import Diary
 from tests.chaos.history import Outcome
 from tests.chaos.plan import HARMLESS, TASKS, Deed, Part
 from tests.chaos.playing import Playing, arguments
@@ -47,7 +47,7 @@ class HandPlayer(Playing):
     async def outcome(self, deed: Deed) -> tuple[Outcome, str]:
         """Does a deed, and asks as often as it takes where that does no harm."""
         try:
-            async with asyncio.timeout(2 * PATIENCE):
+            async with asyncio.timeout(2 * self.diary.patience):
                 answer = await (self._task(deed) if deed.kind in TASKS else self._call(deed))
         except Lost:
             return "unknown", "the line was lost"

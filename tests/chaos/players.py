@@ -65,7 +65,7 @@ class Player(Playing):
     async def outcome(self, deed: Deed) -> tuple[Outcome, str]:
         """Does a deed, as the client does it: it repeats what may be repeated."""
         try:
-            async with asyncio.timeout(2 * PATIENCE):
+            async with asyncio.timeout(2 * self.diary.patience):
                 return "answered", await self._ask(deed)
         except OutcomeUnknown as error:
             return "unknown", str(error)

@@ -282,14 +282,22 @@ class Client(Tasking):
     async def _listens(self, uri: str, timeout: float | None, *, more: bool) -> bool:
         if self._away:
             return await self._at_home(self._listens(uri, timeout, more=more))
-        line = self._line
-        connection = None if line is None else await line.usable("subscriptions/listen", timeout)
-        if connection is None or not connection.modern or self._listening is None:
-            return False
-        await self._listening.watch(uri, timeout, more=more)
-        if more:
-            self._subscriptions[uri] = None
-        return True
+        line, survivor = self._line, None
+        while line is not None:
+            connection = await line.usable("subscriptions/listen", timeout)
+            if not connection.modern or self._listening is None:
+                break
+            try:
+                await self._listening.watch(uri, timeout, more=more)
+            except ConnectionClosed:
+                if not line.recovers or connection is survivor:
+                    raise
+                survivor = connection
+            else:
+                if more:
+                    self._subscriptions[uri] = None
+                return True
+        return False
 
     async def _task_support(self, name: str, timeout: float | None) -> str | None:
         line = self._line

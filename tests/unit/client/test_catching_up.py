@@ -86,3 +86,15 @@ async def test_a_task_that_is_looked_for_while_the_line_is_made_again_is_looked_
         task = {"taskId": "t", "status": "completed", **times, "result": {"content": content}}
         line.reply(asked, line.complete(**task))
         assert (await waiting).text == "done"
+
+
+async def test_a_subscription_of_the_modern_era_that_the_line_did_not_survive_is_asked_for_again() -> None:
+    server = ScriptedServer(modern=True, answered=["server/discover"], capabilities=RESOURCES)
+    async with Client(server, settings=QUICK, observers=[]) as client:
+        subscribing = asyncio.create_task(client.subscribe("x://a"))
+        await server.line.request(LISTEN)
+        server.line.die()
+        line = await server.connected(2)
+        line.acknowledge(await line.request(LISTEN))
+        await asyncio.wait_for(subscribing, 10)
+        assert client.subscriptions == ("x://a",)
