@@ -404,6 +404,7 @@ async def test_txe_01_txe_05_txe_08_the_server_makes_a_task_for_who_knows_of_the
         shown = await look(peer, task, until="completed")
         assert shown["resultType"] == "complete"
         assert shown["result"]["structuredContent"] == "well"
+        assert shown["result"]["resultType"] == "complete"  # as the request would have been answered
         assert "_meta" not in shown["result"]
 
 

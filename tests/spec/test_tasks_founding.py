@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trunkline import Context, Server, Settings, TaskPolicy
+from trunkline import Context, ProtocolError, Server, Settings, TaskPolicy, ToolError
 from trunkline.errors import ConfigError
 from trunkline.testing import ManualClock, RawPeer
 
@@ -37,6 +37,18 @@ class Work:
                 raise
             return text
 
+        @self.server.tool(task=True)
+        async def fails() -> None:
+            raise ToolError("it is broken")
+
+        @self.server.tool(task=True, requires=[lambda: False])
+        async def needs() -> None:
+            """Needs what is not there."""
+
+        @self.server.tool(task=True)
+        async def errs() -> None:
+            raise ProtocolError("it went wrong", code=7)
+
         @self.server.tool
         async def plain() -> None:
             """Is no action."""
@@ -45,6 +57,13 @@ class Work:
 async def create(peer: RawPeer, *, action: str = "work", metadata: Any = None, **parameters: Any) -> Any:
     asked = {"action": {"type": action, "parameters": parameters}, "metadata": metadata or {}}
     return (await peer.result("tasks/create", asked))["taskId"]
+
+
+async def ended(peer: RawPeer, ident: str) -> Any:
+    """The task once it has ended."""
+    while (task := (await peer.result("tasks/get", {"taskId": ident}))["task"])["status"] in {"pending", "processing"}:
+        await asyncio.sleep(0)
+    return task
 
 
 async def test_j01_j03_j08_a_task_is_made_by_a_method_of_its_own_and_shows_all_members() -> None:
@@ -59,50 +78,112 @@ async def test_j01_j03_j08_a_task_is_made_by_a_method_of_its_own_and_shows_all_m
         assert task["action"] == {"type": "work", "parameters": {"text": "well"}}
         assert task["createdAt"] <= task["updatedAt"]
         work.go_on.set()
-        while (task := (await peer.result("tasks/get", {"taskId": ident}))["task"])["status"] != "completed":
-            await asyncio.sleep(0)
+        task = await ended(peer, ident)
+        assert (task["status"], task["error"]) == ("completed", None)
         assert task["result"]["structuredContent"] == {"result": "well"}
+        assert await peer.result("tasks/result", {"taskId": ident}) == {"result": task["result"]}
 
 
 async def test_j06_j10_j11_each_state_is_told_once_and_progress_under_the_token_of_the_task() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
-        ident = await create(peer, metadata={"progressToken": "t"})
+        asked = {"action": {"type": "work"}, "metadata": {"progressToken": "t"}}
+        number = peer.call("tasks/create", asked)
         await work.begun.wait()
         work.go_on.set()
-        said: list[Any] = []
-        while not any(message["params"].get("status") == "completed" for message in said):
-            said.append(await peer.receive())
+        answer, *said = await said_until(peer, "completed")
+        assert answer["id"] == number  # before anything is told of the task
+        ident = answer["result"]["taskId"]
+        said += await peer.quiet()
         told = [message["params"] for message in said if message["method"] == "notifications/tasks/status"]
         assert [params["status"] for params in told] == ["processing", "completed"]
         assert {params["taskId"] for params in told} == {ident}
         progress = [message["params"] for message in said if message["method"] == "notifications/progress"]
         assert [(params["progressToken"], params["progress"]) for params in progress] == [("t", 1)]
+        assert progress[0]["_meta"]["io.modelcontextprotocol/related-task"] == {"taskId": ident}
 
 
-async def test_j04_j12_j14_errors_have_the_numbers_of_the_founding_documents() -> None:
+async def said_until(peer: RawPeer, status: str) -> list[Any]:
+    said: list[Any] = []
+    while not any(message.get("params", {}).get("status") == status for message in said):
+        said.append(await peer.receive())
+    return said
+
+
+async def test_j04_a_result_that_is_not_there_yet_is_refused() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         ident = await create(peer)
-        assert (await peer.error("tasks/result", {"taskId": ident}))["code"] == -32089
-        assert (await peer.error("tasks/get", {"taskId": "nothing"}))["code"] == -32081
-        assert await peer.result("tasks/cancel", {"taskId": ident, "reason": "enough"}) == {}
-        await asyncio.wait_for(work.cancelled.wait(), 10)
-        assert (await peer.error("tasks/cancel", {"taskId": ident}))["code"] == -32090
-        assert (await peer.error("tasks/result", {"taskId": ident}))["code"] == -32084
+        error = await peer.error("tasks/result", {"taskId": ident})
+        assert (error["code"], error["data"]["kind"]) == (-32089, "task_result_not_ready")
 
 
-async def test_j02_a_page_has_its_cursor_under_that_name() -> None:
+async def test_j05_j12_cancelling_stops_the_work_and_what_has_ended_or_is_not_there_cannot_be_cancelled() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
-        made = [await create(peer) for _ in range(3)]
-        first = await peer.result("tasks/list", {"limit": 2})
-        second = await peer.result("tasks/list", {"limit": 2, "cursor": first["cursor"]})
+        ident = await create(peer)
+        await work.begun.wait()
+        assert await peer.result("tasks/cancel", {"taskId": ident, "reason": "enough"}) == {}
+        await asyncio.wait_for(work.cancelled.wait(), 10)
+        assert (await peer.result("tasks/get", {"taskId": ident}))["task"]["status"] == "cancelled"
+        assert (await peer.error("tasks/cancel", {"taskId": ident}))["code"] == -32090
+        for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+            assert (await peer.error(method, {"taskId": "nothing"}))["code"] == -32081
+
+
+async def test_j14_a_key_that_names_a_task_names_no_other() -> None:
+    work, key = Work(), {"trunkline/idempotency-key": "order 7"}
+    async with RawPeer(work.server) as peer:
+        await peer.initialize()
+        asked = {"action": {"type": "work", "parameters": {"text": "a"}}, "_meta": key}
+        made = await peer.result("tasks/create", asked)
+        assert await peer.result("tasks/create", asked) == made
+        other = {"action": {"type": "work", "parameters": {"text": "b"}}, "_meta": key}
+        error = await peer.error("tasks/create", other)
+        assert (error["code"], error["data"]["kind"]) == (-32082, "idempotency_key_reused")
+        assert len((await peer.result("tasks/list"))["tasks"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "message"),
+    [("fails", -32083, "it is broken"), ("needs", -32088, "needs"), ("errs", 7, "it went wrong")],
+)
+async def test_j14_a_task_that_failed_has_no_result_but_the_number_of_its_failure(
+    action: str, code: int, message: str
+) -> None:
+    async with RawPeer(Work().server) as peer:
+        await peer.initialize()
+        ident = await create(peer, action=action)
+        task = await ended(peer, ident)
+        assert (task["status"], task["error"]["code"]) == ("failed", code)
+        error = await peer.error("tasks/result", {"taskId": ident})
+        assert error["code"] == code
+        assert message in error["message"]
+
+
+async def test_j14_a_task_that_was_cancelled_has_no_result() -> None:
+    async with RawPeer(Work().server) as peer:
+        await peer.initialize()
+        ident = await create(peer)
+        await peer.result("tasks/cancel", {"taskId": ident})
+        assert (await peer.error("tasks/result", {"taskId": ident}))["code"] == -32084
+
+
+async def test_j02_a_list_has_pages_and_shows_those_of_its_own_conversation() -> None:
+    work = Work(settings=Settings(max_tasks_per_principal=None))
+    async with RawPeer(work.server) as peer, RawPeer(work.server) as other:
+        await peer.initialize()
+        await other.initialize()
+        made = [await create(peer) for _ in range(150)]
+        first = await peer.result("tasks/list", {"limit": 100})
+        second = await peer.result("tasks/list", {"limit": 100, "cursor": first["cursor"]})
+        assert (len(first["tasks"]), len(second["tasks"])) == (100, 50)
         assert sorted(task["taskId"] for page in (first, second) for task in page["tasks"]) == sorted(made)
         assert "cursor" not in second
+        assert await other.result("tasks/list") == {"tasks": []}
 
 
 async def test_j07_a_task_whose_time_is_up_fails_with_its_number() -> None:
@@ -130,6 +211,10 @@ async def test_j13_one_task_too_many_has_its_number() -> None:
         await create(peer)
         asked = {"action": {"type": "work"}}
         assert (await peer.error("tasks/create", asked))["code"] == -32087
+        work.go_on.set()
+        await said_until(peer, "completed")
+        await peer.quiet()
+        assert await create(peer)
 
 
 @pytest.mark.parametrize("action", ["plain", "nothing"])
@@ -150,3 +235,36 @@ async def test_without_the_profile_there_is_no_such_method() -> None:
 def test_there_is_one_profile() -> None:
     with pytest.raises(ConfigError, match="erlmcp"):
         Server("s", compat="other")  # pyright: ignore[reportArgumentType]
+
+
+# --- beside 2025-11-25 ------------------------------------------------------------------------------
+
+
+async def test_who_asks_for_tasks_as_2025_11_25_does_is_answered_like_that_on_the_same_server() -> None:
+    work = Work()
+    async with RawPeer(work.server) as peer, RawPeer(work.server) as founding:
+        await peer.initialize()
+        await founding.initialize()
+        task = (await peer.result("tools/call", {"name": "work", "task": {}}))["task"]
+        mine = await create(founding)
+        assert (await peer.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "working"
+        assert (await peer.result("tasks/list"))["tasks"][0]["status"] == "working"
+        assert (await peer.error("tasks/get", {"taskId": "nothing"}))["code"] == -32602
+        waiting = peer.call("tasks/result", {"taskId": task["taskId"]})
+        assert (await founding.error("tasks/result", {"taskId": mine}))["code"] == -32089
+        assert (await founding.result("tasks/list"))["tasks"][0]["status"] == "processing"
+        work.go_on.set()
+        assert (await peer.answer_to(waiting))["result"]["structuredContent"] == {"result": "done"}
+        assert (await peer.error("tasks/cancel", {"taskId": task["taskId"]}))["code"] == -32602
+
+
+async def test_a_conversation_is_heard_to_speak_as_2025_11_25_does_by_the_task_it_asks_about() -> None:
+    work = Work()
+    async with RawPeer(work.server) as peer:
+        await peer.initialize()
+        task = (await peer.result("tools/call", {"name": "errs", "task": {}}))["task"]
+    async with RawPeer(work.server) as again:
+        await again.initialize()
+        assert (await again.error("tasks/get", {"taskId": "nothing"}))["code"] == -32081
+        assert (await again.error("tasks/result", {"taskId": task["taskId"]}))["code"] == 7
+        assert (await again.error("tasks/get", {"taskId": "nothing"}))["code"] == -32602

@@ -1,15 +1,23 @@
 """Tasks outlive the process that works on them, however it ends."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
+from tests.by_hand import HttpPeer
+from tests.interop.served import Served
+from tests.processes import StdioPeer
 
 import trunkline
-from trunkline import Client, PeerError, Settings
+from trunkline import Client, PeerError, Server, Settings, TaskPolicy
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.testing import RawPeer
 
 SOURCE = str(Path(trunkline.__file__).parents[1])  # servers are started without our environment
 SERVER = """
@@ -74,3 +82,158 @@ async def test_j16_a_task_of_a_process_that_was_killed_is_not_lost(
                 await task.result(timeout=20)
         else:
             assert (await task.result(timeout=20)).data == outcome
+
+
+# --- what its client hears ---------------------------------------------------------------------------
+
+OVER_HTTP = """
+import asyncio, sys
+from pathlib import Path
+from trunkline import Context, Server, Settings, TaskPolicy
+from trunkline.stores.sqlite import SqliteStore
+
+_, folder, port = sys.argv
+settings = Settings(task_lease=0.5, stream_retry=0.05)
+server = Server("survivor", compat="erlmcp", store=SqliteStore(Path(folder) / "store"), settings=settings)
+
+@server.tool(task=TaskPolicy(recovery="resume"))
+async def counts(ctx: Context) -> str:
+    if ctx.resumed_from is None:
+        ctx.progress(1, 3)
+        await ctx.checkpoint("half")
+        await asyncio.Event().wait()
+    while not (Path(folder) / "heard").exists():  # by whoever listens
+        await asyncio.sleep(0.01)
+    ctx.progress(2, 3)
+    ctx.progress(3, 3)
+    return ctx.resumed_from
+
+server.run("http", port=int(port))
+"""
+ASKED = {
+    "tasks/create": {"action": {"type": "counts", "parameters": {}}, "metadata": {"progressToken": "founding"}},
+    "tools/call": {"name": "counts", "task": {}, "_meta": {"progressToken": "2025"}},
+}
+
+
+async def test_tsk_23_j10_j11_whoever_goes_on_with_a_task_tells_the_session_that_asked_for_it(tmp_path: Path) -> None:
+    """It takes a second: two processes are started, and a lease runs out."""
+    script = tmp_path / "server.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {SOURCE!r})\n{OVER_HTTP}")
+    first = Served([sys.executable, script, tmp_path, "0"])
+    place = first.place()
+    second: Served | None = None
+    try:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
+            peer = HttpPeer(http, f"http://{place}/mcp")
+            await peer.open()
+            async with peer.listening() as said:
+                made = [await peer.result(method, params) for method, params in ASKED.items()]
+                began = [await anext(said) for _ in range(3)]
+            first.close()
+            second = Served([sys.executable, script, tmp_path, place.rpartition(":")[2]])
+            assert second.place() == place
+            async with peer.listening() as said:
+                (tmp_path / "heard").touch()
+                ended = [await anext(said) for _ in range(6)]
+    finally:
+        first.close()
+        if second is not None:
+            second.close()
+    assert progress_in(began) == {"founding": [1], "2025": [1]}
+    assert progress_in(ended) == {"founding": [2, 3], "2025": [2, 3]}
+    status = {told["params"]["taskId"]: told["params"] for told in ended if "status" in told["params"]}
+    founding, augmented = made[0]["taskId"], made[1]["task"]["taskId"]
+    assert (status[founding]["status"], status[augmented]["status"]) == ("completed", "completed")
+    assert status[founding]["result"]["structuredContent"] == {"result": "half"}
+    assert "result" not in status[augmented]
+
+
+def progress_in(said: list[Any]) -> dict[str, list[float]]:
+    """What was told of progress, by its token."""
+    found: dict[str, list[float]] = {}
+    for message in said:
+        if message["method"] == "notifications/progress":
+            found.setdefault(message["params"]["progressToken"], []).append(message["params"]["progress"])
+    return found
+
+
+# --- a holder that stood still -----------------------------------------------------------------------
+
+STANDS_STILL = """
+import asyncio, json, os, signal, sys
+from pathlib import Path
+from trunkline import Context, Server, Settings, TaskPolicy
+from trunkline.stores.sqlite import SqliteStore
+
+folder = Path(sys.argv[1])
+server = Server("still", store=SqliteStore(folder / "store"), settings=Settings(task_lease=0.5))
+FORM = {"type": "object", "properties": {}}
+
+async def tried(work):
+    try:
+        await work
+    except BaseException as error:
+        return type(error).__name__
+    return "kept"
+
+@server.tool(task=TaskPolicy(recovery="restart"))
+async def work(ctx: Context) -> str:
+    ctx.progress(1)
+    await ctx.checkpoint("before")
+    os.kill(os.getpid(), signal.SIGSTOP)
+    ctx.progress(2)
+    found = {
+        "checkpoint": await tried(ctx.checkpoint("after")),
+        "question": await tried(ctx.elicit("?", FORM)),
+        "effect": await tried(ctx.once("paid", lambda: 1)),
+        "wait": await tried(asyncio.sleep(60)),
+    }
+    (folder / "found.new").write_text(json.dumps(found))
+    (folder / "found.new").rename(folder / "found")
+    return "too late"
+
+server.run()
+"""
+
+
+async def test_a_holder_that_stood_still_for_too_long_is_cancelled_and_nothing_of_it_counts(tmp_path: Path) -> None:
+    """It takes a second: a process is stopped until its lease has run out."""
+    with StdioPeer(STANDS_STILL, str(tmp_path)) as still:
+        await asyncio.to_thread(still.initialize, capabilities={"elicitation": {}})
+        asked = {"name": "work", "task": {}, "_meta": {"progressToken": "t"}}
+        task = (await asyncio.to_thread(still.result, "tools/call", asked))["task"]
+        await stopped(still.process.pid)
+        other = Server("other", store=SqliteStore(tmp_path / "store"), settings=Settings(task_lease=0.5), observers=[])
+        other.add_tool(lambda: "by another", name="work", task=TaskPolicy(recovery="restart"))
+        async with RawPeer(other) as peer:
+            await peer.initialize()
+            result = await peer.result("tasks/result", {"taskId": task["taskId"]})
+            assert result["content"][0]["text"] == "by another"
+            still.process.send_signal(signal.SIGCONT)
+            found = json.loads(await appeared(tmp_path / "found"))
+            again = await peer.result("tasks/result", {"taskId": task["taskId"]})
+        await other.aclose()
+        assert again == result
+        assert found.pop("wait") == "CancelledError"
+        assert set(found.values()) <= {"Fenced", "CancelledError"}
+        await asyncio.to_thread(still.result, "ping")
+        said = [json.loads(frame) for sender, frame in still.transcript.frames if sender == "server"]
+        told = [message["params"] for message in said if "method" in message]
+        assert [params["progress"] for params in told if "progress" in params] == [1]
+        assert {params["status"] for params in told if "status" in params} <= {"completed"}
+
+
+async def stopped(pid: int) -> None:
+    """Waits until a process stands still."""
+    async with asyncio.timeout(20):
+        while "\nState:\tT" not in Path(f"/proc/{pid}/status").read_text():
+            await asyncio.sleep(0.01)
+
+
+async def appeared(file: Path) -> str:
+    """What is in a file, once it is there."""
+    async with asyncio.timeout(20):
+        while not file.exists():
+            await asyncio.sleep(0.01)
+    return file.read_text()

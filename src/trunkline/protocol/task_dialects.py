@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct, field
 
 from trunkline.errors import InternalError, InvalidParams, ProtocolError
 from trunkline.protocol.kinds import BY_NAME
@@ -15,6 +15,7 @@ from trunkline.protocol.tasks import TaskRecord, TaskState
 from trunkline.protocol.types.tasks import Task
 from trunkline.protocol.types.tasks_extension import DetailedTask, ExtensionTask
 from trunkline.protocol.types.tasks_founding import FoundingAction, FoundingStatusParams, FoundingTask
+from trunkline.protocol.types.tools import CallToolParams
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
@@ -25,6 +26,7 @@ __all__ = [
     "augmented",
     "cancellable",
     "detailed",
+    "dialect_of",
     "extended",
     "founding",
     "founding_status",
@@ -54,6 +56,11 @@ class Traits(NamedTuple):
     has_progress: bool  # whether progress of a task is told by `notifications/progress`
 
 
+_AKIN: Final = {
+    "idempotency_key_reused": "task_already_exists",
+    "tool_dependency_failed": "task_dependency_failed",
+}  # kinds that the founding documents have another name for, where it is about tasks
+_RESERVED: Final = range(-32768, -31999)  # codes that no program may choose
 T = TaskState
 _STATUSES: Final = {
     T.PENDING: "working",
@@ -69,6 +76,13 @@ DIALECTS: Final[Mapping[Dialect, Traits]] = {
     Dialect.EXTENSION: Traits(_STATUSES, T.COMPLETED, True, None, False, False),
     Dialect.FOUNDING: Traits(_FOUNDING, T.FAILED, False, False, True, True),
 }
+
+
+def dialect_of(record: TaskRecord) -> Dialect:
+    """The way in which whoever asked for a task speaks of it."""
+    if record.caller.modern:
+        return Dialect.EXTENSION
+    return Dialect.FOUNDING if record.caller.founding else Dialect.AUGMENTED
 
 
 def shown(record: TaskRecord, dialect: Dialect) -> str:
@@ -99,8 +113,9 @@ def outcome(record: TaskRecord, dialect: Dialect) -> Raw | ErrorObject | None:
         if not DIALECTS[dialect].result_waits:
             raise _fault(InternalError, "the task has no result yet", "task_result_not_ready", dialect)
         return None
-    if record.error is not None:
-        return in_words_of(dialect, record.error)
+    error = _failure(record) if dialect is Dialect.FOUNDING else record.error
+    if error is not None:
+        return error
     if record.result is UNSET:
         raise _fault(InvalidParams, "the task was cancelled", "task_cancelled", dialect)
     if dialect is Dialect.FOUNDING:
@@ -155,10 +170,12 @@ def extended(record: TaskRecord, kind: type[E]) -> E:
 
 
 def detailed(record: TaskRecord) -> DetailedTask:
-    """A task with all that its status calls for; a result and a notification have the same."""
+    """A task with all that its status calls for; a result and a notification have the same. The result in it is what
+    the request would have been answered with, and says of itself what it is."""
     task = extended(record, DetailedTask)
     task.input_requests = record.questions or None
-    task.result = record.result
+    if record.result is not UNSET:
+        task.result = codec.to_raw({"resultType": "complete", **_read_members(record.result)})
     task.error = record.error
     return task
 
@@ -168,11 +185,11 @@ def detailed(record: TaskRecord) -> DetailedTask:
 
 def founding(record: TaskRecord) -> FoundingTask:
     """A task in the words of the founding documents."""
-    status = founding_status(record)
+    status, asked = founding_status(record), _read_asked(record.params)
     return FoundingTask(
         task_id=record.task_id,
         status=status.status,
-        action=FoundingAction(record.method, record.params),
+        action=FoundingAction(asked.name, codec.as_written(asked.arguments)),
         result=status.result,
         error=status.error,
         created_at=round(record.created_at * 1000),
@@ -182,23 +199,54 @@ def founding(record: TaskRecord) -> FoundingTask:
 
 def founding_status(record: TaskRecord) -> FoundingStatusParams:
     """How a task stands, as its notification has it. What has failed has an error, also if it has a result."""
-    error = record.error
-    if record.result_is_error:
-        error = ErrorObject(InternalError.code, record.message or "the task failed", {"kind": "task_failed"})
     return FoundingStatusParams(
         task_id=record.task_id,
         status=cast("Any", shown(record, Dialect.FOUNDING)),
         result=None if record.result is UNSET else record.result,
-        error=None if error is None else in_words_of(Dialect.FOUNDING, error),
+        error=_failure(record),
     )
 
 
-def in_words_of(dialect: Dialect, error: ErrorObject) -> ErrorObject:
-    """An error with the code that a dialect has for it."""
+def _failure(record: TaskRecord) -> ErrorObject | None:
+    """Why a task has failed, if it has. What has no number of its own has that of failed tasks."""
+    error = record.error
+    if error is None:
+        if record.result is UNSET or not record.result_is_error:
+            return None
+        kind = _kind(_read_result(record.result).meta.get("trunkline/error"))
+        said = record.message or "the task failed"
+        error = ErrorObject(InternalError.code, said, {"kind": kind if kind in _AKIN else "task_failed"})
+    told = in_words_of(Dialect.FOUNDING, error)
+    if told.code != InternalError.code:
+        return told
     data: Any = error.data
+    known = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    return in_words_of(Dialect.FOUNDING, ErrorObject(error.code, error.message, {**known, "kind": "task_failed"}))
+
+
+def _kind(data: Any) -> str | None:
+    """The kind of error that some data tell of, if they do."""
     kind: Any = cast("dict[str, Any]", data).get("kind") if isinstance(data, dict) else None
-    row = BY_NAME.get(kind) if dialect is Dialect.FOUNDING and isinstance(kind, str) else None
-    return error if row is None else ErrorObject(row.founding, error.message, data)
+    return kind if isinstance(kind, str) else None
+
+
+class _FailedResult(Struct):
+    """What is read of one."""
+
+    meta: dict[str, Any] = field(name="_meta", default_factory=dict[str, Any])
+
+
+_read_asked: Final = codec.decoder(CallToolParams)
+_read_result: Final = codec.json_decoder(_FailedResult)
+
+
+def in_words_of(dialect: Dialect, error: ErrorObject) -> ErrorObject:
+    """An error with the code that a dialect has for it. One that a program has chosen stays what it is."""
+    if error.code not in _RESERVED:
+        return error
+    kind = _kind(error.data)
+    row = None if kind is None or dialect is not Dialect.FOUNDING else BY_NAME.get(_AKIN.get(kind, kind))
+    return error if row is None else ErrorObject(row.founding, error.message, error.data)
 
 
 def _fault(fault: type[ProtocolError], message: str, kind: str, dialect: Dialect) -> ProtocolError:

@@ -100,6 +100,7 @@ class TaskCaller(Struct, frozen=True, kw_only=True):
     capabilities: dict[str, Any] = {}
     info: Implementation | None = None
     modern: bool = False  # its request stood for itself
+    founding: bool = False  # it spoke as the founding documents do
     local: bool = False  # somebody who has not to say who it is
     session: str | None = None  # the conversation that it asked in, where nothing else tells callers apart
     principal: Raw | UnsetType = UNSET  # who was verified to call, in JSON
@@ -111,8 +112,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
     layout: int = 1  # of this record, for whoever reads it later
     task_id: str
     client: str  # whose it is; to everybody else it is not there
-    method: str  # of the request that it answers; in the founding dialect, the type of its action
-    params: Raw  # of that request, as they were written
+    method: str  # of the request that it answers, or would have: what it does is said in one way, whoever asked
+    params: Raw  # of that request
     caller: TaskCaller = TaskCaller()
     created_at: float
     updated_at: float

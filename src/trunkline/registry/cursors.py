@@ -13,6 +13,7 @@ from trunkline.errors import CursorExpired, InvalidCursor
 __all__ = ["Cursors"]
 
 _SIZE: Final = 8  # bytes of position, tag and moment: 2**64 guesses for one forged cursor
+_LONGEST: Final = _SIZE + 64  # bytes of a cursor: more than a hash has cannot be hidden by one
 _PER_SECOND: Final = 1000  # moments
 
 
@@ -26,13 +27,16 @@ class Cursors:
 
     def seal(self, kind: str, position: int, now: float = 0.0, whose: str = "") -> str:
         """A cursor for a position in the list of that kind; in one that not everybody sees alike, of who sees it."""
-        plain = position.to_bytes(_SIZE, "big")
-        if self.lifetime is not None:
-            plain += int(now * _PER_SECOND).to_bytes(_SIZE, "big")
+        return self.seal_name(kind, position.to_bytes(_SIZE, "big"), now, whose)
+
+    def seal_name(self, kind: str, name: bytes, now: float = 0.0, whose: str = "") -> str:
+        """A cursor for what comes after something, in a list whose positions have names, of 50 bytes at most."""
+        plain = name if self.lifetime is None else int(now * _PER_SECOND).to_bytes(_SIZE, "big") + name
         return self._sealed(kind, plain, whose)
 
     def _sealed(self, kind: str, plain: bytes, whose: str) -> str:
-        tag = self._hash(kind.encode(), plain + whose.encode(), _SIZE)
+        shape = bytes([self.lifetime is not None, len(plain)])
+        tag = self._hash(kind.encode(), shape + plain + whose.encode(), _SIZE)
         import base64  # most servers have one page
 
         return base64.urlsafe_b64encode(tag + _xor(plain, self._hash(b"hide", tag, len(plain)))).decode().rstrip("=")
@@ -40,6 +44,10 @@ class Cursors:
     def open(self, kind: str, cursor: str, now: float = 0.0, whose: str = "") -> int:
         """The position in a cursor. Raises `InvalidCursor` for anything that `seal` did not give for the same, and
         `CursorExpired` for what it gave too long ago."""
+        return int.from_bytes(self.open_name(kind, cursor, now, whose), "big")
+
+    def open_name(self, kind: str, cursor: str, now: float = 0.0, whose: str = "") -> bytes:
+        """The name in a cursor. Raises as `open` does."""
         import base64
         import binascii
         import hmac
@@ -48,16 +56,18 @@ class Cursors:
             sealed = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raise InvalidCursor from None
-        if len(sealed) != (2 if self.lifetime is None else 3) * _SIZE:
+        if not _SIZE < len(sealed) <= _LONGEST:
             raise InvalidCursor
         tag, hidden = sealed[:_SIZE], sealed[_SIZE:]
         plain = _xor(hidden, self._hash(b"hide", tag, len(hidden)))
         # The text itself: base64 has several spellings.
         if not hmac.compare_digest(cursor, self._sealed(kind, plain, whose)):
             raise InvalidCursor
-        if self.lifetime is not None and now - int.from_bytes(plain[_SIZE:], "big") / _PER_SECOND > self.lifetime:
+        if self.lifetime is None:
+            return plain
+        if now - int.from_bytes(plain[:_SIZE], "big") / _PER_SECOND > self.lifetime:
             raise CursorExpired(self.lifetime)
-        return int.from_bytes(plain[:_SIZE], "big")
+        return plain[_SIZE:]
 
     def _hash(self, purpose: bytes, data: bytes, size: int) -> bytes:
         import hashlib

@@ -18,12 +18,13 @@ from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import find
 from trunkline.protocol.types import CallToolParams, CallToolResult, CompleteParams, CreateTaskResult
 from trunkline.protocol.types.tasks_extension import TaskCreated
+from trunkline.protocol.types.tasks_founding import CreateFoundingTaskParams
 from trunkline.registry.handlers import exited
 from trunkline.registry.results import BadResult, unspliced
 from trunkline.server.admission import Wanted, admitted
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.features import completion, prompts, resources, tools
+from trunkline.server.features import completion, prompts, resources, tasks, tools
 from trunkline.server.offer import Offer
 from trunkline.wire.codec import as_written
 
@@ -31,6 +32,7 @@ __all__ = ["AROUND", "Call", "Middleware", "Next", "surrounded"]
 
 AROUND: Final[Mapping[str, Callable[[Offer, Any], Wanted | None]]] = {
     "tools/call": tools.wanted,
+    "tasks/create": tasks.wanted,
     "resources/read": resources.wanted,
     "prompts/get": prompts.wanted,
     "completion/complete": completion.wanted,
@@ -91,6 +93,8 @@ async def _through(middleware: Middleware, following: Next, call: Call) -> Any:
 
 
 def _name(params: Any) -> str:
+    if isinstance(params, CreateFoundingTaskParams):
+        return params.action.type
     if isinstance(params, CompleteParams):
         return params.ref.uri or params.ref.name or ""
     return params.uri if hasattr(params, "uri") else params.name

@@ -20,6 +20,7 @@ from trunkline.protocol.task_dialects import (
     augmented,
     cancellable,
     detailed,
+    dialect_of,
     extended,
     founding,
     founding_status,
@@ -27,7 +28,7 @@ from trunkline.protocol.task_dialects import (
     shown,
     worth_telling,
 )
-from trunkline.protocol.tasks import TASKS, TERMINAL, TaskRecord, TaskSignal, TaskState, allows, step
+from trunkline.protocol.tasks import TASKS, TERMINAL, TaskCaller, TaskRecord, TaskSignal, TaskState, allows, step
 from trunkline.protocol.types.tasks_extension import TaskCreated, UpdateTaskParams
 from trunkline.protocol.types.tasks_founding import (
     CreateFoundingTaskParams,
@@ -70,7 +71,12 @@ ERROR = ErrorObject(-32602, "no such tool", {"kind": "tool_not_found"})
 
 
 def made(**known: Any) -> TaskRecord:
-    given = {"task_id": "t-1", "client": "us", "method": "tools/call", "params": Raw(b'{"name":"x"}')}
+    given = {
+        "task_id": "t-1",
+        "client": "us",
+        "method": "tools/call",
+        "params": Raw(b'{"name":"x","arguments":{"k":1}}'),
+    }
     return TaskRecord(**{**given, "created_at": NOW, "updated_at": NOW, **known})
 
 
@@ -347,7 +353,7 @@ def test_answers_to_a_task_of_the_extension_can_be_read() -> None:
 def test_j08_the_founding_documents_show_every_member_and_an_error_only_of_what_failed(state: TaskState) -> None:
     task = plain(founding(RECORDS[state]))
     assert list(task) == ["taskId", "status", "action", "result", "error", "createdAt", "updatedAt"]
-    assert task["action"] == {"type": "tools/call", "parameters": {"name": "x"}}
+    assert task["action"] == {"type": "x", "parameters": {"k": 1}}
     assert (task["createdAt"], task["updatedAt"]) == (1_700_000_000_000, round(RECORDS[state].updated_at * 1000))
     assert (task["error"] is not None) is (state is TaskState.FAILED)
     assert (task["result"] is not None) is (state is TaskState.COMPLETED)
@@ -355,17 +361,46 @@ def test_j08_the_founding_documents_show_every_member_and_an_error_only_of_what_
     assert told == {name: task[name] for name in ("taskId", "status", "result", "error")}
 
 
-def test_errors_have_their_founding_numbers_in_the_founding_dialect_alone() -> None:
+def test_j14_errors_have_their_founding_numbers_in_the_founding_dialect_alone() -> None:
     refused = founding(REFUSED)
     assert refused.error == ErrorObject(-32083, "no", {"kind": "task_failed"})
     assert plain(refused)["result"]["isError"] is True
     assert founding(WORKING.complete(NOW, FAILURE, is_error=True)).error.message == "the task failed"
     assert founding(RECORDS[TaskState.FAILED]).error.code == -32002
-    for data in (UNSET, None, [1], {"kind": 7}, {"kind": "our_own"}):
-        assert founding(WORKING.fail(NOW, ErrorObject(-32603, "x", data))).error.code == -32603
-    depends = ErrorObject(-32603, "another task failed", {"kind": "task_dependency_failed"})
-    assert founding(made().fail(NOW, depends)).error.code == -32088
-    assert detailed(made().fail(NOW, depends)).error.code == -32603
+    late = WORKING.time_out(NOW + 9)
+    assert (founding(late).error.code, detailed(late).error.code) == (-32085, -32603)
+
+
+@pytest.mark.parametrize(
+    ("details", "code"),
+    [
+        ({"kind": "tool_dependency_failed"}, -32088),
+        ({"kind": "tool_execution_failed"}, -32083),
+        ({"kind": [7]}, -32083),
+        ({}, -32083),
+        ("ours", -32083),
+    ],
+)
+def test_j14_a_failed_result_has_the_number_of_what_it_says_of_itself(details: Any, code: int) -> None:
+    result = codec.to_raw({"content": [], "isError": True, "_meta": {"trunkline/error": details}})
+    assert founding(WORKING.complete(NOW, result, is_error=True)).error.code == code
+
+
+@pytest.mark.parametrize("data", [UNSET, None, [1], {"kind": 7}, {"kind": "our_own"}, {"kind": "internal_error"}])
+def test_j14_what_has_no_number_of_its_own_has_that_of_failed_tasks(data: Any) -> None:
+    error = founding(WORKING.fail(NOW, ErrorObject(-32603, "x", data))).error
+    assert (error.code, error.message, error.data["kind"]) == (-32083, "x", "task_failed")
+
+
+def test_a_code_that_a_program_has_chosen_stays_what_it_is() -> None:
+    own = ErrorObject(7, "x", {"kind": "internal_error"})
+    assert founding(WORKING.fail(NOW, own)).error == own
+
+
+def test_a_task_is_spoken_of_as_it_was_asked_for() -> None:
+    assert dialect_of(made()) is Dialect.AUGMENTED
+    assert dialect_of(made(caller=TaskCaller(founding=True))) is Dialect.FOUNDING
+    assert dialect_of(made(caller=TaskCaller(modern=True))) is Dialect.EXTENSION
 
 
 def test_the_messages_of_the_founding_documents_can_be_read_and_written() -> None:
@@ -404,6 +439,7 @@ def test_the_result_of_a_task_is_that_of_its_request_and_says_which_task_it_is_o
         "result": {"content": [], "isError": False}
     }
     assert outcome(RECORDS[TaskState.FAILED], Dialect.FOUNDING) == ErrorObject(-32002, ERROR.message, ERROR.data)
+    assert outcome(REFUSED, Dialect.FOUNDING) == ErrorObject(-32083, "no", {"kind": "task_failed"})
 
 
 @pytest.mark.parametrize("state", [TaskState.PENDING, TaskState.WORKING, TaskState.INPUT_REQUIRED])

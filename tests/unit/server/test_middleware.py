@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import Raw
+from msgspec.structs import replace
 
 from trunkline import Call, CallToolResult, Context, Server, Settings, TextContent, ToolError
 from trunkline.errors import ProtocolError, RegistrationError
@@ -243,3 +245,52 @@ def test_a_server_without_middleware_has_nothing_around_its_calls() -> None:
     server = server_with_everything()
     dispatcher = server._dispatcher
     assert {name: answer for name, (*_, answer) in dispatcher._answers.items()} == dispatcher._bare
+
+
+# --- tasks -------------------------------------------------------------------------------------------
+
+
+def server_of_tasks(seen: list[Any]) -> Server:
+    server = Server("t", compat="erlmcp", observers=[])
+
+    @server.tool(task=True)
+    async def greet(name: str) -> str:
+        seen.append("work")
+        return f"Hello, {name}!"
+
+    @server.middleware
+    async def around(call: Call, following: Any) -> Any:
+        params = call.params
+        if call.name == "greet" and call.method == "tools/call":
+            params = replace(params, arguments=Raw(b'{"name": "somebody else"}'))
+        result = await following(replace(call, params=params))
+        seen.append((call.method, call.name, type(result).__name__))
+        return result
+
+    return server
+
+
+async def test_middleware_sees_that_a_call_becomes_a_task_and_what_it_hands_on_is_done() -> None:
+    seen = list[Any]()
+    async with RawPeer(server_of_tasks(seen)) as peer:
+        await peer.initialize()
+        asked = {"name": "greet", "arguments": {"name": "Ann"}, "task": {}}
+        task = (await peer.result("tools/call", asked))["task"]
+        result = await peer.result("tasks/result", {"taskId": task["taskId"]})
+    assert result["structuredContent"] == {"result": "Hello, somebody else!"}
+    assert sorted(map(str, seen)) == ["('tools/call', 'greet', 'CreateTaskResult')", "work"]
+
+
+async def test_middleware_goes_around_tasks_of_the_founding_documents_too() -> None:
+    seen = list[Any]()
+    taps, RawPeer.taps = RawPeer.taps, []  # no official schema knows of these words
+    try:
+        async with RawPeer(server_of_tasks(seen)) as peer:
+            await peer.initialize()
+            action = {"type": "greet", "parameters": {"name": "Ann"}}
+            assert (await peer.result("tasks/create", {"action": action})).keys() == {"taskId"}
+            assert (await peer.error("tasks/create", {"action": {"type": "nothing"}}))["code"] == -32602
+            await peer.quiet()
+    finally:
+        RawPeer.taps = taps
+    assert sorted(map(str, seen)) == ["('tasks/create', 'greet', 'CreateFoundingTaskResult')", "work"]

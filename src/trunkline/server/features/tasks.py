@@ -11,8 +11,18 @@ from trunkline.conversation.drive import Work
 from trunkline.conversation.perform import perform
 from trunkline.errors import InvalidParams, ProtocolError
 from trunkline.protocol.inflight import Running
+from trunkline.protocol.meta import IDEMPOTENCY_KEY
 from trunkline.protocol.methods import find
-from trunkline.protocol.task_dialects import Dialect, augmented, cancellable, detailed, founding, in_words_of, outcome
+from trunkline.protocol.task_dialects import (
+    Dialect,
+    augmented,
+    cancellable,
+    detailed,
+    dialect_of,
+    founding,
+    in_words_of,
+    outcome,
+)
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import (
     CallToolParams,
@@ -35,34 +45,43 @@ from trunkline.protocol.types.tasks_founding import (
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.admission import Wanted, admitted
 from trunkline.server.connection import Connection
-from trunkline.server.features.tools import work_of
+from trunkline.server.features import tools
+from trunkline.server.offer import Offer
 from trunkline.server.owners import owner_of
 from trunkline.server.tasks.calling import create_task
 from trunkline.server.tasks.choosing import require_extension
-from trunkline.server.tasks.delivering import Delivery
+from trunkline.server.tasks.delivering import awaited
 from trunkline.server.tasks.faults import TaskFailed, TaskNotFound
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
-__all__ = ["FEATURE"]
+__all__ = ["FEATURE", "wanted"]
 
 _CURSOR: Final = "task"
 
 
-def _dialect(connection: Connection, call: Running) -> Dialect:
-    """In which words a request asks. Raises for one that may not ask at all."""
-    if call.envelope is None:
-        profile = connection.offer.profile
-        return Dialect.AUGMENTED if profile is None else profile.tasks
-    require_extension(connection, call)
-    return Dialect.EXTENSION
+def _dialect(connection: Connection, call: Running, about: TaskRecord | None = None) -> Dialect:
+    """In which words a request asks. With a profile, those in which the task that it is about was asked for, or else
+    those that its conversation was heard to use. Raises for a request that may not ask at all."""
+    if call.envelope is not None:
+        require_extension(connection, call)
+        return Dialect.EXTENSION
+    profile, augmenting = connection.offer.profile, connection.shared.tasks.augmenting
+    if profile is None:
+        return Dialect.AUGMENTED
+    if about is not None and dialect_of(about) is Dialect.AUGMENTED:
+        augmenting.add(connection)
+    if about is not None and dialect_of(about) is profile.tasks:
+        return profile.tasks
+    return Dialect.AUGMENTED if connection in augmenting else profile.tasks
 
 
 async def _get(connection: Connection, call: Running, params: GetTaskParams) -> Any:
-    dialect = _dialect(connection, call)
+    _dialect(connection, call)
     record = (await connection.shared.tasks.get(owner_of(call.origin.principal), params.task_id)).record
-    match dialect:
+    match _dialect(connection, call, record):
         case Dialect.AUGMENTED:
+            connection.shared.tasks.looks.looked(connection, record)
             return augmented(record, GetTaskResult)
         case Dialect.EXTENSION:
             return detailed(record)
@@ -70,31 +89,42 @@ async def _get(connection: Connection, call: Running, params: GetTaskParams) -> 
             return GetFoundingTaskResult(founding(record))
 
 
+def wanted(offer: Offer, params: CreateFoundingTaskParams) -> Wanted | None:
+    """The tool that a task is to be made of, if not everybody may call it."""
+    return tools.wanted(offer, CallToolParams(name=params.action.type))
+
+
 def _create(connection: Connection, call: Running, params: CreateFoundingTaskParams) -> Work:
     """Makes a task of a tool that is named by the type of an action, with its parameters."""
     entry = connection.offer.tools.live.get(params.action.type)
     if entry is None or entry.task is None:
         raise InvalidParams(f"there is no action of type {params.action.type!r} that runs as a task")
-    wanted = Wanted.of(entry, f"tool {entry.name!r}")
-    work = partial(_created, entry, connection, call, params)
-    return work() if wanted is None else admitted(connection, call, wanted, work)
+    asked, work = wanted(connection.offer, params), partial(_created, entry, connection, call, params)
+    return work() if asked is None else admitted(connection, call, asked, work)
 
 
 def _created(entry: ToolEntry, connection: Connection, call: Running, params: CreateFoundingTaskParams) -> Work:
     asked = CallToolParams(name=entry.name, arguments=params.action.parameters)
-    return create_task(entry, connection, call, params, work_of(entry, connection.threads, asked))
+    work = tools.work_of(entry, connection.threads, asked)
+    if params.meta is not None and IDEMPOTENCY_KEY in params.meta:
+        from trunkline.server.once import create_task_once
+
+        return create_task_once(entry, connection, call, params, work)
+    return create_task(entry, connection, call, params, work)
 
 
 async def _cancel(connection: Connection, call: Running, params: CancelTaskParams) -> CancelTaskResult | Empty:
-    dialect = _dialect(connection, call)
+    _dialect(connection, call)
 
     def cancelled(record: TaskRecord, now: float) -> TaskRecord:
-        return record.cancel(now, params.reason) if cancellable(record, dialect) else record
+        asks = _dialect(connection, call, record)
+        return record.cancel(now, params.reason) if cancellable(record, asks) else record
 
     changed = await connection.shared.tasks.change(owner_of(call.origin.principal), params.task_id, cancelled)
     if changed is None:
         raise TaskNotFound(params.task_id)
-    return augmented(changed[1], CancelTaskResult) if dialect is Dialect.AUGMENTED else Empty()
+    asks = _dialect(connection, call, changed[1])
+    return augmented(changed[1], CancelTaskResult) if asks is Dialect.AUGMENTED else Empty()
 
 
 async def _update(connection: Connection, call: Running, params: UpdateTaskParams) -> Empty:
@@ -118,23 +148,13 @@ def _check(key: str, method: str, answer: Raw) -> None:
 
 async def _result(connection: Connection, call: Running, params: GetTaskPayloadParams) -> Raw:
     """What the request of a task has come to, once it has. While that is waited for, its questions are put."""
-    tasks, owner = connection.shared.tasks, owner_of(call.origin.principal)
-    dialect, delivery = _dialect(connection, call), Delivery(connection, call)
-    connection.rest(1)  # it waits for something else, and shall keep nobody from being answered
-    try:
-        while True:
-            with tasks.interest.expecting(owner, params.task_id) as heard:
-                record = (await tasks.get(owner, params.task_id)).record
-                found = outcome(record, dialect)
-                if isinstance(found, Raw):
-                    return found
-                if found is not None:
-                    raise TaskFailed(found)
-                delivery.deliver(record)
-                await heard
-    finally:
-        connection.rest(-1)
-        delivery.end()
+    _dialect(connection, call)
+    found = await awaited(
+        connection, call, params.task_id, lambda record: outcome(record, _dialect(connection, call, record))
+    )
+    if isinstance(found, Raw):
+        return found
+    raise TaskFailed(found)
 
 
 async def _list(
@@ -144,12 +164,11 @@ async def _list(
     tasks, offer, now = connection.shared.tasks, connection.offer, connection.now()
     owner = owner_of(call.origin.principal)
     session = None if call.origin.principal is not None else tasks.session_of(connection)
-    start = 0 if params.cursor is None else offer.cursors.open(_CURSOR, params.cursor, now, session or owner)
-    size = offer.tools.size_of(params.limit)
-    found = await tasks.listed(owner, session)
-    shown, rest = found[start : start + size], found[start + size :]
-    cursor = offer.cursors.seal(_CURSOR, start + size, now, session or owner) if rest else None
-    if _dialect(connection, call) is Dialect.FOUNDING:
+    whose = session or owner
+    after = b"" if params.cursor is None else offer.cursors.open_name(_CURSOR, params.cursor, now, whose)
+    shown, last = await tasks.shelf.page(owner, session, after.decode(), offer.tools.size_of(params.limit))
+    cursor = None if last is None else offer.cursors.seal_name(_CURSOR, last.encode(), now, whose)
+    if _dialect(connection, call, shown[0] if shown else None) is Dialect.FOUNDING:
         return ListFoundingTasksResult([founding(record) for record in shown], cursor=cursor)
     return ListTasksResult([augmented(record, Task) for record in shown], next_cursor=cursor)
 
@@ -160,18 +179,17 @@ def _answer(handler: Callable[[Connection, Running, Any], Work]) -> Answer:
     def answer(connection: Connection, call: Running, params: Any) -> Work:
         if connection.offer.profile is None or call.envelope is not None:
             return handler(connection, call, params)
-        return _in_its_words(connection, connection.offer.profile.tasks, handler, call, params)
+        return _in_its_words(connection, handler, call, params)
 
     return answer
 
 
-async def _in_its_words(
-    connection: Connection, dialect: Dialect, handler: Callable[..., Work], call: Running, params: Any
-) -> Any:
+async def _in_its_words(connection: Connection, handler: Callable[..., Work], call: Running, params: Any) -> Any:
     try:
         return await perform(handler(connection, call, params), connection.threads)
     except ProtocolError as error:
-        error.code = in_words_of(dialect, ErrorObject(error.code, error.message, error.data)).code
+        told = ErrorObject(error.code, error.message, error.data)
+        error.code = in_words_of(_dialect(connection, call), told).code
         raise
 
 

@@ -63,6 +63,7 @@ class Attempt:
         self._line = TaskLine(shared, self)
         self._call = Running(record.task_id, _CALL, shared.clock.now(), origin=Origin(principal=principal))
         self._call.token = record.progress_token
+        self._call.progress = record.progress  # it only grows, whoever works on it
         self._call.admitted = entry
         self._call.once = Once(dict(record.effects), self._did)
         if self.caller.modern:
@@ -191,10 +192,12 @@ class Attempt:
 
     def advance(self, progress: float, total: float | None, message: str | None) -> None:
         """It has got somewhere: told at once, and kept a little later, together with what follows."""
+        if self._has_lost():
+            return
         if self._tell_progress is not None:
             self._tell_progress(progress, total, message)
         self._progress = (progress, total, message)
-        if self._flushing is None and not self._over:
+        if self._flushing is None:
             wall = self._shared.wall
             self._flushing = wall.call_at(wall.now() + _FLUSH_EVERY, self._flush)
 
@@ -215,11 +218,15 @@ class Attempt:
         except Fenced:
             self.stop()
         except StoreError:
-            if self._shared.wall.now() >= self.lease.expires:
-                self.stop()
-                return
+            self._has_lost()
         if not self._over:
             self._renew_later()
+
+    def _has_lost(self) -> bool:
+        """Whether nothing of it is kept any more, be it because the lease has run out. Then it is over."""
+        if not self._over and self._shared.wall.now() >= self.lease.expires:
+            self.stop()
+        return self._over
 
     def _time_is_up(self) -> None:
         self.beside(self._give_up)

@@ -1,22 +1,15 @@
 """A call of a tool that becomes a task."""
 
 import asyncio
-from functools import partial
-from typing import Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from trunkline.protocol.inflight import Running
-from trunkline.protocol.meta import RELATED_TASK
-from trunkline.protocol.task_dialects import Dialect, augmented, extended, founding_status
+from trunkline.protocol.task_dialects import augmented, extended
 from trunkline.protocol.tasks import TaskRecord
-from trunkline.protocol.types import (
-    CallToolParams,
-    CreateTaskResult,
-    ProgressParams,
-    Task,
-    TaskStatusParams,
-)
+from trunkline.protocol.types import CallToolParams, CreateTaskResult, Task
 from trunkline.protocol.types.tasks_extension import TaskCreated
 from trunkline.protocol.types.tasks_founding import CreateFoundingTaskParams, CreateFoundingTaskResult
 from trunkline.registry.tasks import TaskPolicy
@@ -25,74 +18,99 @@ from trunkline.server.connection import Connection
 from trunkline.server.owners import owner_of
 from trunkline.server.tasks.line import caller_of
 from trunkline.server.tasks.tasks import Begin, with_known
+from trunkline.server.tasks.telling import Teller
 from trunkline.wire import codec
 
-__all__ = ["become_task", "create_task", "start_task"]
+if TYPE_CHECKING:
+    from trunkline.server.keyed import Claim, Keyed
 
-_STATUS = "notifications/tasks/status"
+__all__ = [
+    "become_task",
+    "create_task",
+    "created",
+    "founding_record",
+    "make_founding",
+    "make_task",
+    "record_of",
+    "start_task",
+]
 
 
 async def start_task(
     entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, work: Begin
 ) -> CreateTaskResult | TaskCreated:
     """Makes a task of a call; what the call is answered with once that is kept."""
-    record = _record(entry, connection, call, params)
+    return created(call, await make_task(entry, connection, call, params, work))
+
+
+def created(call: Running, record: TaskRecord) -> CreateTaskResult | TaskCreated:
+    """What a call is answered with that is a task."""
+    return CreateTaskResult(augmented(record, Task)) if call.envelope is None else extended(record, TaskCreated)
+
+
+async def make_task(
+    entry: ToolEntry,
+    connection: Connection,
+    call: Running,
+    params: CallToolParams,
+    work: Begin,
+    *,
+    claim: "Claim | None" = None,
+) -> TaskRecord:
+    """Makes a task of a call, which its key names then if it carries one."""
+    record = record_of(entry, connection, call, params)
     if call.envelope is not None:
-        kept = await _begin(connection, call, record, entry, work)
-        return extended(kept, TaskCreated)
-    record = _with_token(record, call)
-    kept = await _begin(
-        connection,
-        call,
-        record,
-        entry,
-        work,
-        follow=(Dialect.AUGMENTED, partial(_tell, connection)),
-        tell_progress=partial(_tell_progress, connection, record),
-    )
-    return CreateTaskResult(augmented(kept, Task))
+        return await _begin(connection, call, record, entry, work, claim=claim)
+    connection.shared.tasks.augmenting.add(connection)
+    record = replace(record, progress_token=call.token)
+    return await _begin_and_tell(connection, call, record, entry, work, claim=claim)
 
 
 async def create_task(
     entry: ToolEntry, connection: Connection, call: Running, asked: CreateFoundingTaskParams, work: Begin
 ) -> CreateFoundingTaskResult:
     """Makes a task as the founding documents have it: begun with when its maker knows of it."""
-    params = CallToolParams(name=entry.name, arguments=asked.action.parameters)
-    profile = connection.offer.profile
-    limit = None if profile is None else round(profile.task_timeout * 1000)
-    record = replace(
-        _record(entry, connection, call, params),
-        method=asked.action.type,
-        params=asked.action.parameters,
-        progress_token=asked.metadata.progress_token,
-        timeout_ms=limit if asked.metadata.timeout is None else asked.metadata.timeout,
-    )
-    kept = await _begin(
-        connection,
-        call,
-        record,
-        entry,
-        work,
-        follow=(Dialect.FOUNDING, partial(_tell_founding, connection)),
-        tell_progress=partial(_tell_progress, connection, record),
-        pending=True,
-    )
-    return CreateFoundingTaskResult(kept.task_id)
+    return CreateFoundingTaskResult((await make_founding(entry, connection, call, asked, work)).task_id)
+
+
+async def make_founding(
+    entry: ToolEntry,
+    connection: Connection,
+    call: Running,
+    asked: CreateFoundingTaskParams,
+    work: Begin,
+    *,
+    claim: "Claim | None" = None,
+) -> TaskRecord:
+    """Makes such a task, which its key names then if it was asked for with one."""
+    record = founding_record(entry, connection, call, asked)
+    return await _begin_and_tell(connection, call, record, entry, work, claim=claim, pending=True)
 
 
 async def become_task(
-    entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, work: Begin
+    entry: ToolEntry,
+    connection: Connection,
+    call: Running,
+    params: CallToolParams,
+    work: Begin,
+    *,
+    keyed: "Keyed | None" = None,
 ) -> None:
     """Makes a task of a call whose handler is at work, and cancels that: it is run again in the task, with all that is
     known by now."""
     answers, effects = call.round.known
-    record = with_known(_record(entry, connection, call, params), answers, effects)
-    kept = await _begin(connection, call, record, entry, work)
+    record = with_known(record_of(entry, connection, call, params), answers, effects)
+
+    def make(claim: "Claim | None" = None) -> Awaitable[TaskRecord]:
+        return _begin(connection, call, record, entry, work, claim=claim)
+
+    kept = await (make() if keyed is None else connection.shared.ledger().hand_over(keyed, make))
     connection.answer(call, extended(kept, TaskCreated), "task")
     raise asyncio.CancelledError
 
 
-def _record(entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams) -> TaskRecord:
+def record_of(entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams) -> TaskRecord:
+    """A task that is yet to be kept, of a call."""
     asked: dict[str, Any] = {"name": params.name, "arguments": codec.as_written(params.arguments)}
     ttl = None if call.envelope is not None or params.task is None else params.task.ttl
     return connection.shared.tasks.new(
@@ -104,38 +122,63 @@ def _record(entry: ToolEntry, connection: Connection, call: Running, params: Cal
     )
 
 
-def _with_token(record: TaskRecord, call: Running) -> TaskRecord:
-    return record if call.token is None else replace(record, progress_token=call.token)
+def founding_record(
+    entry: ToolEntry, connection: Connection, call: Running, asked: CreateFoundingTaskParams
+) -> TaskRecord:
+    """A task that is yet to be kept, as the founding documents have it."""
+    record = record_of(entry, connection, call, CallToolParams(name=entry.name, arguments=asked.action.parameters))
+    profile = connection.offer.profile
+    limit = None if profile is None else round(profile.task_timeout * 1000)
+    return replace(
+        record,
+        caller=replace(record.caller, founding=True),
+        progress_token=asked.metadata.progress_token,
+        timeout_ms=limit if asked.metadata.timeout is None else asked.metadata.timeout,
+    )
+
+
+async def _begin_and_tell(
+    connection: Connection,
+    call: Running,
+    record: TaskRecord,
+    entry: ToolEntry,
+    work: Begin,
+    *,
+    claim: "Claim | None" = None,
+    **how: Any,
+) -> TaskRecord:
+    """Begins a task, and tells its client what becomes of it."""
+    teller = Teller(connection.shared, record, connection)
+    try:
+        return await _begin(connection, call, record, entry, work, claim=claim, teller=teller, **how)
+    finally:
+        teller.known_after(call)
 
 
 async def _begin(
-    connection: Connection, call: Running, record: TaskRecord, entry: ToolEntry, work: Begin, **telling: Any
+    connection: Connection,
+    call: Running,
+    record: TaskRecord,
+    entry: ToolEntry,
+    work: Begin,
+    *,
+    claim: "Claim | None" = None,
+    **how: Any,
 ) -> TaskRecord:
-    """Begins a task. If its caller waits no more for the answer, nobody will know of it, and it is cancelled."""
+    """Begins a task. If its caller waits no more for the answer, nobody will know of it, and it is cancelled; unless
+    the line was lost of somebody who has a key to come back with."""
     shared, tasks = connection.shared, connection.shared.tasks
-    begun = tasks.begin(shared, record, entry, work, principal=call.origin.principal, **telling)
+    beside = () if claim is None else (claim.of(record),)
+    begun = tasks.begin(shared, record, entry, work, principal=call.origin.principal, beside=beside, **how)
     making = connection.loop.create_task(begun)
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
-        making.add_done_callback(tasks.disown)
+        making.add_done_callback(tasks.disown if claim is None or not claim.keyed.lost else _unheard)
         raise
 
 
-def _tell(connection: Connection, record: TaskRecord) -> bool:
-    return connection.notify(_STATUS, augmented(record, TaskStatusParams))
-
-
-def _tell_founding(connection: Connection, record: TaskRecord) -> bool:
-    return connection.notify(_STATUS, founding_status(record))
-
-
-def _tell_progress(
-    connection: Connection, record: TaskRecord, progress: float, total: float | None, message: str | None
-) -> None:
-    if record.progress_token is not None:
-        related = {RELATED_TASK: {"taskId": record.task_id}}
-        params = ProgressParams(
-            progress_token=record.progress_token, progress=progress, total=total, message=message, meta=related
-        )
-        connection.notify("notifications/progress", params)
+def _unheard(making: "asyncio.Task[TaskRecord]") -> None:
+    """Whoever would have been told how that ended has gone."""
+    if not making.cancelled():
+        making.exception()

@@ -1,32 +1,126 @@
-"""Questions of tasks, put to a client of 2025-11-25 that waits for the result of one: by requests, on that line."""
+"""Waiting for a task; its questions are put meanwhile to a client of 2025-11-25, by requests, on that line.
+
+A client that is told of questions should come and wait (tasks, "Input Required Status"). One that only looks, and finds
+the same questions again, is asked by requests of their own, which any stream may carry.
+"""
 
 import asyncio
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
+from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from msgspec import UNSET, Raw
 
-from trunkline.errors import ConnectionClosed, InternalError, MisuseError, PeerError, ProtocolError
+from trunkline.errors import ConnectionClosed, InternalError, MisuseError, PeerError, ProtocolError, RequestTimeout
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import RELATED_TASK
 from trunkline.protocol.methods import find
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import InputRequest, Params
 from trunkline.server.connection import Connection
+from trunkline.server.owners import owner_of
 from trunkline.server.tasks.shelf import Step
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
-__all__ = ["Delivery"]
+__all__ = ["Looks", "awaited"]
 
 _OURS: Final = InternalError.code
+T = TypeVar("T")
 
 
-class Delivery:
-    """Puts each open question of a task to whoever waits for its result, once."""
+async def awaited(connection: Connection, call: Running, task_id: str, come_to: Callable[[TaskRecord], T | None]) -> T:
+    """What a task of whoever calls has come to, once it has come to something. Its questions are put meanwhile, where
+    a client can be asked while it waits. Raises `TaskNotFound`."""
+    tasks, owner = connection.shared.tasks, owner_of(call.origin.principal)
+    delivery, can_be_asked = _Delivery(connection, call), call.envelope is None
+    connection.rest(1)  # it waits for something else, and shall keep nobody from being answered
+    try:
+        with tasks.looks.waiting(task_id) if can_be_asked else nullcontext():
+            while True:
+                with tasks.interest.expecting(owner, task_id) as heard:
+                    record = (await tasks.get(owner, task_id)).record
+                    found = come_to(record)
+                    if found is not None:
+                        return found
+                    if can_be_asked:
+                        delivery.deliver(record)
+                    await _heard_or_expired(heard, record, connection)
+    finally:
+        connection.rest(-1)
+        delivery.end()
 
-    def __init__(self, connection: Connection, call: Running) -> None:
+
+async def _heard_or_expired(heard: "asyncio.Future[None]", record: TaskRecord, connection: Connection) -> None:
+    """Waits for news of a task; that it has expired is told by nobody."""
+    if record.expires_at is None:
+        return await heard
+
+    def wake() -> None:
+        if not heard.done():
+            heard.set_result(None)
+
+    timer = connection.shared.wall.call_at(record.expires_at, wake)
+    try:
+        await heard
+    finally:
+        timer.cancel()
+
+
+class Looks:
+    """Who looks at tasks that ask, and whether somebody waits for them."""
+
+    def __init__(self) -> None:
+        self._seen: WeakKeyDictionary[Connection, dict[str, frozenset[str]]] = WeakKeyDictionary()
+        self._waited_for: Counter[str] = Counter()
+        self._asking: dict[str, _Delivery] = {}  # by the name of the task
+
+    @contextmanager
+    def waiting(self, task_id: str) -> "Generator[None]":
+        """Somebody waits for a task, and is asked what others are asked no more."""
+        self._waited_for[task_id] += 1
+        self._stop(task_id)
+        try:
+            yield
+        finally:
+            self._waited_for[task_id] -= 1
+            if not self._waited_for[task_id]:
+                del self._waited_for[task_id]
+
+    def looked(self, connection: Connection, record: TaskRecord) -> None:
+        """Somebody has looked at a task. What it has found open before, and nobody waits for, it is asked."""
+        seen = self._seen.setdefault(connection, {})
+        before = seen.pop(record.task_id, frozenset[str]())
+        if not record.questions:
+            self._stop(record.task_id)
+            return
+        seen[record.task_id] = frozenset(record.questions)
+        if before & record.questions.keys() and record.task_id not in self._waited_for:
+            if record.task_id not in self._asking:
+                self._asking[record.task_id] = _Delivery(connection, None, self._forget)
+            self._asking[record.task_id].deliver(record)
+
+    def _forget(self, asking: "_Delivery") -> None:
+        self._asking = {name: other for name, other in self._asking.items() if other is not asking}
+
+    def _stop(self, task_id: str) -> None:
+        asking = self._asking.pop(task_id, None)
+        if asking is not None:
+            asking.end()
+
+
+class _Delivery:
+    """Puts each open question of a task to whoever waits for its result, or looks at it, once."""
+
+    def __init__(
+        self, connection: Connection, call: Running | None, over: "Callable[[_Delivery], None] | None" = None
+    ) -> None:
+        """`call` is what waits; None if nothing does. `over` is told when nothing is asked any more."""
         self._connection = connection
         self._call = call
+        self._over = over
         self._asked: dict[str, asyncio.Task[None]] = {}
 
     def deliver(self, record: TaskRecord) -> None:
@@ -36,7 +130,12 @@ class Delivery:
                 asking.cancel()
         for key, question in record.questions.items():
             if key not in self._asked:
-                self._asked[key] = self._connection.loop.create_task(self._ask(record, key, question))
+                asking = self._asked[key] = self._connection.loop.create_task(self._ask(record, key, question))
+                asking.add_done_callback(self._settled)
+
+    def _settled(self, _: "asyncio.Task[None]") -> None:
+        if self._over is not None and all(asking.done() for asking in self._asked.values()):
+            self._over(self)
 
     def end(self) -> None:
         """Nobody waits any more: what is still open stays so, for the next."""
@@ -48,14 +147,20 @@ class Delivery:
             answer = await self._connection.request(question.method, _params(record, question), about=self._call)
         except ConnectionClosed:
             return
+        except RequestTimeout as error:
+            if self._call is None:
+                return  # it may not have heard, and somebody may come yet
+            await self._refuse(record, key, ErrorObject(_OURS, error.message, error.data))
         except PeerError as error:
             refused = ErrorObject(error.code, error.message, UNSET if error.data is None else error.data)
-            await self._change(record, lambda found, now: found.refuse(now, key, refused))
-        except ProtocolError as error:  # it cannot be asked that, or was silent for too long
-            refused = ErrorObject(_OURS, error.message, error.data)
-            await self._change(record, lambda found, now: found.refuse(now, key, refused))
+            await self._refuse(record, key, refused)
+        except ProtocolError as error:  # it cannot be asked that
+            await self._refuse(record, key, ErrorObject(_OURS, error.message, error.data))
         else:
             await self._change(record, lambda found, now: found.answer(now, {key: answer}))
+
+    async def _refuse(self, record: TaskRecord, key: str, error: ErrorObject) -> None:
+        await self._change(record, lambda found, now: found.refuse(now, key, error))
 
     async def _change(self, record: TaskRecord, step: Step) -> None:
         await self._connection.shared.tasks.change(record.client, record.task_id, step)

@@ -1,16 +1,18 @@
 """Where tasks are kept, and how they are changed: each record in place of the one it was made from.
 
-All tasks of an owner have one home, so that they can be listed. Beside it, under `working/`, stands the name of every
-task that somebody works on or should: whoever looks for tasks whose process has died looks there.
+All tasks of an owner have one home, so that they can be listed. Those of callers who are not known have one together;
+in it stand, by conversation, the names of those that were asked for there. Beside it, under `working/`, stands the name
+of every task that somebody works on or should: whoever looks for tasks whose process has died looks there.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from trunkline.clock import Clock
 from trunkline.errors import Conflict, InternalError
 from trunkline.protocol.tasks import TaskRecord
+from trunkline.server.owners import NOBODY
 from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, key_of
 from trunkline.wire import codec
 
@@ -18,6 +20,7 @@ __all__ = ["WORKING", "Kept", "Shelf", "Step", "key_of_task"]
 
 WORKING: Final = "working/"
 _LONGEST_ID: Final = 100  # characters; ours are shorter
+_PAGE: Final = 500  # items that are read at once
 _read: Final = codec.decoder(TaskRecord)
 
 
@@ -37,6 +40,22 @@ def key_of_task(owner: str, task_id: str) -> str:
     return key_of("owner", owner, "tasks", task_id)
 
 
+def _tasks_of(owner: str) -> str:
+    return key_of("owner", owner, "tasks")
+
+
+def _tasks_in(owner: str, session: str) -> str:
+    return key_of("owner", owner, "sessions", session)
+
+
+def _listed(record: TaskRecord) -> list[Put]:
+    """What a task of nobody in particular is listed by: its conversation, which has no other tasks."""
+    caller = record.caller
+    if record.client != NOBODY or caller.session is None or caller.modern:
+        return []
+    return [Put(f"{_tasks_in(NOBODY, caller.session)}/{record.task_id}", b"", record.expires_at)]
+
+
 class Shelf:
     """The tasks in a store."""
 
@@ -51,24 +70,51 @@ class Shelf:
         item = await self._store.get(key_of_task(owner, task_id))
         return None if item is None else _kept(item)
 
-    async def page(self, owner: str, after: str) -> list[TaskRecord]:
-        """Tasks of an owner, the oldest first: their names begin with the time."""
-        prefix = key_of("owner", owner, "tasks") + "/"
-        items = await self._store.scan(prefix, after=prefix + after if after else "")
-        return [_read(item.value) for item in items]
+    async def page(self, owner: str, session: str | None, after: str, size: int) -> tuple[list[TaskRecord], str | None]:
+        """Tasks of an owner that come after a name, the oldest first: their names begin with the time. Of one who is
+        nobody in particular, those of a conversation. If there are more, gives the name that the next ones follow."""
+        prefix = (_tasks_of(owner) if session is None else _tasks_in(owner, session)) + "/"
+        items = await self._some(prefix, prefix + after if after else "", size + 1)
+        names = [item.key.removeprefix(prefix) for item in items[:size]]
+        if session is None:
+            found = [_kept(item) for item in items[:size]]
+        else:
+            found = await asyncio.gather(*(self.find(owner, name) for name in names))
+        return [kept.record for kept in found if kept is not None], names[-1] if len(items) > size else None
 
-    async def create(self, record: TaskRecord, holder: str, ttl: float) -> tuple[Kept, Lease]:
-        """Keeps a new task and takes it to work on: in one turn, so that a store can do all of it at once."""
+    async def _some(self, prefix: str, after: str, most: int) -> list[Item]:
+        """What there is under a prefix, so much of it and no more."""
+        found: list[Item] = []
+        while page := await self._store.scan(prefix, after=after, limit=min(most - len(found), _PAGE)):
+            found += page
+            after = found[-1].key
+            if len(found) == most:
+                break
+        return found
+
+    async def create(
+        self, record: TaskRecord, holder: str, ttl: float, beside: Sequence[Put] = ()
+    ) -> tuple[Kept, Lease]:
+        """Keeps a new task and takes it to work on: in one turn, so that a store can do all of it at once. What is
+        kept beside it is kept with it, or neither is (`Conflict`)."""
         key = key_of_task(record.client, record.task_id)
-        value = codec.to_json(record)
-        lease, _, version = await asyncio.gather(
-            self._store.acquire(key, holder, ttl),
-            self._store.commit([Put(_mark(record), record.client.encode(), record.expires_at)]),
-            self._store.commit([Put(key, value, record.expires_at, ABSENT)]),
-        )
+        try:
+            lease, _, version = await asyncio.gather(
+                self._store.acquire(key, holder, ttl),
+                self._store.commit([Put(_mark(record), record.client.encode(), record.expires_at)]),
+                self.keep(record, beside),
+            )
+        except Conflict:
+            await self.forget_work(record)
+            raise
         if not isinstance(lease, Lease):
             raise InternalError(f"{lease.holder} has a task that was only just made")
         return Kept(record, version), lease
+
+    async def keep(self, record: TaskRecord, beside: Sequence[Put] = ()) -> int:
+        """Keeps a new task, which nobody works on yet; the version that it has."""
+        put = Put(key_of_task(record.client, record.task_id), codec.to_json(record), record.expires_at, ABSENT)
+        return await self._store.commit([put, *_listed(record), *beside])
 
     async def change(
         self, owner: str, task_id: str, step: Step, fence: Lease | None = None

@@ -1,10 +1,11 @@
 """The tasks of a server: made, found, changed, and taken over from processes that have died."""
 
 import asyncio
-import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from os import urandom
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -12,17 +13,18 @@ from msgspec.structs import replace
 from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import StoreError
-from trunkline.protocol.task_dialects import Dialect
 from trunkline.protocol.tasks import TaskCaller, TaskRecord
 from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.context import Context
-from trunkline.server.tasks.attempt import Attempt, TellProgress
+from trunkline.server.tasks.attempt import Attempt
+from trunkline.server.tasks.delivering import Looks
 from trunkline.server.tasks.faults import TaskNotFound, TooManyTasks
-from trunkline.server.tasks.interest import Interest, Tell
+from trunkline.server.tasks.interest import Interest
 from trunkline.server.tasks.line import principal_of
 from trunkline.server.tasks.shelf import Kept, Shelf, Step
-from trunkline.stores.store import Lease, Store
+from trunkline.server.tasks.telling import Teller
+from trunkline.stores.store import Lease, Put, Store
 
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection, Shared
@@ -42,15 +44,17 @@ class Tasks:
         self._recover = recover
         self.shelf = Shelf(store, wall)
         self.interest = Interest(store, self.shelf)
+        self.looks = Looks()
         self.lease = settings.task_lease
         self._store = store
         self._wall = wall
         self._settings = settings
-        self.holder = f"process {secrets.token_hex(8)}"
+        self.holder = f"process {urandom(8).hex()}"
         self._at_work: dict[str, Attempt] = {}
         self._of_owner: Counter[str] = Counter()
         self._recovery: Recovery | None = None
         self._closing = False
+        self.augmenting: WeakSet[Connection] = WeakSet()  # where somebody has asked for a task as 2025-11-25 does
 
     def session_of(self, connection: "Connection") -> str | None:
         """A name for the conversation that a task is asked for in, unlike that of any other of any process."""
@@ -68,7 +72,7 @@ class Tasks:
         wanted = policy.ttl or settings.task_ttl if ttl is None else ttl
         poll = policy.poll_interval or settings.task_poll_interval
         return TaskRecord(
-            task_id=f"{int(now * 1000):012x}-{secrets.token_hex(16)}",
+            task_id=f"{int(now * 1000):012x}-{urandom(16).hex()}",
             client=owner,
             caller=caller,
             method=asked[0],
@@ -98,32 +102,31 @@ class Tasks:
         work: Begin,
         *,
         principal: Any,
-        follow: tuple[Dialect, Tell] | None = None,
-        tell_progress: TellProgress | None = None,
+        teller: Teller | None = None,
         pending: bool = False,
+        beside: Sequence[Put] = (),
     ) -> TaskRecord:
-        """Keeps a task and begins to work on it; it is kept when this returns. `pending`: that it is begun with is a
-        change of its own."""
+        """Keeps a task, with what is to be kept beside it, and begins to work on it; it is kept when this returns.
+        `pending`: that it is begun with is a change of its own."""
         self.watch_over(shared, lasting=self._store.lasting)
         self.make_room(record.client)
         self._of_owner[record.client] += 1
         try:
             if not pending:
                 record = record.start(self._wall.now())
-            kept, lease = await self.shelf.create(record, self.holder, self.lease)
+            kept, lease = await self.shelf.create(record, self.holder, self.lease, beside)
         except BaseException:
             self._of_owner[record.client] -= 1
             raise
-        if follow is not None:
-            self.interest.follow(kept, *follow)
-        self._start(Attempt(self, shared, kept, lease, entry, principal=principal), work, tell_progress)
+        self._start(Attempt(self, shared, kept, lease, entry, principal=principal), kept, work, teller)
         return kept.record
 
     def take_over(self, shared: "Shared", kept: Kept, lease: Lease, entry: ToolEntry, work: Begin) -> None:
         """Works on a task that somebody else has left."""
         self._of_owner[kept.record.client] += 1
-        attempt = Attempt(self, shared, kept, lease, entry, principal=principal_of(kept.record.caller))
-        self._start(attempt, work, None)
+        caller = kept.record.caller
+        attempt = Attempt(self, shared, kept, lease, entry, principal=principal_of(caller))
+        self._start(attempt, kept, work, None if caller.modern else Teller(shared, kept.record))
         self.interest.tell(kept)
 
     def watch_over(self, shared: "Shared", *, lasting: bool) -> None:
@@ -143,10 +146,12 @@ class Tasks:
         if attempt is not None:
             attempt.beside(lambda: attempt.write(lambda record, now: record.cancel(now)))
 
-    def _start(self, attempt: Attempt, work: Begin, tell_progress: TellProgress | None) -> None:
+    def _start(self, attempt: Attempt, kept: Kept, work: Begin, teller: Teller | None) -> None:
+        if teller is not None:
+            self.interest.follow(kept, teller.dialect, teller.status)
         self._at_work[attempt.record.task_id] = attempt
         self.interest.works(attempt.record, attempt.heard)
-        attempt.start(work, tell_progress)
+        attempt.start(work, None if teller is None else teller.progress)
 
     async def ended(self, attempt: Attempt) -> None:
         """Somebody does not work on a task any more. If it has ended, nobody has to; if not, somebody else may."""
@@ -173,13 +178,6 @@ class Tasks:
         if kept is None:
             raise TaskNotFound(task_id)
         return kept
-
-    async def listed(self, owner: str, session: str | None) -> list[TaskRecord]:
-        """All tasks of an owner, the oldest first; of one who is nobody in particular, those of a conversation."""
-        found: list[TaskRecord] = []
-        while page := await self.shelf.page(owner, found[-1].task_id if found else ""):
-            found += page
-        return found if session is None else [record for record in found if record.caller.session == session]
 
     async def change(
         self, owner: str, task_id: str, step: Step, fence: Lease | None = None

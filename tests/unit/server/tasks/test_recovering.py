@@ -1,8 +1,8 @@
 """Tasks whose process has died, or has stood still for too long: who finds them, and what becomes of them."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import pytest
 from msgspec import Raw
@@ -36,9 +36,14 @@ class Scene:
         self.shelf = Shelf(self.store, self.clock)
         self.runs: list[Any] = []
 
-    def server(self, tool: Callable[..., Any], **options: Any) -> Server:
+    def server(self, tool: Callable[..., Any], *, compat: Literal["erlmcp"] | None = None, **options: Any) -> Server:
         server = Server(
-            "s", store=self.store, clock=self.clock, observers=[], settings=Settings(task_lease=LEASE, max_tasks=2)
+            "s",
+            store=self.store,
+            clock=self.clock,
+            observers=[],
+            settings=Settings(task_lease=LEASE, max_tasks=2),
+            compat=compat,
         )
         server.add_tool(tool, name="work", **options)
         return server
@@ -132,6 +137,61 @@ async def test_a_task_fails_with_a_clear_error_where_nobody_may_go_on_with_it(
         assert error["data"]["kind"] == "task_failed"
         assert "has died" in error["message"]
         assert scene.runs == []
+
+
+async def test_progress_does_not_go_back_when_a_task_is_begun_anew() -> None:
+    scene, more = Scene(), asyncio.Event()
+    await scene.left(progress=5.0, total=9.0)
+
+    async def work(ctx: Context) -> None:
+        ctx.progress(3, 9)
+        await more.wait()
+        ctx.progress(6, 9)
+        await asyncio.Event().wait()
+
+    async with RawPeer(scene.server(work, task=TaskPolicy(recovery="restart"))) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 3)
+        assert ((await scene.record()).attempt, (await scene.record()).progress) == (2, 5)
+        more.set()
+        await scene.time_passes(peer, 3)
+        assert (await scene.record()).progress == 6
+
+
+@pytest.mark.usefixtures("unjudged")
+async def test_j01_a_task_of_the_founding_documents_is_gone_on_with_like_any_other() -> None:
+    scene = Scene()
+
+    async def work(ctx: Context, text: str) -> str:
+        if ctx.resumed_from is None:
+            await ctx.checkpoint("here")
+            scene.runs.append("left")
+            await asyncio.Event().wait()
+        return f"{text}, from {ctx.resumed_from}"
+
+    policy = TaskPolicy(recovery="resume")
+    dying = scene.server(work, compat="erlmcp", task=policy)
+    asked = {"type": "work", "parameters": {"text": "well"}}
+    async with RawPeer(dying) as peer:
+        await peer.initialize()
+        ident = (await peer.result("tasks/create", {"action": asked}))["taskId"]
+        await peer.quiet()
+    await dying.aclose()
+    assert scene.runs == ["left"]
+    async with RawPeer(scene.server(work, compat="erlmcp", task=policy)) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 1)
+        task = (await peer.result("tasks/get", {"taskId": ident}))["task"]
+        assert (task["status"], task["action"]) == ("completed", asked)
+        assert task["result"]["structuredContent"] == {"result": "well, from here"}
+
+
+@pytest.fixture
+def unjudged() -> Iterator[None]:
+    """No official schema knows of these words."""
+    taps, RawPeer.taps = RawPeer.taps, []
+    yield
+    RawPeer.taps = taps
 
 
 async def test_a_task_that_was_never_begun_is_begun() -> None:

@@ -1,0 +1,66 @@
+"""What clients of the handshake era hear of their tasks: how they stand, and how far they have come.
+
+A client hears nothing of a task before it knows of it: what happens until then is told after the answer to its request.
+It is told on the line that it asked on, or, where sessions outlive processes and somebody else works on the task now,
+on that of its session, once it is here.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.meta import RELATED_TASK
+from trunkline.protocol.task_dialects import Dialect, augmented, dialect_of, founding_status
+from trunkline.protocol.tasks import TaskRecord
+from trunkline.protocol.types import ProgressParams, TaskStatusParams
+
+if TYPE_CHECKING:
+    from trunkline.server.connection import Connection, Shared
+
+__all__ = ["Teller"]
+
+_STATUS: Final = "notifications/tasks/status"
+
+
+class Teller:
+    """Tells whoever asked for a task."""
+
+    def __init__(self, shared: "Shared", record: TaskRecord, line: "Connection | None" = None) -> None:
+        """`line` is where the task was asked for, by a client that does not know of it yet."""
+        self.dialect = dialect_of(record)
+        self._shared = shared
+        self._record = record
+        self._line = line
+        self._held: list[Callable[[], object]] | None = None if line is None else []
+
+    def known_after(self, call: Running) -> None:
+        """The client knows of the task when that call has been answered."""
+        call.work.add_done_callback(self._release)  # the answer leaves first, in a callback made earlier
+
+    def _release(self, *_: object) -> None:
+        held, self._held = self._held, None
+        for told in held or ():
+            told()
+
+    def status(self, record: TaskRecord) -> bool:
+        """Tells how the task stands; False if nobody is there, nor will be."""
+        founding = self.dialect is Dialect.FOUNDING
+        return self._tell(_STATUS, founding_status(record) if founding else augmented(record, TaskStatusParams))
+
+    def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Tells how far the task has come, if its client wants to know."""
+        token, related = self._record.progress_token, {RELATED_TASK: {"taskId": self._record.task_id}}
+        if token is not None:
+            said = ProgressParams(progress_token=token, progress=progress, total=total, message=message, meta=related)
+            self._tell("notifications/progress", said)
+
+    def _tell(self, name: str, params: Any) -> bool:
+        if self._held is not None:
+            self._held.append(partial(self._tell, name, params))
+            return True
+        keeper = self._shared.keeper
+        if self._line is None or self._line.close_reason is not None:
+            session = self._record.caller.session
+            self._line = None if keeper is None or session is None else keeper.connection_of(session)
+        return (self._line is not None and self._line.notify(name, params)) or keeper is not None

@@ -1,0 +1,58 @@
+"""A client over HTTP by hand, for what no client of ours would say."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from trunkline.wire.sse import EventDecoder
+
+PATIENCE = 20.0  # seconds before waiting for a message is a failure
+
+
+class HttpPeer:
+    """A client of a session over HTTP, whose every message is written by hand."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+        self._http = http
+        self._url = url
+        self._headers = {"accept": "application/json, text/event-stream"}
+        self._ids = iter(range(1, 1000))
+        self._last: str | None = None  # event that was heard
+
+    async def open(self) -> None:
+        info = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "by hand", "version": "1"}}
+        async with self._post("initialize", info, id=next(self._ids)) as response:
+            self._headers["mcp-session-id"] = response.headers["mcp-session-id"]
+        async with self._post("notifications/initialized", {}) as response:
+            assert response.status == 202
+
+    def _post(self, method: str, params: Any, **more: Any) -> Any:
+        message = {"jsonrpc": "2.0", "method": method, "params": params, **more}
+        return self._http.post(self._url, json=message, headers=self._headers)
+
+    async def ask(self, method: str, params: Any) -> Any:
+        async with self._post(method, params, id=next(self._ids)) as response:
+            return await response.json()
+
+    async def result(self, method: str, params: Any) -> Any:
+        return (await self.ask(method, params))["result"]
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[AsyncIterator[Any]]:
+        """What is said beside answers, from where it was left."""
+        last = {} if self._last is None else {"last-event-id": self._last}
+        async with self._http.get(self._url, headers=self._headers | last) as response:
+            yield self._said(response)
+
+    async def _said(self, response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
+        decoder = EventDecoder(1 << 20)
+        async with asyncio.timeout(PATIENCE):
+            async for data in response.content.iter_any():
+                for event in decoder.feed(data):
+                    self._last = event.id or self._last
+                    if event.data:
+                        yield json.loads(event.data)

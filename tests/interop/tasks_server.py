@@ -1,0 +1,61 @@
+"""A server whose tools run as tasks, for clients of every dialect: python tasks_server.py <file of its store>"""
+
+import asyncio
+import sys
+from dataclasses import dataclass
+
+from trunkline import Context, ProtocolError, Server, Settings, TaskPolicy, ToolError
+from trunkline.stores.sqlite import SqliteStore
+
+settings = Settings(task_poll_interval=0.02, page_size=50)
+server = Server("tasks", compat="erlmcp", store=SqliteStore(sys.argv[1]), settings=settings, observers=[])
+
+
+@dataclass
+class Sure:
+    """What is asked."""
+
+    sure: bool
+
+
+@server.tool(task=TaskPolicy(support="required"))
+async def operation_name(key: str, ctx: Context) -> str:
+    """Is called as the founding documents call it."""
+    ctx.progress(1, 2, "half")
+    await asyncio.sleep(0)
+    ctx.progress(2, 2)
+    return key
+
+
+@server.tool(task=True)
+async def waits() -> None:
+    """Is never done."""
+    await asyncio.Event().wait()
+
+
+@server.tool(task=True)
+async def asks(ctx: Context) -> str:
+    """Has to ask first."""
+    answer = await ctx.elicit("Sure?", Sure)
+    return f"{answer.action} {answer.data and answer.data.sure}"
+
+
+@server.tool(task=True)
+async def fails() -> None:
+    """Says that it failed."""
+    raise ToolError("it is broken")
+
+
+@server.tool(task=True)
+async def errs() -> None:
+    """Is an error."""
+    raise ProtocolError("it went wrong", code=7)
+
+
+@server.tool
+async def plain() -> str:
+    """Is never a task."""
+    return "at once"
+
+
+server.run("http", port=0)

@@ -1,0 +1,276 @@
+"""One server, and clients of every dialect of tasks side by side: npm's client of tasks in both of its generations, ours,
+and the examples of the founding documents, which are sent as they stand there."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.by_hand import HttpPeer
+from tests.interop.served import served
+from tests.modern import labels, meta
+from tests.official import NODE, NPM_FOLDER, ROOT
+
+from trunkline import Client
+
+HERE = Path(__file__).parent
+TASKS = "io.modelcontextprotocol/tasks"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the server is, for all of them."""
+    store = tmp_path_factory.mktemp("tasks") / "store"
+    with served([sys.executable, HERE / "tasks_server.py", store]) as server:
+        yield f"http://{server.place()}/mcp"
+
+
+# --- npm's client ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def outcomes(url: str) -> Any:
+    """What the probes of npm's client came to, in both generations at the same time."""
+    package = NPM_FOLDER / "node_modules/@modelcontextprotocol/ext-tasks"
+    assert package.exists(), f"the package is missing: `make {NPM_FOLDER.relative_to(ROOT)}/.ready` installs it"
+    command = [str(NODE), str(HERE / "peers/ts_tasks.mjs"), str(NPM_FOLDER), url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def completed(result: Any, **more: Any) -> dict[str, Any]:
+    return {"kind": "task", "status": "completed", "result": result, "isError": False, "last": "completed", **more}
+
+
+LOOK = {"status": "working", "retentionMs": 3_600_000, "poll": 20}
+UNKNOWN = {"code": -32602, "kind": "task_not_found"}
+AT_ONCE = {"kind": "immediate", "status": "completed", "isError": False}
+RESUMED = {"status": "completed", "isError": False, "last": "completed"}
+EXPECTED: dict[str, dict[str, Any]] = {
+    "v1": {  # 2025-11-25
+        "operation_name": completed({"result": "value"}),
+        "asks": completed({"result": "accept True"}),
+        "fails": {"kind": "task", "status": "failed", "error": {"message": "it is broken"}, "last": "failed"},
+        "errs": {"kind": "task", "status": "failed", "error": {"message": "it went wrong"}, "last": "failed"},
+        "plain": {**AT_ONCE, "result": {"result": "at once"}},
+        "cancel": {"status": "cancelled", "last": "cancelled"},
+        "resume": {**RESUMED, "result": {"result": "later"}},
+        "snapshot": {**LOOK, "listed": "working"},
+        "unknown": UNKNOWN,
+    },
+    "v2": {  # the extension of 2026-07-28
+        "operation_name": completed("value"),
+        "asks": completed("accept True"),
+        "fails": {"kind": "task", "status": "completed", "isError": True, "last": "completed"},
+        "errs": {
+            "kind": "task",
+            "status": "failed",
+            "error": {"code": 7, "message": "it went wrong"},
+            "last": "failed",
+        },
+        "plain": {**AT_ONCE, "result": "at once"},
+        "cancel": {"status": "cancelled", "last": "working"},  # it does not look again
+        "resume": {**RESUMED, "result": "later"},
+        "snapshot": {**LOOK, "listed": False},
+        "unknown": UNKNOWN,
+    },
+}
+
+
+@pytest.mark.parametrize(("generation", "probe"), [(v, probe) for v, probes in EXPECTED.items() for probe in probes])
+def test_j16_npms_client_of_tasks_gets_from_us_what_it_expects(outcomes: Any, generation: str, probe: str) -> None:
+    assert outcomes[generation][probe] == EXPECTED[generation][probe]
+
+
+# --- ours --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_j16_our_client_waits_for_tasks_answers_them_and_cancels_them(url: str, revision: str) -> None:
+    async def fill_in(_form: Any) -> dict[str, Any]:
+        return {"sure": True}
+
+    async with Client(url, revision=revision, elicitation=fill_in) as client:
+        assert (await client.call_tool("operation_name", {"key": "value"})).data == "value"
+        assert (await client.call_tool("asks")).data == "accept True"
+        task = await client.start_tool("waits")
+        assert await task.refresh() == "working"
+        await task.cancel()
+        assert await task.refresh() == "cancelled"
+
+
+# --- the founding documents --------------------------------------------------------------------------
+
+CREATE = """
+#{
+  <<"action">> => #{
+    <<"type">> => <<"operation_name">>,
+    <<"parameters">> => #{
+      <<"key">> => <<"value">>
+    }
+  },
+  <<"metadata">> => #{
+    <<"progressToken">> => <<"progress-123">>,
+    <<"timeout">> => 30000  % milliseconds
+  }
+}
+"""
+CREATED = """
+#{
+  <<"taskId">> => <<"task-uuid-here">>
+}
+"""
+LIST = """
+#{
+  <<"cursor">> => <<"optional-cursor">>,
+  <<"limit">> => 100
+}
+"""
+LISTED = """
+#{
+  <<"tasks">> => [
+    #{
+      <<"taskId">> => <<"task-uuid">>,
+      <<"status">> => <<"processing">>,  % pending|processing|completed|failed|cancelled
+      <<"action">> => #{...},
+      <<"result">> => undefined,
+      <<"error">> => undefined,
+      <<"createdAt">> => 1640995200000,
+      <<"updatedAt">> => 1640995205000
+    }
+  ],
+  <<"cursor">> => <<"next-cursor">>
+}
+"""
+GET = """
+#{
+  <<"taskId">> => <<"task-uuid">>
+}
+"""
+GOT = """
+#{
+  <<"task">> => #{
+    <<"taskId">> => <<"task-uuid">>,
+    <<"status">> => <<"completed">>,
+    <<"action">> => #{...},
+    <<"result">> => #{...},
+    <<"error">> => undefined,
+    <<"createdAt">> => 1640995200000,
+    <<"updatedAt">> => 1640995305000
+  }
+}
+"""
+RESULT = """
+#{
+  <<"result">> => #{...}  % Task result data
+}
+"""
+CANCEL = """
+#{
+  <<"taskId">> => <<"task-uuid">>,
+  <<"reason">> => <<"User requested cancellation">>  % Optional
+}
+"""
+TOLD = """
+#{
+  <<"taskId">> => <<"task-uuid">>,
+  <<"status">> => <<"completed">>,  % pending|processing|completed|failed|cancelled
+  <<"result">> => #{...},
+  <<"error">> => undefined
+}
+"""
+
+
+def read(example: str) -> Any:
+    """What an example says, as JSON has it: it is written in Erlang."""
+    text = re.sub(r"%.*", "", example).replace("#{...}", "{}").replace("#{", "{").replace("=>", ":")
+    return json.loads(re.sub(r'<<("[^"]*")>>', r"\1", text).replace("undefined", "null"))
+
+
+def shape(value: Any) -> Any:
+    """What there is in a value, without what differs from one task to the next."""
+    match value:
+        case dict():
+            return {name: shape(member) for name, member in value.items() if name not in {"action", "result"}}
+        case list():
+            return [shape(value[0])]
+        case _:
+            return type(value)
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+async def founding(http: aiohttp.ClientSession, url: str) -> HttpPeer:
+    client = HttpPeer(http, url)
+    await client.open()
+    return client
+
+
+async def test_j01_j03_j08_j10_j11_the_examples_of_the_founding_documents_work_as_they_stand(
+    founding: HttpPeer,
+) -> None:
+    async with founding.listening() as said:
+        created = await founding.result("tasks/create", read(CREATE))
+        assert shape(created) == shape(read(CREATED))
+        told = [await anext(said) for _ in range(4)]
+    named = {**read(GET), "taskId": created["taskId"]}
+    status = [message["params"] for message in told if message["method"] == "notifications/tasks/status"]
+    assert [params["status"] for params in status] == ["processing", "completed"]
+    assert shape(status[-1]) == shape(read(TOLD))
+    assert {params["taskId"] for params in status} == {created["taskId"]}
+    progress = [message["params"] for message in told if message["method"] == "notifications/progress"]
+    token = read(CREATE)["metadata"]["progressToken"]
+    assert [(params["progressToken"], params["progress"]) for params in progress] == [(token, 1), (token, 2)]
+    got = await founding.result("tasks/get", named)
+    assert shape(got) == shape(read(GOT))
+    assert got["task"]["status"] == read(GOT)["task"]["status"]
+    assert got["task"]["action"] == read(CREATE)["action"]
+    result = await founding.result("tasks/result", named)
+    assert result.keys() == read(RESULT).keys()
+    assert result["result"]["structuredContent"] == {"result": "value"}
+
+
+async def test_j02_j05_the_examples_of_lists_and_of_cancelling_work_as_they_stand(founding: HttpPeer) -> None:
+    made = [(await founding.result("tasks/create", {"action": {"type": "waits"}}))["taskId"] for _ in range(2)]
+    asked = {name: value for name, value in read(LIST).items() if name != "cursor"}  # it is optional
+    assert (await founding.result("tasks/list", asked)).keys() == {"tasks"}
+    page = await founding.result("tasks/list", {**asked, "limit": 1})
+    assert shape(page) == shape(read(LISTED))
+    rest = await founding.result("tasks/list", {**read(LIST), "cursor": page["cursor"]})
+    assert [task["taskId"] for task in (*page["tasks"], *rest["tasks"])] == made
+    for ident in made:
+        assert await founding.result("tasks/cancel", {**read(CANCEL), "taskId": ident}) == {}
+
+
+# --- one task, looked at by all ----------------------------------------------------------------------
+
+
+async def test_txe_20_a_task_is_the_same_to_whoever_looks_at_it(
+    founding: HttpPeer, http: aiohttp.ClientSession, url: str
+) -> None:
+    ident = (await founding.result("tasks/create", {"action": {"type": "waits"}}))["taskId"]
+
+    async def modern(method: str) -> Any:
+        params = {"taskId": ident, "_meta": meta({"extensions": {TASKS: {}}})}
+        headers = {name.replace("_", "-"): value for name, value in labels(method, params).items()}
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        accept = {"accept": "application/json, text/event-stream", "mcp-name": ident}
+        async with http.post(url, json=message, headers={**headers, **accept}) as response:
+            return (await response.json())["result"]
+
+    assert (await modern("tasks/get"))["status"] == "working"
+    assert (await modern("tasks/cancel")).keys() == {"resultType", "_meta"}
+    assert (await modern("tasks/get"))["status"] == "cancelled"
+    assert (await founding.result("tasks/get", {"taskId": ident}))["task"]["status"] == "cancelled"
+    assert (await founding.ask("tasks/result", {"taskId": ident}))["error"]["code"] == -32084

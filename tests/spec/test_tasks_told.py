@@ -1,0 +1,164 @@
+"""What a client of 2025-11-25 hears of its tasks, and when: after the answer, on its line, and without having to wait."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trunkline import Call, Context, Server, Settings
+from trunkline.testing import ManualClock, RawPeer
+
+RELATED = "io.modelcontextprotocol/related-task"
+FORM = {"type": "object", "properties": {}}
+
+
+def is_about(message: Any, method: str) -> bool:
+    return message.get("method") == method
+
+
+async def heard(peer: RawPeer, method: str) -> Any:
+    """The next message of a method."""
+    while not is_about(message := await peer.receive(), method):
+        pass
+    return message
+
+
+# --- after the answer --------------------------------------------------------------------------------
+
+
+async def waits_a_little(call: Call, next: Callable[[Call], Any]) -> Any:
+    result = await next(call)
+    for _ in range(20):  # turns of the loop, in which the task ends
+        await asyncio.sleep(0)
+    return result
+
+
+@pytest.mark.parametrize("surrounded", [False, True])
+async def test_nothing_is_told_of_a_task_before_its_client_knows_of_it(surrounded: bool) -> None:
+    server = Server("s", observers=[])
+    if surrounded:
+        server.middleware(waits_a_little)
+
+    @server.tool(task=True)
+    async def quick(ctx: Context) -> None:
+        ctx.progress(1)
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        asked = {"name": "quick", "task": {}, "_meta": {"progressToken": "t"}}
+        number = peer.call("tools/call", asked)
+        said = [await peer.receive() for _ in range(3)]
+        assert said[0]["id"] == number
+        assert [message["method"] for message in said[1:]] == ["notifications/progress", "notifications/tasks/status"]
+        assert await peer.quiet() == []
+
+
+# --- questions of who only looks ---------------------------------------------------------------------
+
+
+class Asking:
+    """A server whose tool asks."""
+
+    def __init__(self, **options: Any) -> None:
+        server = self.server = Server("s", observers=[], **options)
+
+        @server.tool(task=True)
+        async def asks(ctx: Context) -> str:
+            return (await ctx.elicit("Sure?", FORM)).action
+
+    async def start(self, peer: RawPeer) -> dict[str, str]:
+        """What names a task that has asked."""
+        await peer.initialize(capabilities={"elicitation": {}})
+        task = (await peer.result("tools/call", {"name": "asks", "task": {}}))["task"]
+        await heard(peer, "notifications/tasks/status")
+        return {"taskId": task["taskId"]}
+
+
+async def looked(peer: RawPeer, task: Any) -> list[Any]:
+    """What is said besides when somebody looks."""
+    assert (await peer.result("tasks/get", task))["status"] == "input_required"
+    return await peer.quiet()
+
+
+async def test_tsk_09_tsk_22_who_looks_again_and_does_not_come_to_wait_is_asked_on_its_line() -> None:
+    asking = Asking()
+    async with RawPeer(asking.server) as peer:
+        task = await asking.start(peer)
+        assert await looked(peer, task) == []
+        [question] = await looked(peer, task)
+        assert is_about(question, "elicitation/create")
+        assert question["params"]["_meta"] == {RELATED: task}
+        assert await looked(peer, task) == []  # once
+        peer.reply(question, {"action": "decline"})
+        await heard(peer, "notifications/tasks/status")
+        result = await peer.result("tasks/result", task)
+        assert result["structuredContent"] == {"result": "decline"}
+
+
+async def test_tsk_09_who_comes_to_wait_is_asked_there_and_no_more_on_the_line() -> None:
+    asking = Asking()
+    async with RawPeer(asking.server) as peer:
+        task = await asking.start(peer)
+        await looked(peer, task)
+        [first] = await looked(peer, task)
+        waiting = peer.call("tasks/result", task)
+        said = [await peer.receive() for _ in range(2)]
+        [second] = [message for message in said if is_about(message, "elicitation/create")]
+        [withdrawn] = [message for message in said if is_about(message, "notifications/cancelled")]
+        assert withdrawn["params"]["requestId"] == first["id"] != second["id"]
+        assert await looked(peer, task) == []  # somebody waits
+        assert await looked(peer, task) == []
+        peer.reply(second, {"action": "accept", "content": {}})
+        assert (await peer.answer_to(waiting))["result"]["structuredContent"] == {"result": "accept"}
+
+
+async def test_a_question_that_was_not_heard_on_the_line_stays_open_and_is_asked_again() -> None:
+    clock = ManualClock()
+    asking = Asking(clock=clock, settings=Settings(task_lease=600, person_timeout=60))
+    async with RawPeer(asking.server) as peer:
+        task = await asking.start(peer)
+        await looked(peer, task)
+        [first] = await looked(peer, task)
+        clock.advance(61)
+        assert (await heard(peer, "notifications/cancelled"))["params"]["requestId"] == first["id"]
+        [second] = await looked(peer, task)
+        assert second["id"] != first["id"]
+        peer.reply(second, {"action": "cancel"})
+        await heard(peer, "notifications/tasks/status")
+
+
+async def test_a_line_that_is_lost_is_asked_nothing_and_the_next_one_is() -> None:
+    asking = Asking()
+    async with RawPeer(asking.server) as peer:
+        task = await asking.start(peer)
+        await looked(peer, task)
+        await looked(peer, task)
+    async with RawPeer(asking.server) as again:
+        await again.initialize(capabilities={"elicitation": {}})
+        assert await looked(again, task) == []
+        [question] = await looked(again, task)
+        again.reply(question, {"action": "decline"})
+        assert (await again.result("tasks/result", task))["structuredContent"] == {"result": "decline"}
+
+
+async def test_a_question_that_was_settled_is_not_asked_on_the_line_any_more() -> None:
+    server = Server("s", observers=[])
+
+    @server.tool(task=True)
+    async def asks_twice(ctx: Context) -> str:
+        first, second = ctx.elicit("1?", FORM, key="1"), ctx.elicit("2?", FORM, key="2")
+        return " ".join(answer.action for answer in await asyncio.gather(first, second))
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"elicitation": {}})
+        task = {"taskId": (await peer.result("tools/call", {"name": "asks_twice", "task": {}}))["task"]["taskId"]}
+        await peer.quiet()
+        await looked(peer, task)
+        questions = {question["params"]["message"]: question for question in await looked(peer, task)}
+        peer.reply(questions["1?"], {"action": "decline"})
+        assert await looked(peer, task) == []
+        assert (await peer.result("tasks/cancel", task))["status"] == "cancelled"
+        assert (await peer.result("tasks/get", task))["status"] == "cancelled"
+        withdrawn = await heard(peer, "notifications/cancelled")
+        assert withdrawn["params"]["requestId"] == questions["2?"]["id"]
