@@ -28,6 +28,6 @@ async def test_d09_d10_j15_nothing_is_lost_or_done_twice_though_the_server_is_ki
 
 async def test_a_store_that_drops_one_write_in_a_hundred_is_found_out(tmp_path: Path) -> None:
     much = Plan(SEED, plan(SEED, clients=20, kills=0).parts, (Kill(150, 0.0), Kill(150, 0.0)))
-    history, _ = await run(much, tmp_path, losing=100, patience=5.0)
+    history, _ = await run(much, tmp_path, losing=100, patience=3.0)
     found = faults(history)
     assert [fault for fault in found if not any(late in fault for late in LATE)], found
