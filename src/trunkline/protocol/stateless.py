@@ -8,7 +8,7 @@ is and who gives it, and lists and contents how long they may be kept, and by wh
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, cast
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from trunkline.errors import CapabilityNotSupported, HeaderMismatch, MethodNotFound, UnsupportedVersion
@@ -25,7 +25,7 @@ from trunkline.protocol.types.tasks_extension import TaskCreated
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 
-__all__ = ["CACHED", "CacheHint", "Scope", "Stateless", "natural_result"]
+__all__ = ["CACHED", "CacheHint", "Scope", "Stateless", "natural_result", "wrapped_result"]
 
 Scope = Literal["public", "private"]
 CACHED: Final = frozenset(
@@ -145,3 +145,10 @@ def natural_result(result: CallToolResult) -> CallToolResult:
     if not isinstance(wrapped, dict) or "result" not in wrapped:
         return result
     return CallToolResult(result.content, wrapped["result"], result.is_error, meta=result.meta)
+
+
+def wrapped_result(result: CallToolResult) -> CallToolResult:
+    """A result with the object around its value that older revisions need."""
+    if result.structured_content is UNSET:
+        return result
+    return CallToolResult(result.content, {"result": result.structured_content}, result.is_error, meta=result.meta)

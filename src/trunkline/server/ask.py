@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from trunkline.errors import CapabilityNotSupported, MethodNotFound, PeerError, RequestTimeout
+from trunkline.errors import CapabilityNotSupported, ConnectionClosed, MethodNotFound, PeerError, RequestTimeout
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import Side
 from trunkline.protocol.types import (
@@ -91,6 +91,8 @@ class LiveAsker:
     ) -> Any:
         """Asks and waits; with `task`, by a request that is answered at once and its result fetched later, if a client
         knows how. Raises `ClientLacks`, `PeerError`, `RequestTimeout` or `ConnectionClosed`."""
+        if self._connection.close_reason is not None:  # and its handler goes on all the same
+            raise ConnectionClosed("the client has gone", reached=False)
         asks_for_task = task and self._connection.session.has(Side.CLIENT, _AS_TASK.get(name, ""))
         if asks_for_task:
             params = replace(params, task=TaskMetadata())

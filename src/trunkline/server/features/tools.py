@@ -81,8 +81,9 @@ def _call(connection: Connection, call: Running, params: CallToolParams) -> Work
 
 
 def _run(entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams) -> Work:
-    if params.meta is not None:
-        call.token = progress_token(params.meta)
+    meta = params.meta
+    if meta is not None:
+        call.token = progress_token(meta)
     if call.envelope is not None:
         _begin(entry, connection, call, params, call.envelope)
     if entry.task is not None or params.task is not None:
@@ -91,10 +92,10 @@ def _run(entry: ToolEntry, connection: Connection, call: Running, params: CallTo
             return _run_as_task(dialect, entry, connection, call, params)
     arguments = _arguments(entry, params)
     context = Context(connection, call) if entry.handler.wants_context else None
-    if params.meta is not None and IDEMPOTENCY_KEY in params.meta:
-        return _run_once(
-            entry, connection, call, params, lambda run: _guarded(entry, connection.threads, arguments, run, context)
-        )
+    if meta is not None and IDEMPOTENCY_KEY in meta:
+        from trunkline.server.once import run_once
+
+        return run_once(entry, connection, call, params, partial(_noted, entry, connection, arguments, context))
     if entry.guard is None:
         return entry.run(arguments, context, None)
     return _guarded(entry, connection.threads, arguments, entry.run, context)
@@ -108,6 +109,18 @@ def _guarded(entry: ToolEntry, threads: Threads, arguments: Any, run: Run, conte
     return guard.run(arguments, lambda read: run(read, context, None), threads)
 
 
+def _noted(
+    entry: ToolEntry, connection: Connection, arguments: Any, context: Context | None, begun: Callable[[], None]
+) -> Work:
+    """A call that says when the tool itself begins."""
+
+    def run(*given: Any) -> Work:
+        begun()
+        return entry.run(*given)
+
+    return _guarded(entry, connection.threads, arguments, run, context)
+
+
 def work_of(entry: ToolEntry, threads: Threads, params: CallToolParams) -> Begin:
     """What runs a tool for a context that is yet to be made. Raises for arguments that do not fit."""
     return partial(_guarded, entry, threads, _arguments(entry, params), entry.run)
@@ -116,33 +129,36 @@ def work_of(entry: ToolEntry, threads: Threads, params: CallToolParams) -> Begin
 def _run_as_task(
     dialect: Dialect, entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams
 ) -> Work:
-    connection.shared.tasks.make_room(owner_of(call.origin.principal))
     try:
         work = work_of(entry, connection.threads, params)
     except InvalidArguments as error:  # a result is what a task comes to, and there is none
         raise InvalidParams(error.message, data=error.data) from None
-    if entry.task is not None and entry.task.asks_first and dialect is Dialect.EXTENSION:
+    asks_first = entry.task is not None and entry.task.asks_first and dialect is Dialect.EXTENSION
+    if params.meta is not None and IDEMPOTENCY_KEY in params.meta:
+        from trunkline.server.once import become_task_once, start_task_once
+
+        if not asks_first:
+            return start_task_once(entry, connection, call, params, work)
+        start = partial(_begun_in_room, entry, connection, call, params)
+        return become_task_once(entry, connection, call, params, start=start, work=work)
+    _make_room(connection, call)
+    if asks_first:
         call.task = partial(become_task, entry, connection, call, params, work)
         return work(Context(connection, call) if entry.handler.wants_context else None)
     return start_task(entry, connection, call, params, work)
 
 
-def _run_once(
-    entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, start: Callable[[Run], Work]
+def _begun_in_room(
+    entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, begun: Callable[[], None]
 ) -> Work:
-    """Runs a call that carries a key, or gives what it came to when it was made first."""
-    from trunkline.server.ledger import Keyed
+    """A call that says when the tool itself begins, if there is room for the task that it may become."""
+    _make_room(connection, call)
+    context = Context(connection, call) if entry.handler.wants_context else None
+    return _noted(entry, connection, _arguments(entry, params), context, begun)
 
-    def work(begin: Callable[[], None]) -> Work:
-        def run(*given: Any) -> Work:
-            begin()
-            return entry.run(*given)
 
-        return start(run)
-
-    key = (params.meta or {})[IDEMPOTENCY_KEY]
-    keyed = Keyed(connection, call, params, key, idempotent=entry.repeatable, work=work)
-    return connection.shared.ledger().once(keyed)
+def _make_room(connection: Connection, call: Running) -> None:
+    connection.shared.tasks.make_room(owner_of(call.origin.principal))
 
 
 def _begin(entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, said: Envelope) -> None:

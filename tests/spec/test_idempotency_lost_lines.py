@@ -1,0 +1,236 @@
+"""Calls that carry an idempotency key, whose line is lost, who are cancelled, or whose server ends."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.modern import begin, enveloped
+from tests.spec.bank import Bank, Params, call, paid
+from tests.unit.transports.http.asgi import hosted
+
+from trunkline import Context, Settings
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.testing import ManualClock, RawPeer
+
+# --- lost lines and lost runs -------------------------------------------------------------------
+
+
+async def test_a_run_goes_on_when_its_line_is_lost_and_its_client_comes_back_for_the_result(bank: Bank) -> None:
+    bank.go.clear()
+    async with RawPeer(bank.server) as peer:
+        await peer.initialize()
+        peer.call("tools/call", call("pay", "k", amount=5))
+        await bank.begun.wait()
+    async with RawPeer(bank.server) as peer:
+        await peer.initialize()
+        waiting = asyncio.create_task(paid(peer, "k", 5))
+        await asyncio.sleep(0)
+        bank.go.set()
+        assert await waiting == 1
+    assert bank.runs == [5]
+
+
+async def test_a_run_goes_on_when_its_client_hangs_up_where_each_call_has_a_line_of_its_own(bank: Bank) -> None:
+    bank.go.clear()
+    async with hosted(bank.server) as host:
+        params = enveloped(**call("pay", "k", amount=5))
+        lost = begin(host, "tools/call", params)
+        await bank.begun.wait()
+        lost.gone.set()
+        await lost.finished()
+        again = begin(host, "tools/call", params)
+        bank.go.set()
+        assert (await again.finished()).json["result"]["structuredContent"] == 1
+    assert bank.runs == [5]
+
+
+async def test_a_run_without_a_line_ends_when_its_time_is_up() -> None:
+    clock = ManualClock()
+    bank = Bank(clock=clock, settings=Settings(work_timeout=30.0))
+    bank.go.clear()
+    async with RawPeer(bank.server) as peer:
+        await peer.initialize()
+        peer.call("tools/call", call("pay", "k", amount=5))
+        await bank.begun.wait()
+    async with RawPeer(bank.server) as peer:
+        await peer.initialize()
+        clock.advance(31)
+        await bank.stopped.wait()
+        error = await peer.error("tools/call", call("pay", "k", amount=5))
+    assert error["data"]["kind"] == "outcome_unknown"
+    await bank.server.aclose()
+
+
+@pytest.mark.parametrize(("name", "again"), [("pay", False), ("put", True)])
+async def test_who_waits_for_a_run_that_is_cancelled_does_not_know_or_does_it(
+    bank: Bank, name: str, again: bool
+) -> None:
+    bank.go.clear()
+    async with RawPeer(bank.server) as one, RawPeer(bank.server) as two:
+        await one.initialize()
+        await two.initialize()
+        first = one.call("tools/call", call(name, "k", amount=5))
+        await bank.begun.wait()
+        second = two.call("tools/call", call(name, "k", amount=5))
+        await two.quiet()
+        one.notify("notifications/cancelled", {"requestId": first})
+        await bank.stopped.wait()
+        bank.go.set()
+        answer = await two.answer_to(second)
+    assert ("result" in answer) is again
+    assert bank.runs == ([5, 5] if again else [5])
+
+
+async def test_who_waits_for_a_run_and_cancels_that_does_not_stop_it(bank: Bank) -> None:
+    bank.go.clear()
+    async with RawPeer(bank.server) as one, RawPeer(bank.server) as two:
+        await one.initialize()
+        await two.initialize()
+        first = one.call("tools/call", call("pay", "k", amount=5))
+        await bank.begun.wait()
+        second = two.call("tools/call", call("pay", "k", amount=5))
+        await two.quiet()
+        two.notify("notifications/cancelled", {"requestId": second})
+        await two.quiet()
+        bank.go.set()
+        assert (await one.answer_to(first))["result"]["structuredContent"] == {"result": 1}
+    assert (bank.runs, bank.stopped.is_set()) == ([5], False)
+
+
+async def test_a_run_whose_time_is_up_while_its_caller_waits_is_stopped() -> None:
+    clock = ManualClock()
+    bank = Bank(clock=clock, settings=Settings(work_timeout=30.0))
+    bank.go.clear()
+    async with RawPeer(bank.server) as peer:
+        await peer.initialize()
+        late = peer.call("tools/call", call("pay", "k", amount=5))
+        await bank.begun.wait()
+        clock.advance(31)
+        await bank.stopped.wait()
+        told = (await peer.answer_to(late))["result"]["_meta"]["trunkline/error"]
+        assert told["kind"] == "tool_execution_timeout"
+        error = await peer.error("tools/call", call("pay", "k", amount=5))
+    assert error["data"]["kind"] == "outcome_unknown"
+    await bank.server.aclose()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_what_a_run_says_and_asks_when_its_line_is_lost(bank: Bank, asked: bool) -> None:
+    """Progress goes nowhere. A question fails, and what the tool makes of that is kept like any other outcome."""
+
+    @bank.server.tool
+    async def asks(ctx: Context) -> str:
+        bank.begun.set()
+        await bank.go.wait()
+        ctx.progress(1)
+        bank.runs.append(0)
+        return (await ctx.elicit("how much?", {"amount": int})).action
+
+    params = call("asks", "k")
+    if not asked:
+        bank.go.clear()
+    async with RawPeer(bank.server) as peer:
+        await peer.initialize(capabilities={"elicitation": {}})
+        peer.call("tools/call", {**params, "_meta": {**params["_meta"], "progressToken": 1}})
+        await bank.begun.wait()
+        await peer.quiet()
+    bank.go.set()
+    async with RawPeer(bank.server) as peer:
+        await peer.initialize(capabilities={"elicitation": {}})
+        first = await peer.result("tools/call", params)
+        assert (first["isError"], first["_meta"]["trunkline/error"]["kind"]) == (True, "tool_execution_failed")
+        assert await peer.result("tools/call", params) == first
+    assert bank.runs == [0]
+
+
+async def test_while_a_server_is_paused_a_run_goes_on_and_its_key_is_not_touched(bank: Bank) -> None:
+    bank.go.clear()
+    async with RawPeer(bank.server) as peer:
+        await peer.initialize()
+        first = peer.call("tools/call", call("pay", "k", amount=5))
+        await bank.begun.wait()
+        bank.server.pause()
+        assert "error" in await peer.request("tools/call", call("pay", "k", amount=5))
+        assert "error" in await peer.request("tools/call", call("pay", "other", amount=5))
+        bank.go.set()
+        assert (await peer.answer_to(first))["result"]["structuredContent"] == {"result": 1}
+        bank.server.resume()
+        assert await paid(peer, "k", 5) == 1
+        assert await paid(peer, "other", 5) == 2
+
+
+async def test_a_server_that_ends_waits_for_a_run_that_has_lost_its_line(tmp_path: Path) -> None:
+    first, second = (Bank(store=SqliteStore(tmp_path / "store")) for _ in range(2))
+    first.go.clear()
+    async with RawPeer(first.server) as peer:
+        await peer.initialize()
+        peer.call("tools/call", call("pay", "k", amount=5))
+        await first.begun.wait()
+    ending = asyncio.create_task(first.server.shutdown())
+    await asyncio.sleep(0)
+    first.go.set()
+    assert await ending == ()
+    async with RawPeer(second.server) as peer:
+        await peer.initialize()
+        assert await paid(peer, "k", 5) == 1
+    await second.server.aclose()
+    assert (first.runs, second.runs) == ([5], [])
+
+
+@pytest.mark.parametrize(("name", "again"), [("pay", False), ("put", True)])
+async def test_a_cancelled_run_is_made_again_only_if_its_tool_is_idempotent(bank: Bank, name: str, again: bool) -> None:
+    bank.go.clear()
+    async with RawPeer(bank.server) as peer:
+        await peer.initialize()
+        ident = peer.call("tools/call", call(name, "k", amount=5))
+        await bank.begun.wait()
+        peer.notify("notifications/cancelled", {"requestId": ident})
+        await bank.stopped.wait()
+        bank.go.set()
+        answer = await peer.request("tools/call", call(name, "k", amount=5))
+    assert ("result" in answer) is again
+    if not again:
+        assert answer["error"]["data"]["kind"] == "outcome_unknown"
+    assert bank.runs == ([5, 5] if again else [5])
+
+
+async def test_a_call_that_was_answered_with_a_question_leaves_its_key_free(bank: Bank) -> None:
+    @bank.server.tool
+    async def asks(ctx: Context) -> str:
+        answer = await ctx.elicit("how much?", {"amount": int})
+        bank.runs.append(0)
+        return answer.action
+
+    def round_(**more: Any) -> Params:
+        return enveloped({"elicitation": {"form": {}}}, **call("asks", "k"), **more)
+
+    async with RawPeer(bank.server) as peer:
+        asked = await peer.result("tools/call", round_())
+        assert asked["resultType"] == "input_required"
+        [question] = asked["inputRequests"]
+        answers = {question: {"action": "decline"}}
+        for _ in range(2):
+            told = round_(inputResponses=answers, requestState=asked["requestState"])
+            assert (await peer.result("tools/call", told))["content"][0]["text"] == "decline"
+    assert bank.runs == [0]
+
+
+async def test_a_run_that_is_cut_off_when_its_server_ends_is_known_to_be_lost_at_once(tmp_path: Path) -> None:
+    """The next server does not have to wait until nobody can be at it any more."""
+    clock = ManualClock()
+    settings = Settings(drain_timeout=0.05)
+    first, second = (
+        Bank(store=SqliteStore(tmp_path / "store", clock=clock), clock=clock, settings=settings) for _ in range(2)
+    )
+    first.go.clear()
+    async with RawPeer(first.server) as peer:
+        await peer.initialize()
+        peer.call("tools/call", call("pay", "k", amount=5))
+        await first.begun.wait()
+    assert await first.server.shutdown() == ("DrainPendingRequests",)
+    async with RawPeer(second.server) as peer:
+        await peer.initialize()
+        error = await peer.error("tools/call", call("pay", "k", amount=5))
+    assert error["data"]["kind"] == "outcome_unknown"
+    await second.server.aclose()

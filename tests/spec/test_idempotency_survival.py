@@ -1,0 +1,282 @@
+"""Calls that carry an idempotency key, where several processes share a store: at once, or one after another."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.processes import StdioPeer, eventually
+from tests.spec.bank import Bank, Params, call, paid
+
+import trunkline
+from trunkline import Client, Settings
+from trunkline.errors import OutcomeUnknown
+from trunkline.stores.memory import MemoryStore
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import Item
+from trunkline.testing import ManualClock, RawPeer
+
+# --- several servers, one store -----------------------------------------------------------------
+
+
+class Late(MemoryStore):
+    """A store that lets something happen, if it is told to, before whoever has asked hears what it found."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def get(self, key: str) -> Item | None:
+        found = await super().get(key)
+        if self.meanwhile is not None:
+            happens, self.meanwhile = self.meanwhile, None
+            await happens()
+        return found
+
+
+class Pair:
+    """Two servers, as two processes would be, with one store."""
+
+    def __init__(self, *, frozen: bool = False) -> None:
+        self.clock = ManualClock()
+        self.store = store = Late(clock=self.clock)
+        self.clock_of_one = ManualClock() if frozen else self.clock
+        self.one = Bank(store=store, clock=self.clock_of_one)
+        self.two = Bank(store=store, clock=self.clock)
+        self.one.go.clear()
+
+    async def __aenter__(self) -> tuple[RawPeer, RawPeer]:
+        self.peers = RawPeer(self.one.server), RawPeer(self.two.server)
+        for peer in self.peers:
+            await peer.__aenter__()
+            await peer.initialize()
+        return self.peers
+
+    async def __aexit__(self, *_: object) -> None:
+        self.one.go.set()
+        for peer in self.peers:
+            await peer.close()
+        for bank in (self.one, self.two):
+            await bank.server.aclose()
+
+
+async def test_a_call_elsewhere_waits_for_the_run_as_long_as_somebody_is_at_it() -> None:
+    async with (pair := Pair()) as (one, two):
+        first = asyncio.create_task(paid(one, "k", 5))
+        await pair.one.begun.wait()
+        second = two.call("tools/call", call("pay", "k", amount=5))
+        for _ in range(20):  # twice the time of the lease, which is renewed meanwhile
+            pair.clock.advance(1)
+            assert await two.quiet() == []
+        pair.one.go.set()
+        assert await first == 1
+        assert (await two.answer_to(second))["result"]["structuredContent"]["result"] == 1
+    assert (pair.one.runs, pair.two.runs) == ([5], [])
+
+
+async def test_a_call_elsewhere_does_not_miss_what_happens_before_it_waits() -> None:
+    async with (pair := Pair()) as (one, two):
+        first = asyncio.create_task(paid(one, "k", 5))
+        await pair.one.begun.wait()
+
+        async def end() -> None:
+            pair.one.go.set()
+            await first
+
+        pair.store.meanwhile = end
+        assert await paid(two, "k", 5) == 1
+    assert (pair.one.runs, pair.two.runs) == ([5], [])
+
+
+async def test_what_is_taken_over_from_somebody_thought_dead_has_one_result() -> None:
+    async with (pair := Pair(frozen=True)) as (one, two):
+        first = asyncio.create_task(paid(one, "k", 5, "put"))
+        await pair.one.begun.wait()
+        pair.one.runs += [0, 0]  # so that its own result would be another
+        waiting = two.call("tools/call", call("put", "k", amount=5))
+        await two.quiet()
+        pair.clock.advance(11)
+        assert (await two.answer_to(waiting))["result"]["structuredContent"] == {"result": 1}
+        pair.one.go.set()
+        assert await first == 1
+    assert pair.two.runs == [5]
+
+
+@pytest.mark.parametrize("done", [False, True])
+async def test_a_run_that_was_taken_over_is_stopped_when_that_is_found_out(done: bool) -> None:
+    async with (pair := Pair(frozen=True)) as (one, two):
+        first = asyncio.create_task(paid(one, "k", 5, "put"))
+        await pair.one.begun.wait()
+        pair.clock.advance(11)
+        if not done:
+            pair.two.go.clear()
+        second = asyncio.create_task(paid(two, "k", 5, "put"))
+        await (second if done else pair.two.begun.wait())
+        pair.clock_of_one.advance(4)  # time to say that it is still at it
+        async with asyncio.timeout(5):
+            await pair.one.stopped.wait()
+        pair.two.go.set()
+        assert await first == await second == 1
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+SCRIPT = """
+import asyncio, os, sys, time
+from pathlib import Path
+from trunkline import Server, Settings
+from trunkline.protocol.types import ToolAnnotations
+from trunkline.stores.sqlite import SqliteStore
+
+folder, dies = Path(sys.argv[1]), sys.argv[2]
+settings = Settings(idempotency_lease=0.3, task_lease=0.3)
+server = Server("bank", store=SqliteStore(folder / "store"), settings=settings)
+
+def work(amount: int) -> str:
+    with open(folder / "runs", "a") as file:
+        file.write("x")
+    if dies == "inside":
+        time.sleep(60)
+    if dies == "by itself":
+        os._exit(9)
+    return f"{amount} by {os.getpid()}"
+
+harmless = ToolAnnotations(idempotent_hint=True)
+server.tool(work, name="pay")
+server.tool(work, name="put", annotations=harmless)
+server.tool(work, name="order", task=True)
+server.tool(work, name="book", task="required", annotations=harmless)
+
+if dies in ("after", "after that"):
+    @server.middleware
+    async def lose(call, next):
+        await next(call)
+        (folder / "done").write_text("x")
+        await asyncio.sleep(60) if dies == "after" else os._exit(9)
+
+server.run()
+"""
+
+
+def begun_and_killed(folder: Path, params: Params, when: str) -> Any:
+    """Has a process do something, and kills it: inside the tool, or after that, before the answer leaves. Its answer, if
+    it could give one."""
+    with StdioPeer(SCRIPT, str(folder), when) as peer:
+        peer.initialize()
+        ident = peer.call("tools/call", params)
+        answer = peer.answer_to(ident)["result"] if "task" in params else None
+        written = folder / ("runs" if when == "inside" else "done")
+        eventually(lambda: written.exists() and written.read_text())
+        peer.kill(signal.SIGKILL)
+        assert peer.exit_code() == -signal.SIGKILL
+    return answer
+
+
+@contextlib.asynccontextmanager
+async def next_process(folder: Path) -> AsyncIterator[Bank]:
+    """Another server with the same store, here for once."""
+    bank = Bank(store=SqliteStore(folder / "store"), settings=Settings(idempotency_lease=0.3, task_lease=0.3))
+    yield bank
+    await bank.server.aclose()
+
+
+def runs(folder: Path) -> int:
+    return len((folder / "runs").read_text())
+
+
+async def test_promise_17_a_call_whose_answer_was_lost_in_a_crash_is_done_once_and_gets_the_first_result(
+    tmp_path: Path,
+) -> None:
+    begun_and_killed(tmp_path, call("pay", "k", amount=5), "after")
+    async with next_process(tmp_path) as bank, RawPeer(bank.server) as peer:
+        await peer.initialize()
+        first = await peer.result("tools/call", call("pay", "k", amount=5))
+        assert first["content"][0]["text"].startswith("5 by ")
+        assert await peer.result("tools/call", call("pay", "k", amount=5)) == first
+        error = await peer.error("tools/call", call("pay", "k", amount=6))
+        assert (error["code"], error["data"]["kind"]) == (-32602, "idempotency_key_reused")
+        assert (runs(tmp_path), bank.runs) == (1, [])
+        async with RawPeer(bank.server, principal="alice") as alice:
+            await alice.initialize()
+            assert await paid(alice, "k", 6) == 1
+    assert bank.runs == [6]
+
+
+@pytest.mark.parametrize(("name", "again"), [("pay", False), ("put", True)])
+async def test_promise_17_a_run_that_died_with_its_process_is_made_again_only_if_its_tool_is_idempotent(
+    tmp_path: Path, name: str, again: bool
+) -> None:
+    begun_and_killed(tmp_path, call(name, "k", amount=5), "inside")
+    async with next_process(tmp_path) as bank, RawPeer(bank.server) as peer:
+        await peer.initialize()
+        for _ in range(2):
+            answer = await peer.request("tools/call", call(name, "k", amount=5))
+            if again:
+                assert answer["result"]["structuredContent"] == {"result": 1}
+            else:
+                assert answer["error"]["data"]["kind"] == "outcome_unknown"
+    assert (runs(tmp_path), bank.runs) == (1, [5] if again else [])
+
+
+@pytest.mark.parametrize(("name", "again"), [("order", False), ("book", True)])
+async def test_promise_17_a_key_names_its_task_also_when_the_process_has_died_and_the_task_goes_its_own_way(
+    tmp_path: Path, name: str, again: bool
+) -> None:
+    """One fails, since its tool does not say that it can be begun anew; the other is begun anew."""
+    asked = {**call(name, "k", amount=5), "task": {}}
+    made = begun_and_killed(tmp_path, asked, "inside")["task"]["taskId"]
+    async with next_process(tmp_path) as bank, RawPeer(bank.server) as peer:
+        await peer.initialize()
+        assert (await peer.result("tools/call", asked))["task"]["taskId"] == made
+        ended = await peer.request("tasks/result", {"taskId": made})
+        if again:
+            assert ended["result"]["structuredContent"] == {"result": 1}
+        else:
+            error = await peer.error("tools/call", call(name, "k", amount=5))
+            assert error["data"]["kind"] == ended["error"]["data"]["kind"] == "task_failed"
+    assert (runs(tmp_path), bank.runs) == (1, [5] if again else [])
+
+
+# --- clients ------------------------------------------------------------------------------------
+
+
+def script(folder: Path, dies: str, program: str = SCRIPT) -> str:
+    """A server that dies the first time that it is called; or each time, if it is never to learn from that."""
+    ran = folder / "runs"
+    file = folder / "server.py"
+    source = Path(trunkline.__file__).parents[1]  # a client passes on little of its environment
+    file.write_text(f"""
+import os, sys
+sys.path.insert(0, {str(source)!r})
+sys.argv[1:] = [{str(folder)!r}, "never" if os.path.exists({str(ran)!r}) else {dies!r}]
+{program}""")
+    return str(file)
+
+
+async def test_a_client_repeats_a_call_with_a_key_by_itself_when_the_server_died(tmp_path: Path) -> None:
+    """The first process loses its answer; the second gives it."""
+    async with Client(script(tmp_path, "after that")) as client:
+        result = await client.call_tool("pay", {"amount": 5}, idempotency_key="k")
+        assert result.data.startswith("5 by ")
+    assert runs(tmp_path) == 1
+
+
+async def test_a_client_says_that_the_outcome_is_unknown_if_the_server_does_not_know(tmp_path: Path) -> None:
+    async with Client(script(tmp_path, "by itself")) as client:
+        with pytest.raises(OutcomeUnknown, match="may or may not have been done"):
+            await client.call_tool("pay", {"amount": 5}, idempotency_key="k")
+        await client.ping()
+    assert runs(tmp_path) == 1
+
+
+async def test_a_client_does_not_repeat_a_call_with_a_key_that_the_server_would_not_mind(tmp_path: Path) -> None:
+    """A server of somebody else's: it does not say that it minds keys, and would do it again."""
+    unaware = f"""
+import trunkline.server.features.tools as tools, trunkline.server.server as server
+tools.IDEMPOTENCY_KEY = server.IDEMPOTENCY = "unknown"
+{SCRIPT}"""
+    async with Client(script(tmp_path, "by itself", unaware)) as client:
+        with pytest.raises(OutcomeUnknown, match="was not answered"):
+            await client.call_tool("pay", {"amount": 5}, idempotency_key="k")
+    assert runs(tmp_path) == 1
