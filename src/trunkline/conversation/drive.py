@@ -88,7 +88,7 @@ class _Later:
 def _ended(task: "asyncio.Task[Any]", done: Told, call: Any) -> None:
     try:
         value = task.result()
-    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - told to whoever waits
+    except (Exception, asyncio.CancelledError, GeneratorExit) as error:  # noqa: BLE001 - told to whoever waits
         done(call, None, error)
     else:
         done(call, value, None)

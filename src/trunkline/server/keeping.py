@@ -65,6 +65,7 @@ class KeptSession:
     def __init__(self, ident: str, store: Store, gathering: Gathering, settings: Settings, wall: Clock) -> None:
         self.connection: Connection | None = None  # who holds it now
         self.owner = ""  # the principal, in letters
+        self.ending = False  # for good: nobody finds it any more
         self._ident = ident
         self._home = key_of("session", ident)
         self._key = f"{self._home}/record"
@@ -140,11 +141,15 @@ class KeptSession:
     async def drop(self) -> None:
         """Keeps nothing of it any more."""
         self.connection = None
+        self.ending = True
         self.events.close()
-        if (unsettled := self.unsettled) is not None:
-            await asyncio.wait([unsettled])
-        while page := await self._store.scan(f"{self._home}/", limit=_PAGE):
-            await self._store.commit([Delete(item.key) for item in page])
+        try:
+            if (unsettled := self.unsettled) is not None:
+                await asyncio.wait([unsettled])
+            while page := await self._store.scan(f"{self._home}/", limit=_PAGE):
+                await self._store.commit([Delete(item.key) for item in page])
+        finally:
+            self.ending = False
 
     # --- going on ------------------------------------------------------------------------------
 
@@ -252,7 +257,8 @@ class Keeper:
         if not _OURS.fullmatch(ident):
             return None
         item = await self._store.get(f"{key_of('session', ident)}/record")
-        if item is None:
+        held = self._held.get(ident)
+        if item is None or (held is not None and held.ending):
             return None
         try:
             record = read_record(item.value)

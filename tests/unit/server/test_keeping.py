@@ -354,6 +354,18 @@ async def test_a_session_that_only_the_store_knows_can_be_ended(lives: Lives) ->
     assert (await life.request(session, "ping")).status == 404
 
 
+async def test_a_session_that_is_being_ended_is_not_brought_back(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    slow = Slow(life.store, session)
+    ending = asyncio.ensure_future(life.host.ask("DELETE", mcp_session_id=session))
+    await slow.asked.wait()
+    assert (await life.request(session, "ping")).status == 404
+    slow.go_on.set()
+    assert (await ending).status == 204
+    assert await life.store.scan("session/") == []
+
+
 async def test_whoever_reads_or_works_when_a_session_is_ended_leaves_nothing_behind(lives: Lives) -> None:
     life = await lives.begin()
     began = asyncio.Event()

@@ -271,6 +271,18 @@ async def test_t18_a_tool_that_exits_within_its_limits_does_not_end_the_server(p
             assert kind_of(await peer.request("tools/call", {"name": "tool"})) == "tool_execution_failed"
 
 
+async def test_t18_a_tool_that_raises_what_ends_generators_is_answered_for() -> None:
+    server = Server("t", observers=[])
+
+    @server.tool
+    async def tool() -> None:
+        raise GeneratorExit
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert kind_of(await peer.request("tools/call", {"name": "tool"})) == "tool_execution_failed"
+
+
 @pytest.mark.parametrize("option", ["allow", "requires"])
 async def test_t18_a_predicate_that_exits_does_not_end_the_server(option: str) -> None:
     server = Server("t", observers=[])
