@@ -290,9 +290,10 @@ class Client(Tasking):
             try:
                 await self._listening.watch(uri, timeout, more=more)
             except ConnectionClosed:
-                if not line.recovers or connection is survivor:
+                alive = connection is line.connection  # only the answer was lost: that is tried once more
+                if not line.recovers or (alive and connection is survivor):
                     raise
-                survivor = connection
+                survivor = connection if alive else None
             else:
                 if more:
                     self._subscriptions[uri] = None
