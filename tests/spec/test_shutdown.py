@@ -224,7 +224,7 @@ async def test_cleanup_that_takes_too_long_is_cut_and_the_store_closed_all_the_s
 
 SCRIPT = """
 import asyncio, os, sys, threading
-from trunkline import Context, Server, Settings
+from trunkline import Context, Server, Settings, SqliteStore, TaskPolicy
 from trunkline.facts import CrashStep, ShutdownStep
 
 class Print:
@@ -232,7 +232,8 @@ class Print:
         if isinstance(fact, ShutdownStep | CrashStep):
             print(fact.step, file=sys.stderr, flush=True)
 
-server = Server("t", observers=[Print()], settings=Settings.load(), compat="erlmcp")
+store = SqliteStore(os.environ["STORE"]) if "STORE" in os.environ else None
+server = Server("t", observers=[Print()], settings=Settings.load(), compat="erlmcp", store=store)
 
 @server.tool
 async def forever(ctx: Context) -> str:
@@ -260,7 +261,7 @@ async def slow(stage: str) -> str:
 async def much() -> str:
     return "x" * 1_000_000
 
-@server.tool(task="required")
+@server.tool(task=TaskPolicy(recovery="restart"))
 async def unwilling() -> str:
     try:
         await endless()
@@ -367,8 +368,9 @@ HURRIED = {"TRUNKLINE_STAGE_TIMEOUT": "0.1", "TRUNKLINE_DRAIN_TIMEOUT": "0.1"}
 
 
 @pytest.mark.parametrize("stage", OVERRUNS)
-def test_d12_the_exit_code_names_the_stage_that_took_too_long(stage: str) -> None:
+def test_d12_the_exit_code_names_the_stage_that_took_too_long(stage: str, tmp_path: Path) -> None:
     hurried = HURRIED if stage == "DrainPendingRequests" else {**HURRIED, "TRUNKLINE_DRAIN_TIMEOUT": "30"}
+    hurried = {**hurried, "STORE": str(tmp_path / "store.db")}
     with StdioPeer(SCRIPT, env=hurried) as peer:
         peer.initialize()
         OVERRUNS[stage](peer)

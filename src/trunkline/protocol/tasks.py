@@ -123,6 +123,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
     progress_token: ProgressToken | None = None
     state: TaskState = TaskState.PENDING
     attempt: int = 0  # how often somebody has begun with it
+    tries: int = 0  # of these, those since it got further last that did not end in good order
     message: str | None = None  # how it stands, in words
     progress: float | None = None
     total: float | None = None
@@ -155,11 +156,15 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
 
     def start(self, now: float) -> "TaskRecord":
         """Somebody begins with it."""
-        return self._after(S.START, now, attempt=self.attempt + 1)
+        return self._after(S.START, now, attempt=self.attempt + 1, tries=self.tries + 1)
 
     def resume(self, now: float) -> "TaskRecord":
         """Somebody else goes on with it, since whoever worked on it is gone."""
-        return self._after(S.RESUME, now, attempt=self.attempt + 1)
+        return self._after(S.RESUME, now, attempt=self.attempt + 1, tries=self.tries + 1)
+
+    def leave(self, now: float) -> "TaskRecord":
+        """Whoever works on it lets go of it in good order: that was no failed try."""
+        return self._after(S.PROGRESS, now, tries=self.tries - 1) if allows(self.state, S.PROGRESS) else self
 
     def advance(
         self, now: float, progress: float, total: float | None = None, message: str | None = None
@@ -193,7 +198,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
 
     def reach(self, now: float, checkpoint: Raw) -> "TaskRecord":
         """Its work has come to a point from which it can go on."""
-        return self._after(S.PROGRESS, now, checkpoint=checkpoint)
+        return self._after(S.PROGRESS, now, checkpoint=checkpoint, tries=1)
 
     def do(self, now: float, name: str, effect: Raw) -> "TaskRecord":
         """Something is done that must not be done twice."""

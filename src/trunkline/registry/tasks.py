@@ -18,11 +18,15 @@ class TaskPolicy(Struct, frozen=True, kw_only=True):
 
     support: TaskSupport = "optional"
     recovery: Recovery = "fail"  # of one whose process has died: given up, begun anew, or gone on from its checkpoint
-    attempts: int = 3  # at most, if it is begun anew
+    attempts: int = 3  # at most, without getting further by a checkpoint
     ttl: float | None = None  # seconds that a task is kept; None: as the settings say
     timeout: float | None = None  # seconds that it may take
     poll_interval: float | None = None  # seconds between two looks; None: as the settings say
     asks_first: bool = False  # it is an ordinary call until it says `await ctx.begin_task()`
+
+    def goes_on(self, tries: int, *, begun: bool) -> bool:
+        """Whether somebody else may work on a task whose process has died."""
+        return tries < self.attempts and (self.recovery != "fail" or not begun)
 
 
 _SUPPORT: Final = get_args(TaskSupport)

@@ -253,6 +253,8 @@ class Serving:
         await asyncio.gather(*(connection.drained() for connection in self.peers))
         if self._ledger is not None:
             await self._ledger.drained()
+        if self._shared is not None:
+            await self._shared.tasks.drained()
 
     async def hang_up(self) -> None:
         """Closes every line."""

@@ -77,8 +77,9 @@ class Attempt:
         self._progress: tuple[float, float | None, str | None] = (0, None, None)  # told last
         self._tell_progress: TellProgress | None = None
         self._beside: set[asyncio.Task[None]] = set()
-        self._work: asyncio.Task[None] | None = None
+        self.work: asyncio.Task[None]  # from when it is started
         self._over = False  # nothing of it is kept any more
+        self._came_to = False  # the work is done, and what it came to is being written
 
     @property
     def checkpoint(self) -> Raw | UnsetType:
@@ -90,6 +91,12 @@ class Attempt:
         """Whether nothing of it is kept any more."""
         return self._over
 
+    @property
+    def can_be_left(self) -> bool:
+        """Whether nothing is lost if the process ends: others go on with it, or it waits for somebody itself."""
+        policy, lasting = self._entry.task, self._shared.store.lasting
+        return bool(self.record.questions) or (lasting and policy is not None and policy.goes_on(0, begun=True))
+
     # --- the work --------------------------------------------------------------------------------
 
     def start(self, begin: Callable[[Context | None], Any], tell_progress: "TellProgress | None" = None) -> None:
@@ -100,7 +107,7 @@ class Attempt:
         for due, late in ((self.record.deadline, self._time_is_up), (self.record.expires_at, self._is_forgotten)):
             if due is not None:
                 self._timers.append(wall.call_at(due, late))
-        self._work = self._shared.threads.loop.create_task(self._run(begin))
+        self.work = self._shared.threads.loop.create_task(self._run(begin))
 
     async def _run(self, begin: Callable[[Context | None], Any]) -> None:
         try:
@@ -175,11 +182,12 @@ class Attempt:
 
     async def _write_at_last(self, step: Step) -> None:
         """Writes what the work has come to: as often as it takes, as long as the task is ours."""
+        self._came_to = True
         while True:
             try:
                 return await self.write(step)
             except StoreUnavailable:
-                if self._shared.wall.now() >= self.lease.expires:
+                if self._over or self._shared.wall.now() >= self.lease.expires:
                     raise
                 await asyncio.sleep(_PATIENCE)
 
@@ -250,17 +258,12 @@ class Attempt:
         task.add_done_callback(self._beside.discard)
 
     def stop(self) -> None:
-        """Nothing of this is wanted any more: the work is cancelled."""
+        """Nothing of this is wanted any more: the work is cancelled. What it has come to by now is written."""
         self._over = self._call.done = self._call.cancelled = True
-        if self._work is not None and self._work is not asyncio.current_task():
-            self._work.cancel()
+        if self.work is not asyncio.current_task() and not self._came_to:
+            self.work.cancel()
         for waiting in self._waiting.values():
             waiting.cancel()
-
-    async def stopped(self) -> None:
-        """Waits until the work has ended."""
-        if self._work is not None:
-            await asyncio.wait([self._work])
 
     # --- asking ----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from trunkline.clock import Timer
 from trunkline.errors import Fenced, InternalError, InvalidParams, StoreError
 from trunkline.protocol.tasks import TaskRecord, TaskState
 from trunkline.protocol.types import CallToolParams
+from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.features.tools import work_of
 from trunkline.server.tasks.faults import TooManyTasks
@@ -27,18 +28,14 @@ if TYPE_CHECKING:
     from trunkline.server.connection import Shared
     from trunkline.server.tasks.tasks import Begin, Tasks
 
-__all__ = ["Recovery", "may_go_on"]
+__all__ = ["Recovery"]
 
 _read_params: Final = codec.decoder(CallToolParams)
 _SOONEST: Final = 0.01  # seconds between two looks
 
 
-def may_go_on(entry: ToolEntry | None, record: TaskRecord) -> bool:
-    """Whether somebody else may work on a task whose process has died."""
-    policy = None if entry is None else entry.task
-    if policy is None or record.attempt >= policy.attempts:
-        return False
-    return policy.recovery != "fail" or record.state is TaskState.PENDING
+def _goes_on(policy: TaskPolicy, record: TaskRecord) -> bool:
+    return policy.goes_on(record.tries, begun=record.state is not TaskState.PENDING)
 
 
 def _lost(record: TaskRecord) -> ErrorObject:
@@ -126,7 +123,7 @@ class Recovery:
             work = None if entry is None else work_of(entry, self._shared.threads, params)
         except InvalidParams:  # the tool has changed since
             work = None
-        if entry is None or work is None or not may_go_on(entry, record):
+        if entry is None or work is None or entry.task is None or not _goes_on(entry.task, record):
             await self._give_up(found)
         else:
             await self._go_on(found, entry, work)

@@ -164,6 +164,8 @@ class Tasks:
         try:
             if record.ended:
                 await self.shelf.forget_work(record)
+            elif self._closing:
+                await self.change(record.client, record.task_id, lambda found, now: found.leave(now), attempt.lease)
             await self._store.release(attempt.lease)
             if not record.ended and self._recovery is not None and not self._closing:
                 self._recovery.look_at(self._wall.now())
@@ -191,6 +193,11 @@ class Tasks:
 
     # --- the end ---------------------------------------------------------------------------------
 
+    async def drained(self) -> None:
+        """Waits for the work that would be lost with the process."""
+        while dear := [attempt for attempt in self._at_work.values() if not attempt.can_be_left]:
+            await asyncio.wait([attempt.work for attempt in dear], return_when=asyncio.FIRST_COMPLETED)
+
     async def close(self) -> None:
         """Lets go of all work, which others, or this one when it serves again, go on with as each tool has chosen."""
         self._closing = True
@@ -199,7 +206,8 @@ class Tasks:
         attempts = list(self._at_work.values())
         for attempt in attempts:
             attempt.stop()
-        await asyncio.gather(*(attempt.stopped() for attempt in attempts))
+        if attempts:
+            await asyncio.wait([attempt.work for attempt in attempts])
         self.interest.close()
 
 

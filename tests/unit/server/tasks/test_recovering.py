@@ -62,6 +62,7 @@ class Scene:
             expires_at=now + 3600,
             state=state,
             attempt=attempt,
+            tries=attempt,
             **known,
         )
         _, lease = await self.shelf.create(record, "the dead", LEASE)
@@ -292,3 +293,86 @@ async def test_where_there_is_no_room_a_task_waits_for_it() -> None:
             await peer.result("tasks/result", {"taskId": task["taskId"]})
         await scene.time_passes(peer, 2 * LEASE)
         assert (await scene.record()).state is TaskState.COMPLETED
+
+
+# --- what counts as a failed try --------------------------------------------------------------------------
+
+
+async def test_a_task_that_gets_further_each_time_is_run_as_often_as_it_takes() -> None:
+    scene = Scene()
+    await scene.left(attempt=3)
+
+    async def work(ctx: Context) -> str:
+        await ctx.checkpoint({"page": 1})
+        return await asyncio.Event().wait() or ""
+
+    for attempts in (4, 1):
+        server = scene.server(work, task=TaskPolicy(recovery="resume", attempts=attempts))
+        async with RawPeer(server) as peer:
+            await peer.initialize()
+            await scene.time_passes(peer, LEASE + 1)
+            assert (await scene.record()).tries == 1  # this one, whatever there was before the checkpoint
+        await server.aclose()
+        assert (await scene.record()).tries == 0
+    assert (await scene.record()).attempt == 5
+
+
+async def test_to_let_go_of_a_task_in_good_order_is_no_failed_try() -> None:
+    scene = Scene()
+    await scene.left(attempt=1)
+
+    async def work() -> None:
+        await asyncio.Event().wait()
+
+    for _ in range(4):
+        server = scene.server(work, task=TaskPolicy(recovery="restart", attempts=2))
+        async with RawPeer(server) as peer:
+            await peer.initialize()
+            await scene.time_passes(peer, LEASE + 1)
+            assert (await scene.record()).tries == 2
+        await server.aclose()
+    assert ((await scene.record()).tries, (await scene.record()).state) == (1, TaskState.WORKING)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "lasting", "waits"), [("fail", True, True), ("restart", True, False), ("restart", False, True)]
+)
+async def test_d12_the_drain_waits_for_a_task_that_would_be_lost(
+    recovery: Literal["fail", "restart"], lasting: bool, waits: bool
+) -> None:
+    go_on, scene = asyncio.Event(), Scene()
+    if not lasting:
+        scene.store = MemoryStore(clock=scene.clock)  # type: ignore[assignment]
+
+    async def work() -> str:
+        await go_on.wait()
+        return "done"
+
+    server = scene.server(work, task=TaskPolicy(recovery=recovery))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "work", "task": {}})
+        ending = asyncio.create_task(server.shutdown())
+        if waits:
+            for _ in range(5):
+                await peer.quiet()
+            assert not ending.done()
+            go_on.set()
+        assert await ending == ()
+    kept = [item for item in await scene.store.scan("owner/") if b'"completed"' in item.value] if lasting else []
+    assert bool(kept) is (waits and lasting)
+
+
+async def test_d12_a_task_that_waits_for_an_answer_is_not_waited_for() -> None:
+    server = Server("s", observers=[])
+
+    @server.tool(task=True)
+    async def work(ctx: Context) -> str:
+        return str(await ctx.elicit("Well?", str))
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"elicitation": {}})
+        task = (await peer.result("tools/call", {"name": "work", "task": {}}))["task"]
+        await peer.quiet()
+        assert (await peer.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "input_required"
+        assert await server.shutdown() == ()
