@@ -182,7 +182,7 @@ class Calls:
         sent = await self._call(
             CallToolParams(name=name, arguments=_arguments(name, arguments), meta=meta),
             wish=TaskMetadata() if await self._task_support(name, timeout) == "required" else None,
-            timeout=timeout,
+            timeout=patience.left,
             on_progress=signs,
             idempotency_key=idempotency_key,
         )
@@ -239,11 +239,12 @@ class Calls:
         know better. Where a server does not make a task of it, the call is over when this returns. `timeout` is for the
         server to say that. Progress is told where servers tell of it: in 2025-11-25, for as long as the handle is held.
         """
-        support, signs = await self._task_support(name, timeout), None if on_progress is None else Signs(on_progress)
+        patience, signs = Patience(self._now, timeout), None if on_progress is None else Signs(on_progress)
+        support = await self._task_support(name, timeout)
         sent = await self._call(
             CallToolParams(name=name, arguments=_arguments(name, arguments), meta=meta),
             wish=None if support in {None, "forbidden"} else TaskMetadata(None if ttl is None else round(ttl * 1000)),
-            timeout=timeout,
+            timeout=patience.left,
             on_progress=signs,
             idempotency_key=idempotency_key,
         )

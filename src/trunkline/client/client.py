@@ -306,7 +306,7 @@ class Client(Tasking):
             return None
         if self._away and (line.connection is None or not self._catalogue.fresh):
             return await self._at_home(self._task_support(name, timeout))
-        connection = line.connection or await line.usable("tools/call", timeout)
+        connection = line.connection or await line.usable("tools/call", timeout or self.settings.work_timeout)
         if not connection.session.has(Side.SERVER, "tasks.requests.tools.call"):
             return None
         if not self._catalogue.fresh:

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 __all__ = ["Patience", "Signs", "within"]
 
 T = TypeVar("T")
+_MOMENT: Final = 0.001  # seconds
 
 
 class Patience:
@@ -21,6 +22,11 @@ class Patience:
     def passed(self) -> float:
         """Seconds since it began."""
         return self._now() - self.started
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until it ends, a moment at least; None if it does not."""
+        return None if self.due is None else max(self.due - self._now(), _MOMENT)
 
     @property
     def due(self) -> float | None:

@@ -53,7 +53,7 @@ class Wait(Enum):
                 return settings.initialize_timeout
             case Wait.PERSON:
                 return settings.person_timeout
-            case Wait.ENDLESS:
+            case _:  # ENDLESS
                 return None
 
 

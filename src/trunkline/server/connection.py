@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trunkline.server.ledger import Ledger
     from trunkline.server.tasks.tasks import Tasks
 
-__all__ = ["Connection", "Shared"]
+__all__ = ["Connection", "KeptConnection", "Shared"]
 
 _NO_LOSSES: Final = History()
 _WHILE_PAUSED: Final = frozenset({"initialize", "ping", "server/discover", "shutdown"})
@@ -226,19 +226,6 @@ class Connection(connection.Connection):
         """Who it is that has subscribed, as far as is known by now: the sender of the last call."""
         return self, self.last_call
 
-    def _ended(self, call: Running, value: Any, error: BaseException | None) -> None:
-        """Answers a call that has come to its end, once everything is kept that others are told: it may have been the
-        reason, and who is answered counts on it."""
-        keeper = self.shared.keeper
-        if keeper is None or call.done or (news := keeper.news) is None:
-            super()._ended(call, value, error)
-            return
-        if call.noted is None:  # it has no time yet
-            self.limit(call, call.method.wait.seconds(self.settings))
-            self._alarm.watch(call)
-        end = super()._ended
-        news.add_done_callback(lambda _: end(call, value, error))
-
     def fail(self, call: Running, error: BaseException) -> None:
         """Answers a call that failed; one of the modern era perhaps by a question."""
         if call.envelope is not None:
@@ -297,6 +284,25 @@ class Connection(connection.Connection):
         if self.kept is not None:
             self.kept.connection = None
         self.shared.departed(self)
+
+
+class KeptConnection(Connection):
+    """One client of a server that keeps what its clients are told."""
+
+    __slots__ = ()
+
+    def _ended(self, call: Running, value: Any, error: BaseException | None) -> None:
+        """Answers a call that has come to its end, once everything is kept that others are told: it may have been the
+        reason, and who is answered counts on it."""
+        keeper = self.shared.keeper
+        if keeper is None or call.done or (news := keeper.news) is None:
+            super()._ended(call, value, error)
+            return
+        if call.noted is None:  # it has no time yet
+            self.limit(call, call.method.wait.seconds(self.settings))
+            self._alarm.watch(call)
+        end = super()._ended
+        news.add_done_callback(lambda _: end(call, value, error))
 
 
 def _short(ident: RequestId) -> RequestId:

@@ -21,7 +21,7 @@ from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import METHODS
 from trunkline.protocol.types import Empty
 from trunkline.server.announcer import CHANGES, Announcer
-from trunkline.server.connection import Connection, Shared
+from trunkline.server.connection import Connection, KeptConnection, Shared
 from trunkline.server.limits import Predicates
 from trunkline.server.listening import Listeners, Listening
 from trunkline.server.offer import Offer
@@ -104,7 +104,8 @@ class Serving:
         lifespan = self._parts.lifespan
         if lifespan is not None and not lifespan.running:
             raise MisuseError("a server with a lifespan is started first: `await server.start()`")
-        connection = Connection(self.ready(), channel)
+        shared = self.ready()
+        connection = (Connection if shared.keeper is None else KeptConnection)(shared, channel)
         self.peers.arrived(connection)
         return connection
 

@@ -180,6 +180,21 @@ def test_a_task_that_is_begun_again_counts_how_often() -> None:
     assert ASKING.resume(NOW + 5).questions == ASKING.questions
 
 
+def test_tries_are_counted_since_a_task_got_further_or_was_left_in_good_order() -> None:
+    third = WORKING.resume(NOW + 5).resume(NOW + 6)
+    assert [WORKING.tries, third.tries, third.reach(NOW + 7, Raw(b"1")).tries] == [1, 3, 1]
+    assert [third.leave(NOW + 7).tries, third.leave(NOW + 7).attempt] == [2, 3]
+    ended = third.cancel(NOW + 7)
+    assert (ended.leave(NOW + 8), made().leave(NOW + 8)) == (ended, made())
+
+
+def test_what_is_done_is_known_by_its_name() -> None:
+    assert WORKING.do(NOW + 1, "paid", Raw(b"7")).do(NOW + 2, "sent", Raw(b"8")).effects == {
+        "paid": Raw(b"7"),
+        "sent": Raw(b"8"),
+    }
+
+
 def test_progress_keeps_what_is_not_said_anew() -> None:
     first = WORKING.advance(NOW + 2, 1, total=10, message="reading")
     second = first.advance(NOW + 3, 2)
