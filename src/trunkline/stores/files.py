@@ -64,7 +64,7 @@ def connect(path: Path, *, patience: float, synchronous: str = "FULL") -> sqlite
         connection.execute(f"PRAGMA synchronous={synchronous}")
         connection.execute("PRAGMA fullfsync=1")  # on macOS nothing less reaches the disk; elsewhere it says nothing
         connection.execute("PRAGMA cache_size=-16384")  # KiB, if there is so much: some 40,000 small items
-        connection.execute("PRAGMA wal_autocheckpoint=4000")  # pages, 16 MiB: fewer pages are written twice
+        connection.execute("PRAGMA wal_autocheckpoint=500")  # pages, 2 MiB: a log that grows costs twice what one does
     except BaseException:
         connection.close()
         raise
