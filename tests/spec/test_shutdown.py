@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tests.modern import enveloped
 from tests.processes import PATIENCE, StdioPeer, eventually
+from tests.spec import houses
 from tests.unit.transports.http.asgi import hosted, request
 
-from trunkline import Server, Settings
 from trunkline.errors import StoreUnavailable
 from trunkline.facts import CallEnded, Closed, CrashStep, Fact, HandlerFailed, ShutdownOverran, ShutdownStep
 from trunkline.server.shutdown import EXIT_CODES
@@ -48,28 +48,12 @@ class Heard(RecordingObserver):
             self.log.append(type(fact).__name__)
 
 
-class House:
+class House(houses.House):
     """A server with a tool that waits, and what is heard of it."""
 
     def __init__(self, store: Store | None = None, **settings: Any) -> None:
         self.heard = Heard()
-        self.server = Server("t", observers=[self.heard], settings=Settings(**settings), store=store)
-        self.begun = asyncio.Event()
-        self.go = asyncio.Event()
-
-        @self.server.tool
-        async def waits() -> str:
-            self.begun.set()
-            await self.go.wait()
-            return "done"
-
-        @self.server.tool
-        async def quick() -> str:
-            return "quick"
-
-        @self.server.resource("memo://one")
-        def one() -> str:
-            return "1"
+        super().__init__(store, settings=settings, observers=[self.heard])
 
 
 # --- in stages ----------------------------------------------------------------------------------

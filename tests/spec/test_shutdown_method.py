@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from tests.modern import enveloped
 from tests.processes import StdioPeer
+from tests.spec import houses
 from tests.spec.test_shutdown import SCRIPT, STAGES
 from tests.unit.transports.http.asgi import Host, hosted, request
 
-from trunkline import Server, Settings
+from trunkline import Server
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import Store
 from trunkline.testing import RawPeer
@@ -23,29 +24,13 @@ NOTICE = {"jsonrpc": "2.0", "method": "shutdown"}
 NAMES = ["shutdown", "notifications/shutdown"]
 
 
-class House:
+class House(houses.House):
     """A server for clients of the founding documents, with a tool that waits."""
 
     def __init__(self, store: Store | None = None, **settings: Any) -> None:
-        self.server = Server("t", compat="erlmcp", settings=Settings(**settings), store=store)
-        self.begun = asyncio.Event()
-        self.go = asyncio.Event()
+        super().__init__(store, settings=settings, compat="erlmcp")
         self.unwatched = asyncio.Event()
         self.server.on_last_unsubscribed(lambda _: self.unwatched.set())
-
-        @self.server.tool
-        async def waits() -> str:
-            self.begun.set()
-            await self.go.wait()
-            return "done"
-
-        @self.server.tool
-        async def quick() -> str:
-            return "quick"
-
-        @self.server.resource("memo://one")
-        def one() -> str:
-            return "1"
 
     async def busy(self, peer: RawPeer) -> int | str:
         """Has a peer subscribe to something and wait for something; gives the id of what it waits for."""

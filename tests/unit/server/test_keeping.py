@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,6 @@ from trunkline.server.records import LAYOUT, Metadata, SessionRecord, read_recor
 from trunkline.server.rounds import named
 from trunkline.stores.store import Put
 from trunkline.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(start=1_000_000.0)
-
-
-@pytest.fixture
-async def lives(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Lives]:
-    made = Lives(tmp_path / "kept.db", clock)
-    yield made
-    await made.end()
-
 
 # --- what is written --------------------------------------------------------------------------------
 

@@ -1,11 +1,8 @@
 """What is sent in a session, kept in a store: when, in which order, and under which numbers."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.contract.lines import turns
 from tests.unit.server.lives import Lives, Slow
 from tests.unit.transports.http.asgi import call
@@ -14,18 +11,6 @@ from trunkline.errors import StoreUnavailable, StoreUnusable
 from trunkline.facts import HandlerFailed
 from trunkline.stores.store import Delete
 from trunkline.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(start=1_000_000.0)
-
-
-@pytest.fixture
-async def lives(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Lives]:
-    made = Lives(tmp_path / "kept.db", clock)
-    yield made
-    await made.end()
 
 
 async def test_an_event_is_sent_when_it_is_kept_and_not_before(lives: Lives) -> None:

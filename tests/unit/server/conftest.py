@@ -1,0 +1,21 @@
+"""What tests of servers share: lives of a server on one file."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.unit.server.lives import Lives
+
+from trunkline.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(start=1_000_000.0)
+
+
+@pytest.fixture
+async def lives(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Lives]:
+    made = Lives(tmp_path / "kept.db", clock)
+    yield made
+    await made.end()
