@@ -262,20 +262,21 @@ async def test_arguments_are_completed(host: Host) -> None:
     assert (await client.complete("resource", TEXT, "resourceId", "12")).values == ["12"]
 
 
-async def test_tasks_work_in_both_directions(host: Host) -> None:
-    """A tool that only runs as a task is called like any other, and asks while its result is waited for. What the
-    server asks for as a task is one. All at once, since it takes four seconds of its time."""
-    known = {"name": "Ada", "favoriteColor": "Blue", "interpretation": "snake"}
-    host.answer = lambda form: {field.name: known[field.name] for field in form.fields if field.name in known}
-    research = {"topic": "python", "ambiguous": True}
-    report, sampled, filled_in = await asyncio.gather(
-        host.call("simulate-research-query", **research),
-        host.call("trigger-sampling-request-async", prompt="hello"),
-        host.call("trigger-elicitation-request-async"),
+async def test_what_it_asks_for_as_a_task_is_one(host: Host) -> None:
+    """It looks every second how its task stands."""
+    host.answer = {"name": "Ada", "favoriteColor": "Blue"}
+    sampled, filled_in = await asyncio.gather(
+        host.call("trigger-sampling-request-async", prompt="hello"), host.call("trigger-elicitation-request-async")
     )
-    assert "Research Report: python (snake)" in report
     assert "echo: Resource trigger-sampling-request-async context: hello" in sampled
     assert "- Favorite Color: Blue" in filled_in
+
+
+@pytest.mark.parametrize("connector", ["streamableHttp"], indirect=True)
+async def test_a_tool_that_only_runs_as_a_task_is_called_like_any_other(host: Host) -> None:
+    """What it asks comes while its result is waited for. It takes four seconds, on whichever line."""
+    host.answer = {"interpretation": "snake"}
+    assert "python (snake)" in await host.call("simulate-research-query", topic="python", ambiguous=True)
     [waited] = host.sent("tasks/result")
     related = {"io.modelcontextprotocol/related-task": {"taskId": waited["params"]["taskId"]}}
     assert related in [asked["params"].get("_meta") for asked in host.asked("elicitation/create")]

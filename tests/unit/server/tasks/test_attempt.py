@@ -84,4 +84,5 @@ async def test_progress_is_kept_for_those_who_look_a_little_later() -> None:
         clock.advance(1)
         await peer.quiet()
         assert (await peer.result("tasks/get", task))["statusMessage"] == "half"
+        go_on.set()
     await server.aclose()
