@@ -122,6 +122,7 @@ async def test_a_question_that_was_not_heard_on_the_line_stays_open_and_is_asked
         [first] = await looked(peer, task)
         clock.advance(61)
         assert (await heard(peer, "notifications/cancelled"))["params"]["requestId"] == first["id"]
+        await peer.quiet()
         [second] = await looked(peer, task)
         assert second["id"] != first["id"]
         peer.reply(second, {"action": "cancel"})

@@ -177,17 +177,18 @@ async def test_something_posted_that_fails_does_not_keep_the_rest_from_the_loop(
 
 async def test_threads_end_when_the_pool_is_closed_and_what_was_not_begun_is_dropped() -> None:
     before = alive()
-    threads, began, go, ran = Threads(asyncio.get_running_loop(), 2), threading.Event(), threading.Event(), []
+    threads, began, go, ran = Threads(asyncio.get_running_loop(), 2), threading.Semaphore(0), threading.Event(), []
     await asyncio.gather(*(outcome(threads, threading.Event().is_set) for _ in range(3)))
 
     def work() -> None:
-        began.set()
+        began.release()
         go.wait(10)
 
     for _ in range(2):
         threads.submit(Job(work, lambda value, error: ran.append("told")))
     threads.submit(Job(lambda: ran.append("never"), lambda value, error: None))
-    assert await asyncio.to_thread(began.wait, 10)
+    for _ in range(2):
+        assert await asyncio.to_thread(began.acquire, timeout=10)
     threads.close()
     go.set()
     await asyncio.to_thread(eventually, lambda: not alive() - before)

@@ -1,6 +1,7 @@
 """Sessions in a store, seen from the server: what is written, when, and how it is brought back."""
 
 import asyncio
+import contextlib
 import json
 import sqlite3
 from pathlib import Path
@@ -395,5 +396,5 @@ async def test_d06_the_file_is_swept_of_sessions_that_nobody_comes_back_to(lives
     clock.advance(TTL + 60)
     assert (await life.request(last, "ping")).status == 404
     await lives.end()
-    with sqlite3.connect(life.path) as file:
+    with contextlib.closing(sqlite3.connect(life.path)) as file:
         assert [key for (key,) in file.execute("SELECT key FROM items") if key.startswith("session/")] == []

@@ -6,7 +6,7 @@ the same questions again, is asked by requests of their own, which any stream ma
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, nullcontext
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -122,12 +122,11 @@ class _Delivery:
         self._call = call
         self._over = over
         self._asked: dict[str, asyncio.Task[None]] = {}
+        self._heard: set[str] = set()  # questions whose answer has come, and is being written down
 
     def deliver(self, record: TaskRecord) -> None:
         """Asks what is open and was not asked yet; what is not open any more is not wanted any more."""
-        for key, asking in self._asked.items():
-            if key not in record.questions:
-                asking.cancel()
+        self._withdraw(self._asked.keys() - record.questions.keys())
         for key, question in record.questions.items():
             if key not in self._asked:
                 asking = self._asked[key] = self._connection.loop.create_task(self._ask(record, key, question))
@@ -138,32 +137,38 @@ class _Delivery:
             self._over(self)
 
     def end(self) -> None:
-        """Nobody waits any more: what is still open stays so, for the next."""
-        for asking in self._asked.values():
-            asking.cancel()
+        """Nobody waits any more: what is still open stays so, for the next. What was answered just now is heard
+        first."""
+        self._connection.loop.call_soon(lambda: self._withdraw(self._asked.keys()))
+
+    def _withdraw(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            if key not in self._heard:
+                self._asked[key].cancel()
 
     async def _ask(self, record: TaskRecord, key: str, question: InputRequest) -> None:
+        step = await self._answer(record, key, question)
+        if step is not None:
+            self._heard.add(key)
+            await self._connection.shared.tasks.change(record.client, record.task_id, step)
+
+    async def _answer(self, record: TaskRecord, key: str, question: InputRequest) -> Step | None:
+        """What the answer to a question means for its task; None if there is none."""
         try:
             answer = await self._connection.request(question.method, _params(record, question), about=self._call)
         except ConnectionClosed:
-            return
+            return None
         except RequestTimeout as error:
             if self._call is None:
-                return  # it may not have heard, and somebody may come yet
-            await self._refuse(record, key, ErrorObject(_OURS, error.message, error.data))
+                return None  # it may not have heard, and somebody may come yet
+            refused = ErrorObject(_OURS, error.message, error.data)
         except PeerError as error:
             refused = ErrorObject(error.code, error.message, UNSET if error.data is None else error.data)
-            await self._refuse(record, key, refused)
         except ProtocolError as error:  # it cannot be asked that
-            await self._refuse(record, key, ErrorObject(_OURS, error.message, error.data))
+            refused = ErrorObject(_OURS, error.message, error.data)
         else:
-            await self._change(record, lambda found, now: found.answer(now, {key: answer}))
-
-    async def _refuse(self, record: TaskRecord, key: str, error: ErrorObject) -> None:
-        await self._change(record, lambda found, now: found.refuse(now, key, error))
-
-    async def _change(self, record: TaskRecord, step: Step) -> None:
-        await self._connection.shared.tasks.change(record.client, record.task_id, step)
+            return lambda found, now: found.answer(now, {key: answer})
+        return lambda found, now: found.refuse(now, key, refused)
 
 
 def _params(record: TaskRecord, question: InputRequest) -> Params:
