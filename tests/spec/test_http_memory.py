@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import socket
 import sqlite3
@@ -13,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.processes import unwatched
 
 SCRIPT = """
 import asyncio, gc, os, sys, time
@@ -59,7 +59,7 @@ async def state() -> dict[str, int]:
 server.run("http", port=int(sys.argv[1]))
 """
 TTL = 1001.0
-SESSIONS = 20_000
+SESSIONS = 10_000
 KEPT_SESSIONS = 400  # one after another, each with a commit
 UNSTEADY = {"blocks": 0, "memory": 0}
 """`blocks` are those in use, which a leak would show in. `memory` is what the system gives: Python gives it back by the
@@ -135,9 +135,8 @@ def serving(*arguments: str) -> Iterator[int]:
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
         port = place.getsockname()[1]
-    unwatched = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     command = [sys.executable, "-c", SCRIPT, str(port), *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=unwatched)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=unwatched())
     try:
         assert "listens at" in process.stderr.readline()
         yield port
