@@ -59,7 +59,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "fails": {"kind": "task", "status": "failed", "error": {"message": "it is broken"}, "last": "failed"},
         "errs": {"kind": "task", "status": "failed", "error": {"message": "it went wrong"}, "last": "failed"},
         "plain": {**AT_ONCE, "result": {"result": "at once"}},
-        "cancel": {"status": "cancelled", "last": "cancelled"},
+        "cancel": {"status": "cancelled"},
         "resume": {**RESUMED, "result": {"result": "later"}},
         "snapshot": {**LOOK, "listed": "working"},
         "unknown": UNKNOWN,
@@ -75,7 +75,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
             "last": "failed",
         },
         "plain": {**AT_ONCE, "result": "at once"},
-        "cancel": {"status": "cancelled", "last": "working"},  # it does not look again
+        "cancel": {"status": "cancelled"},
         "resume": {**RESUMED, "result": "later"},
         "snapshot": {**LOOK, "listed": False},
         "unknown": UNKNOWN,
