@@ -289,13 +289,16 @@ class Connection(connection.Connection):
 class KeptConnection(Connection):
     """One client of a server that keeps what its clients are told."""
 
-    __slots__ = ()
+    __slots__ = ("_keeper",)
+
+    def __init__(self, shared: Shared, channel: Channel, keeper: "Keeper") -> None:
+        super().__init__(shared, channel)
+        self._keeper = keeper
 
     def _ended(self, call: Running, value: Any, error: BaseException | None) -> None:
         """Answers a call that has come to its end, once everything is kept that others are told: it may have been the
         reason, and who is answered counts on it."""
-        keeper = self.shared.keeper
-        if keeper is None or call.done or (news := keeper.news) is None:
+        if call.done or (news := self._keeper.news) is None:
             super()._ended(call, value, error)
             return
         if call.noted is None:  # it has no time yet

@@ -1,6 +1,5 @@
 """A call of a tool that carries an idempotency key: run, or answered with what came of it when it was made first."""
 
-from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final
 
@@ -16,8 +15,9 @@ from trunkline.protocol.types.tasks_extension import TaskCreated
 from trunkline.protocol.types.tasks_founding import CreateFoundingTaskParams, CreateFoundingTaskResult
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.connection import Connection
-from trunkline.server.keyed import Claim, Keyed, RunLost, Start
+from trunkline.server.keyed import Keyed, RunLost, Start
 from trunkline.server.tasks.calling import (
+    Making,
     become_task,
     created,
     founding_record,
@@ -27,7 +27,6 @@ from trunkline.server.tasks.calling import (
 )
 from trunkline.server.tasks.delivering import awaited
 from trunkline.server.tasks.faults import TaskFailed, TaskNotFound
-from trunkline.server.tasks.tasks import Begin
 from trunkline.wire import codec
 
 __all__ = ["become_task_once", "create_task_once", "run_once", "start_task_once"]
@@ -41,64 +40,48 @@ def run_once(entry: ToolEntry, connection: Connection, call: Running, params: Ca
     return connection.shared.ledger().once(keyed, start, partial(_result_of, entry, connection, call))
 
 
-def become_task_once(
-    entry: ToolEntry,
-    connection: Connection,
-    call: Running,
-    params: CallToolParams,
-    *,
-    start: Start,
-    work: Begin,
-) -> Work:
+def become_task_once(making: Making, params: CallToolParams, start: Start) -> Work:
     """A call that may become a task when it has asked what it has to."""
+    entry, connection, call, _ = making
 
     async def of_task(task: TaskRecord) -> Any:
         return created(call, task)
 
     keyed = Keyed(connection, call, params, idempotent=entry.repeatable)
-    call.task = partial(become_task, entry, connection, call, params, work, keyed=keyed)
+    call.task = partial(become_task, making, params, keyed)
     return connection.shared.ledger().once(keyed, start, of_task)
 
 
-async def start_task_once(
-    entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, work: Begin
-) -> CreateTaskResult | TaskCreated | CallToolResult:
+async def start_task_once(making: Making, params: CallToolParams) -> CreateTaskResult | TaskCreated | CallToolResult:
     """A call that is a task. If it was none when it was made first, a client with the extension gets its result, and
     one of 2025-11-25, who has to get a task, one that has come to it."""
+    entry, connection, call, _ = making
     keyed = Keyed(connection, call, params, idempotent=entry.repeatable)
-
-    def make(claim: Claim) -> Awaitable[TaskRecord]:
-        return make_task(entry, connection, call, params, work, claim=claim)
-
-    found = await connection.shared.ledger().task(keyed, make)
+    found = await connection.shared.ledger().task(keyed, partial(make_task, making, params))
     if isinstance(found, TaskRecord):
         return created(call, found)
     if call.envelope is not None:
         return found
-    return created(call, await _ended(connection, call, record_of(entry, connection, call, params), found))
+    return created(call, await _ended(making, record_of(making, params), found))
 
 
-async def create_task_once(
-    entry: ToolEntry, connection: Connection, call: Running, asked: CreateFoundingTaskParams, work: Begin
-) -> CreateFoundingTaskResult:
+async def create_task_once(making: Making, asked: CreateFoundingTaskParams) -> CreateFoundingTaskResult:
     """A task that is asked for as the founding documents have it."""
+    entry, connection, call, _ = making
     params = CallToolParams(name=entry.name, arguments=asked.action.parameters, meta=asked.meta)
     keyed = Keyed(connection, call, params, idempotent=entry.repeatable)
-
-    def make(claim: Claim) -> Awaitable[TaskRecord]:
-        return make_founding(entry, connection, call, asked, work, claim=claim)
-
-    found = await connection.shared.ledger().task(keyed, make)
+    found = await connection.shared.ledger().task(keyed, partial(make_founding, making, asked))
     if not isinstance(found, TaskRecord):
-        found = await _ended(connection, call, founding_record(entry, connection, call, asked), found)
+        found = await _ended(making, founding_record(making, asked), found)
     return CreateFoundingTaskResult(found.task_id)
 
 
-async def _ended(connection: Connection, call: Running, record: TaskRecord, result: CallToolResult) -> TaskRecord:
+async def _ended(making: Making, record: TaskRecord, result: CallToolResult) -> TaskRecord:
     """A task of what a call came to that was none: shown as it begins, kept as it has ended. Nobody works on it, so
     nobody ever takes it for work that has to be done."""
+    connection = making.connection
     begun = record.start(record.created_at)
-    written = codec.to_raw(project(result, connection.revision_of(call)))
+    written = codec.to_raw(project(result, connection.revision_of(making.call)))
     await connection.shared.tasks.shelf.keep(begun.complete(begun.created_at, written, is_error=result.is_error))
     return begun
 

@@ -105,7 +105,8 @@ class Serving:
         if lifespan is not None and not lifespan.running:
             raise MisuseError("a server with a lifespan is started first: `await server.start()`")
         shared = self.ready()
-        connection = (Connection if shared.keeper is None else KeptConnection)(shared, channel)
+        keeper = shared.keeper
+        connection = Connection(shared, channel) if keeper is None else KeptConnection(shared, channel, keeper)
         self.peers.arrived(connection)
         return connection
 

@@ -48,7 +48,7 @@ from trunkline.server.connection import Connection
 from trunkline.server.features import tools
 from trunkline.server.offer import Offer
 from trunkline.server.owners import owner_of
-from trunkline.server.tasks.calling import create_task
+from trunkline.server.tasks.calling import Making, create_task
 from trunkline.server.tasks.choosing import require_extension
 from trunkline.server.tasks.delivering import awaited
 from trunkline.server.tasks.faults import TaskFailed, TaskNotFound
@@ -105,12 +105,12 @@ def _create(connection: Connection, call: Running, params: CreateFoundingTaskPar
 
 def _created(entry: ToolEntry, connection: Connection, call: Running, params: CreateFoundingTaskParams) -> Work:
     asked = CallToolParams(name=entry.name, arguments=params.action.parameters)
-    work = tools.work_of(entry, connection.threads, asked)
+    making = Making(entry, connection, call, tools.work_of(entry, connection.threads, asked))
     if params.meta is not None and IDEMPOTENCY_KEY in params.meta:
         from trunkline.server.once import create_task_once
 
-        return create_task_once(entry, connection, call, params, work)
-    return create_task(entry, connection, call, params, work)
+        return create_task_once(making, params)
+    return create_task(making, params)
 
 
 async def _cancel(connection: Connection, call: Running, params: CancelTaskParams) -> CancelTaskResult | Empty:

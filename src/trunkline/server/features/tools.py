@@ -34,7 +34,7 @@ from trunkline.server.listing import listed
 from trunkline.server.offer import Offer
 from trunkline.server.owners import owner_of
 from trunkline.server.rounds import begin
-from trunkline.server.tasks.calling import become_task, start_task
+from trunkline.server.tasks.calling import Making, become_task, start_task
 from trunkline.server.tasks.choosing import runs_as
 from trunkline.server.tasks.tasks import Begin
 from trunkline.wire.codec import DecodeError, as_written, decoder
@@ -133,19 +133,19 @@ def _run_as_task(
         work = work_of(entry, connection.threads, params)
     except InvalidArguments as error:  # a result is what a task comes to, and there is none
         raise InvalidParams(error.message, data=error.data) from None
+    making = Making(entry, connection, call, work)
     asks_first = entry.task is not None and entry.task.asks_first and dialect is Dialect.EXTENSION
     if params.meta is not None and IDEMPOTENCY_KEY in params.meta:
         from trunkline.server.once import become_task_once, start_task_once
 
         if not asks_first:
-            return start_task_once(entry, connection, call, params, work)
-        start = partial(_begun_in_room, entry, connection, call, params)
-        return become_task_once(entry, connection, call, params, start=start, work=work)
+            return start_task_once(making, params)
+        return become_task_once(making, params, partial(_begun_in_room, entry, connection, call, params))
     _make_room(connection, call)
     if asks_first:
-        call.task = partial(become_task, entry, connection, call, params, work)
+        call.task = partial(become_task, making, params)
         return work(Context(connection, call) if entry.handler.wants_context else None)
-    return start_task(entry, connection, call, params, work)
+    return start_task(making, params)
 
 
 def _begun_in_room(

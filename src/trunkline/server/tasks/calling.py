@@ -1,8 +1,8 @@
 """A call of a tool that becomes a task."""
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trunkline.server.keyed import Claim, Keyed
 
 __all__ = [
+    "Making",
     "become_task",
     "create_task",
     "created",
@@ -36,11 +37,18 @@ __all__ = [
 ]
 
 
-async def start_task(
-    entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams, work: Begin
-) -> CreateTaskResult | TaskCreated:
+class Making(NamedTuple):
+    """A call that is to be a task: of which tool, on whose behalf, and what its work is."""
+
+    entry: ToolEntry
+    connection: Connection
+    call: Running
+    work: Begin
+
+
+async def start_task(making: Making, params: CallToolParams) -> CreateTaskResult | TaskCreated:
     """Makes a task of a call; what the call is answered with once that is kept."""
-    return created(call, await make_task(entry, connection, call, params, work))
+    return created(making.call, await make_task(making, params))
 
 
 def created(call: Running, record: TaskRecord) -> CreateTaskResult | TaskCreated:
@@ -48,69 +56,40 @@ def created(call: Running, record: TaskRecord) -> CreateTaskResult | TaskCreated
     return CreateTaskResult(augmented(record, Task)) if call.envelope is None else extended(record, TaskCreated)
 
 
-async def make_task(
-    entry: ToolEntry,
-    connection: Connection,
-    call: Running,
-    params: CallToolParams,
-    work: Begin,
-    *,
-    claim: "Claim | None" = None,
-) -> TaskRecord:
+async def make_task(making: Making, params: CallToolParams, claim: "Claim | None" = None) -> TaskRecord:
     """Makes a task of a call, which its key names then if it carries one."""
-    record = record_of(entry, connection, call, params)
+    connection, call, record = making.connection, making.call, record_of(making, params)
     if call.envelope is not None:
-        return await _begin(connection, call, record, entry, work, claim=claim)
+        return await _begin(making, record, claim)
     connection.shared.tasks.augmenting.add(connection)
-    record = replace(record, progress_token=call.token)
-    return await _begin_and_tell(connection, call, record, entry, work, claim=claim)
+    return await _begin(making, replace(record, progress_token=call.token), claim, told=True)
 
 
-async def create_task(
-    entry: ToolEntry, connection: Connection, call: Running, asked: CreateFoundingTaskParams, work: Begin
-) -> CreateFoundingTaskResult:
+async def create_task(making: Making, asked: CreateFoundingTaskParams) -> CreateFoundingTaskResult:
     """Makes a task as the founding documents have it: begun with when its maker knows of it."""
-    return CreateFoundingTaskResult((await make_founding(entry, connection, call, asked, work)).task_id)
+    return CreateFoundingTaskResult((await make_founding(making, asked)).task_id)
 
 
-async def make_founding(
-    entry: ToolEntry,
-    connection: Connection,
-    call: Running,
-    asked: CreateFoundingTaskParams,
-    work: Begin,
-    *,
-    claim: "Claim | None" = None,
-) -> TaskRecord:
+async def make_founding(making: Making, asked: CreateFoundingTaskParams, claim: "Claim | None" = None) -> TaskRecord:
     """Makes such a task, which its key names then if it was asked for with one."""
-    record = founding_record(entry, connection, call, asked)
-    return await _begin_and_tell(connection, call, record, entry, work, claim=claim, pending=True)
+    return await _begin(making, founding_record(making, asked), claim, told=True, pending=True)
 
 
-async def become_task(
-    entry: ToolEntry,
-    connection: Connection,
-    call: Running,
-    params: CallToolParams,
-    work: Begin,
-    *,
-    keyed: "Keyed | None" = None,
-) -> None:
+async def become_task(making: Making, params: CallToolParams, keyed: "Keyed | None" = None) -> None:
     """Makes a task of a call whose handler is at work, and cancels that: it is run again in the task, with all that is
     known by now."""
+    connection, call = making.connection, making.call
     answers, effects = call.round.known
-    record = with_known(record_of(entry, connection, call, params), answers, effects)
-
-    def make(claim: "Claim | None" = None) -> Awaitable[TaskRecord]:
-        return _begin(connection, call, record, entry, work, claim=claim)
-
+    record = with_known(record_of(making, params), answers, effects)
+    make = partial(_begin, making, record)
     kept = await (make() if keyed is None else connection.shared.ledger().hand_over(keyed, make))
     connection.answer(call, extended(kept, TaskCreated), "task")
     raise asyncio.CancelledError
 
 
-def record_of(entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams) -> TaskRecord:
+def record_of(making: Making, params: CallToolParams) -> TaskRecord:
     """A task that is yet to be kept, of a call."""
+    entry, connection, call, _ = making
     asked: dict[str, Any] = {"name": params.name, "arguments": codec.as_written(params.arguments)}
     ttl = None if call.envelope is not None or params.task is None else params.task.ttl
     return connection.shared.tasks.new(
@@ -122,12 +101,10 @@ def record_of(entry: ToolEntry, connection: Connection, call: Running, params: C
     )
 
 
-def founding_record(
-    entry: ToolEntry, connection: Connection, call: Running, asked: CreateFoundingTaskParams
-) -> TaskRecord:
+def founding_record(making: Making, asked: CreateFoundingTaskParams) -> TaskRecord:
     """A task that is yet to be kept, as the founding documents have it."""
-    record = record_of(entry, connection, call, CallToolParams(name=entry.name, arguments=asked.action.parameters))
-    profile = connection.offer.profile
+    record = record_of(making, CallToolParams(name=making.entry.name, arguments=asked.action.parameters))
+    profile = making.connection.offer.profile
     limit = None if profile is None else round(profile.task_timeout * 1000)
     return replace(
         record,
@@ -137,48 +114,41 @@ def founding_record(
     )
 
 
-async def _begin_and_tell(
-    connection: Connection,
-    call: Running,
-    record: TaskRecord,
-    entry: ToolEntry,
-    work: Begin,
-    *,
-    claim: "Claim | None" = None,
-    **how: Any,
-) -> TaskRecord:
-    """Begins a task, and tells its client what becomes of it."""
-    teller = Teller(connection.shared, record, connection)
-    try:
-        return await _begin(connection, call, record, entry, work, claim=claim, teller=teller, **how)
-    finally:
-        teller.known_after(call)
-
-
 async def _begin(
-    connection: Connection,
-    call: Running,
+    making: Making,
     record: TaskRecord,
-    entry: ToolEntry,
-    work: Begin,
-    *,
     claim: "Claim | None" = None,
-    **how: Any,
+    *,
+    told: bool = False,
+    pending: bool = False,
 ) -> TaskRecord:
-    """Begins a task. If its caller waits no more for the answer, nobody will know of it, and it is cancelled; unless
-    the line was lost of somebody who has a key to come back with."""
+    """Begins a task; `told`: its client is, of what becomes of it. If its caller waits no more for the answer, nobody
+    will know of it, and it is cancelled; unless the line was lost of somebody who has a key to come back with."""
+    entry, connection, call, work = making
     shared, tasks = connection.shared, connection.shared.tasks
-    beside = () if claim is None else (claim.of(record),)
-    begun = tasks.begin(shared, record, entry, work, principal=call.origin.principal, beside=beside, **how)
-    making = connection.loop.create_task(begun)
+    teller = Teller(shared, record, connection) if told else None
+    begun = tasks.begin(
+        shared,
+        record,
+        entry,
+        work,
+        principal=call.origin.principal,
+        beside=() if claim is None else (claim.of(record),),
+        teller=teller,
+        pending=pending,
+    )
+    beginning = connection.loop.create_task(begun)
     try:
-        return await asyncio.shield(making)
+        return await asyncio.shield(beginning)
     except asyncio.CancelledError:
-        making.add_done_callback(tasks.disown if claim is None or not claim.keyed.lost else _unheard)
+        beginning.add_done_callback(tasks.disown if claim is None or not claim.keyed.lost else _unheard)
         raise
+    finally:
+        if teller is not None:
+            teller.known_after(call)
 
 
-def _unheard(making: "asyncio.Task[TaskRecord]") -> None:
+def _unheard(beginning: "asyncio.Task[TaskRecord]") -> None:
     """Whoever would have been told how that ended has gone."""
-    if not making.cancelled():
-        making.exception()
+    if not beginning.cancelled():
+        beginning.exception()

@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from trunkline.transports.channel import Closed
+from trunkline.transports.guard import STOPPING as TOLD_TO_ALL
 from trunkline.transports.guard import Guard
 from trunkline.transports.http.channel import HttpChannel
 from trunkline.transports.http.keeper import EXPIRED, KeptSession, SessionKeeper
@@ -29,7 +30,7 @@ class Missing(Struct, frozen=True):
 
 NO_SUCH: Final = Missing("there is no such session; initialize again", "session_not_found")
 TOO_OLD: Final = Missing("the session was not used for too long; initialize again", "session_expired")
-STOPPING: Final = Missing("the server is about to stop", "temporarily_unavailable", 503, b"1")
+STOPPING: Final = Missing(TOLD_TO_ALL.why, TOLD_TO_ALL.kind, 503, TOLD_TO_ALL.wait)
 
 
 class Restoring:
