@@ -144,8 +144,7 @@ class Line:
             return
         job.settle(refusal(said))
         if _GONE.search(said) and self._link is not None:
-            self._why = StoreUnavailable(said)
-            self._link.abort()
+            self._drop(self._link, said)
 
     def _give_up_missed(self) -> None:
         missed, self._missed = self._missed, []
@@ -168,9 +167,7 @@ class Line:
         now = self._loop.time()
         link = self._link
         if link is not None and link.waiting and link.waiting[0].due <= now:
-            self._why = StoreUnavailable("it has stopped answering")
-            link.abort()
-            self._lost(link)
+            self._drop(link, "it has stopped answering")
         late = [job for job in self._gathered if job.due <= now]
         self._gathered = self._gathered[len(late) :]
         for job in late:
@@ -205,6 +202,11 @@ class Line:
 
     def _made(self) -> Link:
         return Link(self._replied, self._aside, self._lost)
+
+    def _drop(self, link: Link, why: str) -> None:
+        self._why = StoreUnavailable(why)
+        link.abort()
+        self._lost(link)
 
     def _lost(self, link: Link) -> None:
         lost = [*link.waiting]

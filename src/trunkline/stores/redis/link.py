@@ -26,7 +26,7 @@ ReplyError = hiredis.ReplyError
 
 _NOT_YET: Final = object()
 _ASIDE: Final = {b"message", b"pmessage"}
-_NOT_ALLOWED: Final = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR invalid DB", "ERR DB index")
+_NOT_ALLOWED: Final = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR ACL", "ERR invalid DB", "ERR DB index")
 
 
 class Job:
@@ -153,7 +153,7 @@ async def ask(link: Link, *packed: bytes) -> list[Any]:
 
 def refusal(said: str) -> StoreUnavailable | StoreUnusable:
     """What an answer means that says why not."""
-    if said.startswith(("MOVED ", "ASK ", "CROSSSLOT")):
+    if said.startswith(("MOVED ", "ASK ", "CROSSSLOT", "CLUSTERDOWN")):
         return StoreUnusable("the store is on a Redis Cluster, which is not supported; one Redis is, or sentinels")
     if said.startswith(_NOT_ALLOWED):
         return StoreUnusable(f"the store does not let us in: {said}")
