@@ -19,7 +19,7 @@ from tests.faults.proxy import Proxy, proxied
 from trunkline.errors import Fenced, StoreUnavailable, StoreUnusable
 from trunkline.stores.redis.link import command
 from trunkline.stores.redis.store import _SCRIPT, SCHEMA, RedisStore
-from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put
+from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store
 
 KEY = "session/1/state"
 SAFE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
@@ -294,7 +294,7 @@ async def test_versions_go_on_when_a_home_was_empty_and_the_clock_was_set_back(p
     store = await place.enter()
     before = await store.commit([Put(KEY, b"x")])
     await store.commit([Delete(KEY)])
-    place.clock.advance(60)  # long enough for a sweep
+    await sweeps(place, store, 1)
     place.clock._now -= 300
     assert await store.commit([Put(KEY, b"y")]) > before
 
@@ -302,32 +302,32 @@ async def test_versions_go_on_when_a_home_was_empty_and_the_clock_was_set_back(p
 # --- what is left ----------------------------------------------------------------------------------------
 
 
+async def sweeps(place: Place, store: Store, times: int = 15) -> None:
+    """Lets minutes pass, with what is done in each."""
+    assert isinstance(store, RedisStore)
+    for _ in range(times):
+        place.clock.advance(60)
+        assert store._sweeping is not None
+        await store._sweeping
+
+
 async def test_d01_nothing_is_left_of_homes_whose_items_and_leases_have_ended(place: Place, prefix: str) -> None:
     store, now = await place.enter(), place.clock.now()
     lease(await store.acquire("session/leased", "us", 30))
     await store.commit([Put("session/ended", b"", expires=now + 30), Put("session/ended/x", b"", expires=now + 200)])
-    await store.commit([Put("session/deleted/x", b"x", expires=now + 9)])
+    await store.commit([Put("session/deleted/x", b"x", expires=now + 1_000_000)])
     await store.commit([Delete("session/deleted/x")])
     await store.commit([Put("session/stays/x", b"x", expires=now + 30), Put("session/stays/y", b"y")])
     await store.commit([Put(f"session/many/{number:04}", b"", expires=now + 30) for number in range(1000)])
     place.clock.advance(60)
     await until(lambda: not {"{session/leased}:l", "{session/many}:i", "{session/deleted}:i"} & keys(prefix))
     assert "{session/ended}:i" in keys(prefix)
-    for _ in range(15):
-        place.clock.advance(60)
-        await turns()
-        await store.get(KEY)
-        assert store._sweeping is not None
-        await store._sweeping
+    await sweeps(place, store)
     left = {f"{{session/stays}}:{name}" for name in ("i", "m", "v", "last")}
     assert keys(prefix) == left | {"{homes}:all", "{homes}:schema"}
     assert [item.key for item in await walk(store)] == ["session/stays/y"]
     await store.commit([Delete("session/stays/y")])
-    for _ in range(15):
-        place.clock.advance(60)
-        await turns()
-        assert store._sweeping is not None
-        await store._sweeping
+    await sweeps(place, store)
     assert keys(prefix) == {"{homes}:schema"}
 
 
