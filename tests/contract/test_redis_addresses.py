@@ -129,6 +129,20 @@ async def test_the_master_that_sentinels_name_is_used_and_the_next_one_after_it(
         server.kill()
 
 
+async def test_a_sentinel_that_is_silent_leaves_time_for_the_next(tmp_path: Path) -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1000):
+            pass
+        writer.close()
+
+    watcher = sentinel(tmp_path, "main", valkey().port)
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as silent:
+        port = silent.sockets[0].getsockname()[1]
+        where = f"redis+sentinel://127.0.0.1:{port},127.0.0.1:{watcher.port}/main"
+        await use(RedisStore(where, prefix=f"{quote(str(tmp_path))}:", patience=0.6))
+    watcher.kill()
+
+
 async def test_a_service_that_no_sentinel_knows_is_given_up(tmp_path: Path) -> None:
     watcher = sentinel(tmp_path, "main", valkey().port)
     with pytest.raises(StoreUnavailable, match="does not know other"):

@@ -178,6 +178,22 @@ async def test_what_is_asked_for_without_a_connection_waits_for_the_next_one(pro
     await store.close()
 
 
+async def test_what_waits_for_a_connection_relies_on_nothing_that_may_not_be_sent(proxy: Proxy, prefix: str) -> None:
+    store = await through(proxy, prefix)
+    await store.commit([Put(KEY, b"0")])
+    proxy.refusing = True
+    proxy.reset()
+    await until(lambda: not store._line.connected)  # type: ignore[union-attr]
+    asked = [asyncio.ensure_future(store.commit([Put(KEY, b"%d" % n)])) for n in range(3)]
+    await turns()
+    waiting = store._line._gathered  # type: ignore[union-attr]
+    assert [b"register" in job.packed for job in waiting] == [True, False] * 3
+    assert all(one.due == two.due for one, two in zip(waiting[::2], waiting[1::2], strict=True))
+    proxy.refusing = False
+    await asyncio.gather(*asked)
+    await store.close()
+
+
 async def test_a_store_is_closed_within_its_patience_whatever_becomes_of_the_connection(
     proxy: Proxy, prefix: str
 ) -> None:
@@ -235,6 +251,16 @@ async def test_a_commit_is_not_done_after_one_that_came_later_in_its_turn(prefix
     assert isinstance(done[0], StoreUnavailable)
     assert "nothing was done" in str(done[0])
     assert (await store.get(KEY)).value == b"2"  # type: ignore[union-attr]
+    await store.close()
+
+
+async def test_a_script_that_redis_does_not_keep_is_not_sent_for_ever(prefix: str) -> None:
+    store = await opened(prefix=prefix)
+    assert store._line is not None
+    store._line._load = [command("PING")]  # instead of it
+    flush_scripts()
+    with pytest.raises(StoreUnavailable, match="NOSCRIPT"):
+        await store.commit([Put(KEY, b"1")])
     await store.close()
 
 
@@ -367,7 +393,8 @@ async def test_what_is_read_after_a_watch_is_not_older_than_what_it_tells(proxy:
     proxy.hold(b"SUBSCRIBE")  # which has a connection of its own
     ours.watch("session/1/", told.append)
     reading = asyncio.ensure_future(ours.get(KEY))
-    await theirs.commit([Put(KEY, b"unseen")])
+    for _ in range(20):  # time enough for an answer
+        await theirs.commit([Put(KEY, b"unseen")])
     assert not reading.done()
     proxy.go_on()
     found = await reading
@@ -378,6 +405,18 @@ async def test_what_is_read_after_a_watch_is_not_older_than_what_it_tells(proxy:
     assert told == [{KEY}]
     for store in (ours, theirs):
         await store.close()
+
+
+async def test_a_watch_is_told_of_a_commit_of_its_store_that_was_on_its_way(prefix: str) -> None:
+    store = await opened(prefix=prefix)
+    told: list[frozenset[str] | None] = []
+    asked = asyncio.ensure_future(store.commit([Put(KEY, b"x")]))
+    await asyncio.sleep(0)
+    store.watch("session/1/", told.append)
+    await asked
+    await until(lambda: told)
+    assert told == [{KEY}]
+    await store.close()
 
 
 async def test_a_watch_whose_connection_was_lost_is_told_that_anything_may_have_changed(

@@ -50,7 +50,7 @@ class Line:
         self._address = address
         self._tls = tls
         self._patience = patience
-        self._load = None if script is None else command("SCRIPT", "LOAD", script)
+        self._load = [] if script is None else [command("SCRIPT", "LOAD", script)]
         self._met = met
         self._bereft = lost
         self._aside = aside
@@ -97,13 +97,18 @@ class Line:
 
     def submit(self, packed: bytes, keys: Sequence[str] = ()) -> asyncio.Future[Any]:
         """Has a command done, together with all else that this turn of the loop asks for."""
-        job = Job(packed, self._loop.time() + self._patience, keys)
+        return self.submit_all(((packed, keys),))[0]
+
+    def submit_all(self, commands: Sequence[tuple[bytes, Sequence[str]]]) -> list[asyncio.Future[Any]]:
+        """Has commands done one after another, over one connection; if one of them is not sent, none is."""
+        due = self._loop.time() + self._patience
         if not self._gathered:
             self._loop.call_soon(self._flush)
-        self._gathered.append(job)
+        jobs = [Job(packed, due, keys) for packed, keys in commands]
+        self._gathered += jobs
         if self._alarm is None:
-            self._alarm = self._loop.call_at(job.due, self._rang)
-        return job.done
+            self._alarm = self._loop.call_at(due, self._rang)
+        return [job.done for job in jobs]
 
     def _jobs(self) -> list[Job]:
         return [*(self._link.waiting if self._link else ()), *self._missed, *self._gathered]
@@ -154,12 +159,12 @@ class Line:
     def _send_missed(self) -> None:
         """Sends the script and what was refused without it, once the whole turn has been answered."""
         link, turn = self._link, self._missed[-1].turn
-        if link is None or self._load is None or (link.waiting and link.waiting[0].turn == turn):
+        if link is None or (link.waiting and link.waiting[0].turn == turn):
             return
         missed, self._missed = self._missed, []
         for job in missed:
             job.again = True
-        link.send([Job(self._load, missed[0].due), *missed])
+        link.send([*(Job(load, missed[0].due) for load in self._load), *missed])
 
     def _rang(self) -> None:
         """Ends the wait of those who have waited for long enough."""
@@ -183,7 +188,7 @@ class Line:
         while True:
             try:
                 async with asyncio.timeout(self._patience):
-                    link = await connect(self._address, self._tls, self._made, *([self._load] if self._load else []))
+                    link = await connect(self._address, self._tls, self._patience, self._made, *self._load)
                 break
             except TimeoutError:
                 self._why = StoreUnavailable("it does not answer in time")

@@ -121,10 +121,13 @@ def command(*words: str | bytes | int) -> bytes:
 # --- connecting --------------------------------------------------------------------------------------
 
 
-async def connect(address: Address, tls: ssl.SSLContext | None, made: Callable[[], Link], *first: bytes) -> Link:
+async def connect(
+    address: Address, tls: ssl.SSLContext | None, patience: float, made: Callable[[], Link], *first: bytes
+) -> Link:
     """A connection that knows who we are, to the master that sentinels name, if there are any. It begins with some
     commands."""
-    door = await _master(address, tls) if address.service else address.doors[0]
+    each = patience / (len(address.doors) + 1)  # so that one that is silent leaves time for the others
+    door = await _master(address, tls, each) if address.service else address.doors[0]
     link = await _enter(door, tls, made)
     try:
         await ask(link, *_greeting(address), *first)
@@ -160,27 +163,29 @@ def refusal(said: str) -> StoreUnavailable | StoreUnusable:
     return StoreUnavailable(f"the store did not do it: {said}")
 
 
-async def _master(address: Address, tls: ssl.SSLContext | None) -> Door:
+async def _master(address: Address, tls: ssl.SSLContext | None, patience: float) -> Door:
     """Where the master is: the first sentinel that knows says so."""
     failed: list[str] = []
     for door in address.doors:
         try:
-            link = await _enter(door, tls, lambda: Link(_answered, None, _end_all))
-        except OSError as error:
-            failed.append(str(error))
+            async with asyncio.timeout(patience):
+                found = await _named(door, tls, address.service)
+        except (OSError, StoreUnavailable) as error:
+            failed.append(str(error) or f"{door.host}:{door.port} does not answer")
             continue
-        try:
-            [found] = await ask(link, command("SENTINEL", "get-master-addr-by-name", address.service))
-        except StoreUnavailable as error:
-            failed.append(str(error))
-            continue
-        finally:
-            link.abort()
-            await link.ended
         if found is not None:
             return Door(found[0].decode(), int(found[1]))
         failed.append(f"{door.host}:{door.port} does not know {address.service}")
     raise StoreUnavailable(f"no sentinel names a master: {'; '.join(failed)}")
+
+
+async def _named(door: Door, tls: ssl.SSLContext | None, service: str) -> list[bytes] | None:
+    link = await _enter(door, tls, lambda: Link(_answered, None, _end_all))
+    try:
+        [found] = await ask(link, command("SENTINEL", "get-master-addr-by-name", service))
+        return found
+    finally:
+        link.abort()
 
 
 def _answered(job: Job, reply: Any) -> None:

@@ -17,6 +17,7 @@ import logging
 import re
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 from uuid import uuid4
@@ -210,11 +211,9 @@ class RedisStore:
         line = self._opened()
         rules.check_writes(writes, fence)
         at = home(writes[0].key)
-        self._register(line, at)
         skip, values = len(at), [write.value for write in writes if isinstance(write, Put)]
         places = iter(range(3, 3 + len(values)))  # among the words that the script is given
-        done: int | list[int] = await self._call(
-            line,
+        packed = self._pack(
             at,
             b"commit",
             self._sender,
@@ -227,8 +226,8 @@ class RedisStore:
                 for write in writes
             ],
             values=values,
-            keys=[write.key for write in writes] if self._watchers else (),
         )
+        done: int | list[int] = await self._write(line, at, packed, [write.key for write in writes])
         if isinstance(done, list):
             write = writes[done[0] - 1]
             raise Conflict(write.key, write.version or 0, done[1])
@@ -243,8 +242,7 @@ class RedisStore:
         line = self._opened()
         rules.check_lease(name, holder, ttl)
         at = home(name)
-        self._register(line, at)
-        token, ends, *other = await self._call(line, at, b"acquire", name[len(at) :], holder, ttl)
+        token, ends, *other = await self._write(line, at, self._pack(at, b"acquire", name[len(at) :], holder, ttl))
         return Lease(name, holder, token, float(ends)) if token else Held(other[0].decode(), float(ends))
 
     async def renew(self, lease: Lease, ttl: float) -> Lease:
@@ -271,36 +269,33 @@ class RedisStore:
 
     # --- Redis -----------------------------------------------------------------------------------
 
-    def _call(
-        self,
-        line: Line,
-        at: str,
-        what: bytes,
-        *asked: Any,
-        values: Sequence[bytes] = (),
-        keys: Sequence[str] = (),
-    ) -> asyncio.Future[Any]:
-        """Has the script do something for a home."""
+    def _pack(self, at: str, what: bytes, *asked: Any, values: Sequence[bytes] = ()) -> bytes:
+        """A call of the script for a home."""
         place = f"{self._prefix}{{{at}}}".encode()
         packed = _encode((None if self._time is None else self._time.now(), *asked))
         call = _CALL % (6 + len(values), len(place), place, len(what), what, len(packed), packed)
-        return line.submit(b"".join([call, *[_WORD % (len(value), value) for value in values]]), keys)
+        return b"".join([call, *[_WORD % (len(value), value) for value in values]]) if values else call
 
-    def _register(self, line: Line, at: str) -> None:
-        """Makes sure that scans find a home that is going to be written to."""
+    def _call(self, line: Line, at: str, what: bytes, *asked: Any) -> asyncio.Future[Any]:
+        return line.submit(self._pack(at, what, *asked))
+
+    def _write(self, line: Line, at: str, packed: bytes, keys: Sequence[str] = ()) -> asyncio.Future[Any]:
+        """Sends a call that writes to a home; one that scans might not find is registered before."""
         now = self._clock.now()
         if not 0 <= now - self._known_since < _KNOWN_FOR:
             aged = self._known[0] if 0 <= now - self._known_since < 2 * _KNOWN_FOR else set[str]()
             self._known, self._known_since = (set(), aged), now
-        newer, older = self._known
-        if at not in newer and at not in older:
-            newer.add(at)
-            self._call(line, "homes", b"register", at).add_done_callback(lambda done: self._registered(at, done))
+        if at in self._known[0] or at in self._known[1]:
+            return line.submit(packed, keys)
+        register = self._pack("homes", b"register", at)
+        registered, done = line.submit_all([(register, ()), (packed, keys)])
+        registered.add_done_callback(partial(self._registered, at, self._known[0]))
+        return done
 
-    def _registered(self, at: str, done: asyncio.Future[Any]) -> None:
-        if done.cancelled() or done.exception() is not None:
-            for known in self._known:
-                known.discard(at)
+    @staticmethod
+    def _registered(at: str, known: set[str], done: asyncio.Future[Any]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            known.add(at)  # which counts no more if the connection was lost meanwhile
 
     def _plan_sweep(self) -> None:
         self._sweep = self._clock.call_at(self._clock.now() + SWEEP_EVERY, self._swept)
