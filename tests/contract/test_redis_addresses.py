@@ -129,6 +129,15 @@ async def test_the_master_that_sentinels_name_is_used_and_the_next_one_after_it(
         server.kill()
 
 
+async def test_whom_a_sentinel_names_and_who_is_not_the_master_yet_is_not_used(tmp_path: Path) -> None:
+    replica = started(tmp_path / "replica", replicaof=f"127.0.0.1 {valkey().port}")
+    watcher = sentinel(tmp_path / "sentinel", "main", replica.port)
+    with pytest.raises(StoreUnavailable, match=f"{replica.port} is not the master of main yet"):
+        await RedisStore(f"redis+sentinel://127.0.0.1:{watcher.port}/main", patience=0.3).open()
+    for server in (watcher, replica):
+        server.kill()
+
+
 async def test_a_sentinel_that_is_silent_leaves_time_for_the_next(tmp_path: Path) -> None:
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(1000):

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,9 +17,10 @@ from tests.faults.processes import free_port
 from tests.faults.proxy import Proxy, proxied
 
 from trunkline.errors import Fenced, StoreUnavailable, StoreUnusable
+from trunkline.stores.redis import pages
 from trunkline.stores.redis.link import command
 from trunkline.stores.redis.store import _SCRIPT, SCHEMA, RedisStore
-from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store
+from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, home
 
 KEY = "session/1/state"
 SAFE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
@@ -134,6 +135,26 @@ async def test_a_commit_whose_answer_is_lost_is_said_to_be_unknown_and_is_not_do
     assert item.value == b"1"
     assert [found.key for found in await walk(store)] == [KEY]
     watch.close()
+    await store.close()
+
+
+async def test_a_commit_that_arrives_after_it_was_given_up_is_told_of_when_it_is_done(
+    proxy: Proxy, prefix: str
+) -> None:
+    store = await through(proxy, prefix, patience=0.2)
+    told: list[frozenset[str] | None] = []
+    store.watch("session/1/", told.append)
+    await store.get(KEY)
+    proxy.hold(b"commit")
+    with pytest.raises(StoreUnavailable):
+        await store.commit([Put(KEY, b"late")])
+    assert await store.get(KEY) is None
+    told.clear()
+    proxy.go_on()
+    await until(lambda: {KEY} in told)
+    found = await store.get(KEY)
+    assert found is not None
+    assert found.value == b"late"
     await store.close()
 
 
@@ -375,13 +396,32 @@ async def test_a_home_that_is_written_to_while_it_is_struck_out_is_found(place: 
 
 
 async def test_a_home_that_is_known_is_registered_again_before_it_could_be_struck_out(place: Place) -> None:
-    store = await place.enter()
+    store, dues = await place.enter(), list[float]()
+    assert isinstance(store, RedisStore)
     for seconds in (1, 5, 15, 25, 700):
         place.clock._now += seconds
         await store.commit([Put(KEY, b"x")])
         with valkey().client() as client:
-            [(_, due)] = client.zrange(f"{store._prefix}{{homes}}:due", 0, -1, withscores=True)  # type: ignore[attr-defined]
+            [(_, due)] = client.zrange(f"{store._prefix}{{homes}}:due", 0, -1, withscores=True)
         assert due - place.clock.now() > 35  # longer than a commit may be under way
+        dues.append(due)
+    assert len(set(dues)) == 4  # and not each time
+
+
+async def test_each_home_is_read_once_for_a_page_however_far_its_keys_are_apart() -> None:
+    items = [Item(key, b"", 1) for key in ["a/b", *(f"a/b!{number:03}" for number in range(50)), "a/b/1"]]
+    index = sorted({place for item in items for place in (home(item.key), f"{home(item.key)}/")})
+    asked: list[str] = []
+
+    async def places(bounds: pages.Bounds, most: int) -> list[str]:
+        return [place for place in index if place > bounds[0][1:] or bounds[0] == "["][:most]
+
+    async def read(homes: Sequence[tuple[str, pages.Bounds]]) -> list[list[Item]]:
+        asked.extend(at for at, _ in homes)
+        return [[item for item in items if home(item.key) == at] for at, _ in homes]
+
+    assert await pages.across("", "", 100, places=places, read=read) == items
+    assert len(asked) == len(set(asked)) == 51
 
 
 # --- watches ---------------------------------------------------------------------------------------------

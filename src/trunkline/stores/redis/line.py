@@ -164,7 +164,10 @@ class Line:
         missed, self._missed = self._missed, []
         for job in missed:
             job.again = True
-        link.send([*(Job(load, missed[0].due) for load in self._load), *missed])
+        loads = [Job(load, missed[0].due) for load in self._load]
+        for load in loads:
+            load.done.cancel()  # nobody waits for it
+        link.send([*loads, *missed])
 
     def _rang(self) -> None:
         """Ends the wait of those who have waited for long enough."""
