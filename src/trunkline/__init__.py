@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from trunkline.server.middleware import Call
     from trunkline.server.server import Server
     from trunkline.stores.memory import MemoryStore
+    from trunkline.stores.redis.store import RedisStore
     from trunkline.stores.sqlite import SqliteStore
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "Progress",
     "PromptMessage",
     "ProtocolError",
+    "RedisStore",
     "Refusal",
     "ResourceContents",
     "ResourceLink",
@@ -127,6 +129,7 @@ _HOMES: Final = {
     "server.middleware": ("Call",),
     "server.server": ("Server",),
     "stores.memory": ("MemoryStore",),
+    "stores.redis.store": ("RedisStore",),
     "stores.sqlite": ("SqliteStore",),
 }
 _HOME: Final = {name: module for module, names in _HOMES.items() for name in names}

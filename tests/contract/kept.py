@@ -2,8 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
+
+from tests.contract.valkey import valkey
 
 from trunkline.stores.memory import MemoryStore
+from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import Held, Lease, Store
 from trunkline.testing import ManualClock
@@ -13,6 +17,7 @@ Make = Callable[[Path, ManualClock], Store]
 STORES: dict[str, Make] = {
     "memory": lambda folder, clock: MemoryStore(clock=clock),
     "sqlite": lambda folder, clock: SqliteStore(folder / "store.db", clock=clock),
+    "redis": lambda folder, clock: RedisStore(valkey().url, prefix=f"{quote(str(folder))}:", clock=clock),
 }
 WITHIN_ONE_PROCESS = {"memory"}
 

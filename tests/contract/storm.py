@@ -1,6 +1,6 @@
-"""Commits as fast as it can to a store in a file, and says of each what came of it: the judge reads its output.
+"""Commits as fast as it can to a store in a file or on Redis, and says of each what came of it: the judge reads its output.
 
-    python -m tests.contract.storm <path> <who> <workers> [<most bytes>]
+    python -m tests.contract.storm <path or address> <who> <workers> [<most bytes>]
 
 Every commit writes two items, so that half of one would show, and counts one up, under a fence. A line goes out, at once
 and whole, when a commit was reported as kept. With a limit on bytes, no file may grow beyond it: the disk is full.
@@ -13,6 +13,7 @@ import sys
 from itertools import count
 
 from trunkline.errors import Conflict, StoreUnavailable
+from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import ABSENT, Lease, Put, Store
 
@@ -40,8 +41,8 @@ async def count_up(store: Store, who: str) -> None:
         say(f"+ {who}")
 
 
-async def main(path: str, who: str, workers: int) -> None:
-    store = SqliteStore(path, patience=60)
+async def main(where: str, who: str, workers: int) -> None:
+    store = RedisStore(where) if where.startswith("redis:") else SqliteStore(where, patience=60)
     await store.open()
     fence = await store.acquire(f"storm/{who}/fence", f"{who} {os.getpid()}", 600)
     assert isinstance(fence, Lease)

@@ -2,17 +2,15 @@
 
 import asyncio
 import os
-import signal
 import sqlite3
 import stat
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.contract.kept import Place, lease
 from tests.contract.lines import until
-from tests.contract.storm import COUNTER
+from tests.contract.storms import Storm, judge
 
 from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable
 from trunkline.stores import files
@@ -62,52 +60,9 @@ def change(path: Path, *statements: str) -> None:
 # --- other processes, and sudden ends --------------------------------------------------------------------
 
 
-class Storm:
-    """A process that commits, and the judge of what it said."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.said: list[str] = []
-
-    @classmethod
-    async def begin(cls, path: Path, who: str, *limit: int) -> "Storm":
-        command = [sys.executable, "-m", "tests.contract.storm", str(path), who, "20", *map(str, limit)]
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
-        return cls(process)
-
-    async def hear(self, enough: Callable[[], bool] = lambda: False) -> None:
-        """Listens until enough was said, or to the end."""
-        assert self.process.stdout is not None
-        while not enough() and (line := await self.process.stdout.readline()):
-            self.said.append(line.decode().rstrip("\n"))
-
-    async def kill(self) -> None:
-        """Ends it at once, and hears what it had still said."""
-        self.process.send_signal(signal.SIGKILL)
-        await self.hear()
-        assert await self.process.wait() == -signal.SIGKILL
-
-    @property
-    def kept(self) -> set[str]:
-        return {line for line in self.said if line.startswith("storm/")}
-
-    @property
-    def counted(self) -> int:
-        return sum(line.startswith("+ ") for line in self.said)
-
-
-async def judge(path: Path, *storms: Storm) -> None:
-    """All that was reported as kept is there, and whole; of what was under way, all or nothing."""
+async def judge_file(path: Path, *storms: Storm) -> None:
     store = await opened(path)
-    items = {item.key: item.value for item in rows_of(path)}
-    for name in set().union(*(storm.kept for storm in storms)):
-        assert items[f"{name}/a"] == name.encode() * 20
-    found = {key.rpartition("/")[0] for key in items if key != COUNTER}
-    assert {key for key in items if key != COUNTER} == {f"{name}/{half}" for name in found for half in "ab"}
-    total = await store.get(COUNTER)
-    assert total is not None
-    counted = sum(storm.counted for storm in storms)
-    assert counted <= int(total.value) <= counted + len(storms)  # each may have had one on its way
+    await judge(store, *storms)
     await store.close()
 
 
@@ -123,7 +78,7 @@ async def test_d02_what_was_reported_as_kept_outlives_kill_9_in_a_storm_of_commi
         await storm.kill()
         assert len(storm.kept) > 100
         storms.append(storm)
-        await judge(path, *storms)
+        await judge_file(path, *storms)
 
 
 async def test_two_processes_share_a_file_and_one_outlives_the_other(path: Path) -> None:
@@ -135,7 +90,7 @@ async def test_two_processes_share_a_file_and_one_outlives_the_other(path: Path)
     await two.kill()
     assert one.counted > 0
     assert two.counted > 0
-    await judge(path, one, two)
+    await judge_file(path, one, two)
 
 
 async def test_d02_a_full_disk_is_said_and_what_was_kept_stays(path: Path) -> None:
@@ -143,7 +98,7 @@ async def test_d02_a_full_disk_is_said_and_what_was_kept_stays(path: Path) -> No
     await storm.hear()
     assert await storm.process.wait() == 0
     assert [line for line in storm.said if line.startswith("!")]
-    await judge(path, storm)
+    await judge_file(path, storm)
 
 
 async def test_d02_a_store_that_is_opened_again_has_all_it_had(path: Path) -> None:

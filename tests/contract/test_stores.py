@@ -280,6 +280,21 @@ async def test_d04_a_scan_has_its_prefix_in_the_order_of_keys_page_by_page(store
     assert await walk(store, "nothing") == []
 
 
+async def test_d04_homes_whose_names_begin_alike_are_in_the_order_of_keys_too(store: Store) -> None:
+    keys = ["a/b", "a/b!", "a/b!/x", "a/b-/y", "a/b/1", "a/b/2", "a/b0", "a/b0/z", "a/bc", "aa/b/c"]
+    for key in keys:
+        await store.commit([Put(key, key.encode())])
+    for limit in (1, 2, 3, 100):
+        assert [item.key for item in await walk(store, "", limit)] == keys
+        assert [item.key for item in await walk(store, "a/b", limit)] == keys[:-1]
+    for number, key in enumerate(keys):
+        assert [item.key for item in await store.scan("a", after=key)] == keys[number + 1 :]
+        assert [item.key for item in await store.scan("a", after=f"{key}/")] == [k for k in keys if k > f"{key}/"]
+    assert [item.key for item in await store.scan("a/b/", after="a/b!")] == ["a/b/1", "a/b/2"]
+    assert [item.key for item in await store.scan("a/b!/", after="a/b")] == ["a/b!/x"]
+    assert await store.scan("a/b/", after="a/c") == []
+
+
 async def test_d04_a_walk_sees_all_that_stays_once_whatever_else_happens(store: Store) -> None:
     def key(number: int) -> str:
         return f"list/us/{number:04}"

@@ -39,6 +39,7 @@ class Proxy:
         self.refusing = False
         self.pending: _Cut | None = None
         self.measured: bytes | None = None
+        self.holding: bytes | None = None
         self._target = target
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -73,9 +74,16 @@ class Proxy:
         self.flowing.clear()
         return self
 
+    def hold(self, asked: bytes) -> Self:
+        """Passes nothing on from the next client that sends these bytes, from them on."""
+        self.holding = asked
+        return self
+
     def go_on(self) -> Self:
         """Passes on again."""
         self.flowing.set()
+        for line in self.lines:
+            line.flowing.set()
         return self
 
     def half_open(self) -> Self:
@@ -101,6 +109,8 @@ class _Line:
         self._cut: _Cut | None = None
         self._counted = False
         self._left = False  # the server
+        self.flowing = asyncio.Event()
+        self.flowing.set()
 
     async def forward(self, reader: asyncio.StreamReader) -> None:
         """From the client to the server."""
@@ -108,6 +118,7 @@ class _Line:
             while data := await reader.read(READ):
                 self._look(data)
                 await self._proxy.flowing.wait()
+                await self.flowing.wait()
                 self._server.write(data)
                 await self._server.drain()
         self._server.close()
@@ -118,6 +129,9 @@ class _Line:
             self._cut, proxy.pending = proxy.pending, None
         if proxy.measured is not None and proxy.measured in data:
             self._counted, proxy.measured = True, None
+        if proxy.holding is not None and proxy.holding in data:
+            self.flowing.clear()
+            proxy.holding = None
 
     async def back(self, reader: asyncio.StreamReader) -> None:
         """From the server to the client."""

@@ -79,7 +79,7 @@ class Server(Ending):
         clock: Clock | None = None,
     ) -> None:
         """`auth` says who may come in over HTTP, by which tokens: a `ResourceServer`. `store` keeps what has to outlive
-        a call: a `SqliteStore`, or by default one in memory; it is the server's own, which opens and closes it.
+        a call: a `SqliteStore`, a `RedisStore`, or by default one in memory; it is the server's own, to open and close.
         `tools`, `resources`, `prompts` and `completions` declare a capability, or not; by default each is declared when
         there is something to offer. `extensions` are declared with their settings, `{}` for none. `cache` says for how
         many seconds clients may keep what they are shown: "tools", "prompts", "resources", "resource_templates" and

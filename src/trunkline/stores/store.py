@@ -13,12 +13,12 @@ whatever one of them has read may have been changed by another since. Three thin
 
 Keys are texts of two or more parts with `/` between them: `session/7f3a`, `session/7f3a/events/000012`. The first two
 parts are the key's *home*. All that one commit writes, and its fence, have the same home: that is what a store can
-change at once when it is spread over many machines. A store on Redis writes `{session/7f3a}/events/000012`, and the
-braces, which no key can have itself, make the home the hash tag: one home lies in one slot. Keys are ordered by their
-code points, which is the order of their bytes too.
+change at once when it is spread over many machines. A store on Redis keeps it under `{session/7f3a}`, and the braces,
+which no key can have itself, make the home the hash tag: one home lies in one slot. Keys are ordered by their code
+points, which is the order of their bytes too.
 
 Time is the time of day, in seconds since 1970. Processes that share a store must agree upon it, by much less than the
-shortest lease.
+shortest lease; a store that many machines share may have a clock of its own, which decides.
 """
 
 import re
@@ -148,7 +148,8 @@ class Store(Protocol):
     def watch(self, prefix: str, callback: Changed) -> Watch:
         """Calls back on the loop, soon, when keys that start with a text are written or deleted from now on, by whoever
         shares the store. It is called once at least for each change, once for many if they come fast, and never from
-        within a call of the store. If the store cannot say what has changed, it says None."""
+        within a call of the store. If the store cannot say what has changed, it says None. What this store is asked for
+        afterwards is done when the watch is in force: who watches, then reads, then waits, misses nothing."""
         ...
 
     async def close(self) -> None:

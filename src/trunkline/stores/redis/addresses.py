@@ -1,0 +1,101 @@
+"""Where a Redis is: the address that people write, and how to get a connection there.
+
+    redis://[user:password@]host[:6379][/0]      rediss:// for TLS
+    unix://[user:password@]/path[?db=0]
+    redis+sentinel://[user:password@]host[:26379],host[:26379].../service[/0]      rediss+sentinel:// for TLS
+
+Sentinels are asked anew for each connection, so the next one goes to whoever is the master then.
+"""
+
+import asyncio
+import re
+import ssl
+from typing import Final, Protocol
+from urllib.parse import parse_qs, unquote
+
+from msgspec import Struct
+
+from trunkline.errors import ConfigError
+
+__all__ = ["Address", "Door", "parse"]
+
+_PORT: Final = 6379
+_SENTINEL_PORT: Final = 26379
+_ADDRESS: Final = re.compile(
+    r"(?P<scheme>rediss?|unix|rediss?\+sentinel)://(?:(?P<user>[^:@/]*)(?::(?P<password>[^@/]*))?@)?"
+    r"(?P<hosts>[^/?#]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?"
+)
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?")
+
+
+class Door(Struct, frozen=True):
+    """Something to connect to: a host and a port, or a path."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    async def enter(self, made: "Made", tls: ssl.SSLContext | None) -> None:
+        """Connects."""
+        loop = asyncio.get_running_loop()
+        if self.path:
+            await loop.create_unix_connection(made, self.path)
+        else:
+            await loop.create_connection(made, self.host, self.port, ssl=tls)
+
+
+class Made(Protocol):
+    """Makes what serves a connection."""
+
+    def __call__(self) -> asyncio.Protocol: ...
+
+
+class Address(Struct, frozen=True):
+    """An address, taken apart."""
+
+    doors: tuple[Door, ...]  # of the Redis, or of its sentinels
+    service: str = ""  # that sentinels know
+    tls: bool = False
+    user: str = ""
+    password: str = ""
+    db: int = 0
+
+    def __str__(self) -> str:
+        """The address without its secrets."""
+        where = ",".join(door.path or f"{door.host}:{door.port}" for door in self.doors)
+        return f"{self.service} at {where}" if self.service else where
+
+
+def parse(url: str) -> Address:
+    """Takes an address apart. Raises `ConfigError` for what is none."""
+    found = _ADDRESS.fullmatch(url)
+    if found is None:
+        raise ConfigError("a Redis is at redis://, rediss://, unix:// or redis+sentinel://, with host or path")
+    scheme, path = found["scheme"], unquote(found["path"])
+    query = parse_qs(found["query"] or "")
+    user, password = unquote(found["user"] or ""), unquote(found["password"] or "")
+    if scheme == "unix":
+        return Address((Door(path=path),), user=user, password=password, db=_db((query.get("db") or ["0"])[0]))
+    service, db = "", path.strip("/")
+    if scheme.endswith("sentinel"):
+        service, _, db = db.partition("/")
+        if not service:
+            raise ConfigError("sentinels know a Redis by the name of its service: redis+sentinel://host:26379/service")
+    port = _SENTINEL_PORT if service else _PORT
+    doors = tuple(_door(host, port) for host in (found["hosts"] or "localhost").split(","))
+    if len(doors) > 1 and not service:
+        raise ConfigError("a Redis has one host; several are sentinels: redis+sentinel://")
+    return Address(doors, service, scheme.startswith("rediss"), user, password, _db(db or "0"))
+
+
+def _door(text: str, port: int) -> Door:
+    found = _HOST.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"{text!r} is no host")
+    return Door(found[1].strip("[]"), int(found[2] or port))
+
+
+def _db(text: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", text):
+        raise ConfigError(f"{text!r} is no number of a database")
+    return int(text)

@@ -1,0 +1,223 @@
+-- All that a store does on Redis. Whatever is done here is done at once: nobody sees half of it.
+--
+-- A call has one key, and touches no other than those that begin with it, which lie in its slot. It is one of two kinds:
+--
+--   <prefix>{<home>}    what is kept for a home, under the rest of each key, which is '' for the home itself
+--     :m  hash    rest -> "<version>" or "<version> <end>"
+--     :v  hash    rest -> value
+--     :i  zset    every rest of :m; all scores are 0, so it is ordered by bytes
+--     :l  hash    name of a lease, its rest -> "<token> <end> <holder>"
+--     :x  zset    what will expire, by its end: 'i' .. rest, or 'l' .. name
+--     :last       the greatest version or token that was given; kept for a while when nothing else is left
+--   <prefix>{homes}     which homes there are
+--     :all     zset    of each home, <home> and <home>/, which are where its keys begin; ordered by bytes
+--     :due     zset    homes, by when somebody should look whether they have something to forget
+--     :schema
+--
+-- Versions and tokens are microseconds of the time, or one more than the last. They are whole and below 2^53, so that a
+-- double has them exactly; Lua would write them with 14 digits, if it was not told better.
+
+local at, asked = KEYS[1], cmsgpack.unpack(ARGV[2])  -- it knows no bytes: values are words of their own
+local now = asked[1]
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] + time[2] / 1000000
+end
+
+local REMEMBERED = 600  -- seconds that a home without anything is remembered: so far may the clock be set back
+local REGISTERED = 60  -- seconds until somebody looks after a home that was registered
+local CLAIMED = 90.5  -- the same, while somebody looks; never the end of a registration, since those are whole
+
+local function exact(number)
+  return string.format('%.17g', number)
+end
+
+local function newer()
+  return math.max(tonumber(redis.call('GET', at .. ':last') or 0) + 1, math.floor(now * 1000000))
+end
+
+local function give(number)
+  redis.call('SET', at .. ':last', exact(number))
+end
+
+-- The version of what is there, or 0; and its end, or false.
+local function version_of(rest)
+  local kept = redis.call('HGET', at .. ':m', rest)
+  if not kept then return 0, false end
+  local version, ends = string.match(kept, '^(%d+) ?(.*)$')
+  ends = tonumber(ends) or false
+  if ends and ends <= now then return 0, false end
+  return tonumber(version), ends
+end
+
+local function forget(rest)
+  redis.call('HDEL', at .. ':m', rest)
+  redis.call('HDEL', at .. ':v', rest)
+  redis.call('ZREM', at .. ':i', rest)
+end
+
+-- Token, end and holder of a lease that somebody has; or nothing.
+local function lease_of(name)
+  local kept = redis.call('HGET', at .. ':l', name)
+  if not kept then return end
+  local token, ends, holder = string.match(kept, '^(%d+) (%S+) (.*)$')
+  if tonumber(ends) > now then return tonumber(token), ends, holder end
+end
+
+local function keep_lease(name, token, holder, ttl)
+  local ends = exact(now + ttl)
+  redis.call('HSET', at .. ':l', name, exact(token) .. ' ' .. ends .. ' ' .. holder)
+  redis.call('ZADD', at .. ':x', ends, 'l' .. name)
+  return ends
+end
+
+local does = {}
+
+-- Of one home ---------------------------------------------------------------------------------------------------------
+
+-- now, sender, fence, its token, {{rest, version, end, number of the value}...}: gives the version; or 0 if the fence is
+-- lost; or {which, version found} of the write that cannot be. What has no value is deleted.
+function does.commit()
+  local sender, fence, token, writes = asked[2], asked[3], asked[4], asked[5]
+  if fence and lease_of(fence) ~= token then return 0 end
+  local rests = {sender}
+  for which, write in ipairs(writes) do
+    rests[which + 1] = write[1]
+    if write[2] then
+      local found = version_of(write[1])
+      if found ~= write[2] then return {which, found} end
+    end
+  end
+  local version = newer()
+  -- If one of these two fails, for want of a permission or of memory, then nothing was written; what follows cannot.
+  redis.call('PUBLISH', at, table.concat(rests, '\n'))
+  give(version)
+  local text = exact(version)
+  for _, write in ipairs(writes) do
+    local rest, ends, value = write[1], write[3], ARGV[write[4] or 0]
+    if not value then
+      forget(rest)
+      redis.call('ZREM', at .. ':x', 'i' .. rest)
+    else
+      redis.call('HSET', at .. ':m', rest, ends and text .. ' ' .. exact(ends) or text)
+      redis.call('HSET', at .. ':v', rest, value)
+      redis.call('ZADD', at .. ':i', 0, rest)
+      if ends then
+        redis.call('ZADD', at .. ':x', exact(ends), 'i' .. rest)
+      else
+        redis.call('ZREM', at .. ':x', 'i' .. rest)
+      end
+    end
+  end
+  return version
+end
+
+-- now, rest: gives {version, end, value}.
+function does.get()
+  local version, ends = version_of(asked[2])
+  if version == 0 then return false end
+  return {version, ends and exact(ends), redis.call('HGET', at .. ':v', asked[2])}
+end
+
+-- now, from, upto, how many: gives {rest, version, end, value, rest...}.
+function does.page()
+  local from, found = asked[2], {}
+  local missing = asked[4]
+  while missing > 0 do
+    local rests = redis.call('ZRANGEBYLEX', at .. ':i', from, asked[3], 'LIMIT', 0, missing)
+    if #rests == 0 then break end
+    for _, rest in ipairs(rests) do
+      local version, ends = version_of(rest)
+      if version ~= 0 then
+        local size = #found
+        found[size + 1], found[size + 2], found[size + 3] = rest, version, ends and exact(ends)
+        found[size + 4] = redis.call('HGET', at .. ':v', rest)
+        missing = missing - 1
+      end
+    end
+    from = '(' .. rests[#rests]
+  end
+  return found
+end
+
+-- now, name, holder, ttl: gives {token, end}, or {0, end, holder} if somebody else has it.
+function does.acquire()
+  local name, holder = asked[2], asked[3]
+  local token, ends, other = lease_of(name)
+  if token and other ~= holder then return {0, ends, other} end
+  token = newer()
+  give(token)
+  return {token, keep_lease(name, token, holder, asked[4])}
+end
+
+-- now, name, token, holder, ttl: gives the end, or nothing if it is lost.
+function does.renew()
+  local name, token = asked[2], asked[3]
+  if lease_of(name) ~= token then return false end
+  return keep_lease(name, token, asked[4], asked[5])
+end
+
+-- now, name, token
+function does.release()
+  if lease_of(asked[2]) == asked[3] then
+    redis.call('HDEL', at .. ':l', asked[2])
+    redis.call('ZREM', at .. ':x', 'l' .. asked[2])
+  end
+  return 1
+end
+
+-- now, how many: forgets what has expired. Gives when to look again: a time, 'inf' for never, or '' if nothing is left.
+function does.sweep()
+  local expired = redis.call('ZRANGEBYSCORE', at .. ':x', '-inf', exact(now), 'LIMIT', 0, asked[2])
+  for _, member in ipairs(expired) do
+    local rest = string.sub(member, 2)
+    if string.sub(member, 1, 1) == 'i' then forget(rest) else redis.call('HDEL', at .. ':l', rest) end
+    redis.call('ZREM', at .. ':x', member)
+  end
+  local first = redis.call('ZRANGE', at .. ':x', 0, 0, 'WITHSCORES')
+  if first[2] then return first[2] end
+  if redis.call('EXISTS', at .. ':i') == 1 then return 'inf' end
+  local upto = tonumber(redis.call('GET', at .. ':last') or 0) / 1000000 + REMEMBERED
+  if upto > now then return exact(upto) end
+  redis.call('DEL', at .. ':last')
+  return ''
+end
+
+-- Of all homes --------------------------------------------------------------------------------------------------------
+
+-- now, home: it is going to be written to. Whoever does so within a minute is sure that scans find it.
+function does.register()
+  redis.call('ZADD', at .. ':all', 0, asked[2], 0, asked[2] .. '/')
+  redis.call('ZADD', at .. ':due', math.floor(now) + REGISTERED, asked[2])
+  return 1
+end
+
+-- now, how many: homes that somebody should look after, which is whoever asks; and what to settle them with.
+function does.claim()
+  local homes = redis.call('ZRANGEBYSCORE', at .. ':due', '-inf', exact(now), 'LIMIT', 0, asked[2])
+  local claim = exact(math.floor(now) + CLAIMED)
+  for _, home in ipairs(homes) do redis.call('ZADD', at .. ':due', claim, home) end
+  return {claim, homes}
+end
+
+-- now, home, claim, what its sweep gave: nothing is changed if it was registered meanwhile.
+function does.settle()
+  local home, again = asked[2], asked[4]
+  local claim = redis.call('ZSCORE', at .. ':due', home)
+  if not claim or tonumber(claim) ~= tonumber(asked[3]) then return 0 end
+  if again == '' then redis.call('ZREM', at .. ':all', home, home .. '/') end
+  if again == '' or again == 'inf' then
+    redis.call('ZREM', at .. ':due', home)
+  else
+    redis.call('ZADD', at .. ':due', again, home)
+  end
+  return 1
+end
+
+-- now, schema: gives that of what is there.
+function does.hello()
+  redis.call('SET', at .. ':schema', asked[2], 'NX')
+  return redis.call('GET', at .. ':schema')
+end
+
+return does[ARGV[1]]()

@@ -1,0 +1,330 @@
+"""A store on Redis or Valkey, which any number of processes of any number of machines may share.
+
+What happens there is said in `script.lua`, and each call is one call of it. It has the time from Redis, so one clock
+decides what has expired and who has a lease, whatever the clocks of those who ask say. (A clock that is given, as tests
+do, takes its place.)
+
+A scan within one home reads that home. One across homes needs to know which there are, and that lies in another slot
+than any of them: no commit could change both at once. So a home is registered before it is written to, and again every
+few seconds while it is; and it is struck out by whoever finds it empty, not before a minute after anybody has
+registered it, and only if nobody has done so since.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import re
+import ssl
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NoReturn
+from uuid import uuid4
+
+import msgspec
+
+from trunkline.clock import Clock, Timer, WallClock
+from trunkline.errors import ConfigError, Conflict, Fenced, MisuseError, StoreError, StoreUnavailable, StoreUnusable
+from trunkline.stores import rules
+from trunkline.stores.redis import pages
+from trunkline.stores.redis.addresses import parse
+from trunkline.stores.redis.line import Line
+from trunkline.stores.redis.link import command
+from trunkline.stores.redis.subscriptions import Subscriptions
+from trunkline.stores.store import Changed, Held, Item, Lease, Put, Watch, Write, home
+from trunkline.stores.watching import Watchers
+
+__all__ = ["SWEEP_EVERY", "RedisStore"]
+
+SWEEP_EVERY: Final = 60.0  # seconds
+SCHEMA: Final = 1
+MOST_PATIENCE: Final = 20.0  # seconds; with the age of what is known to be registered, less than the script's minute
+_KNOWN_FOR: Final = 10.0  # seconds, once or twice
+_HOMES_AT_ONCE: Final = 100
+_SWEPT_AT_ONCE: Final = 500  # items of a home
+_SCRIPT: Final = (Path(__file__).parent / "script.lua").read_text("utf-8")
+_SHA: Final = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
+_WORD: Final = b"$%d\r\n%b\r\n"
+_CALL: Final = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n" + _SHA.encode() + b"\r\n$1\r\n1\r\n" + 3 * _WORD
+_MOST_SKEW: Final = 2.0  # seconds
+_RISKS: Final = {
+    "appendonly": ("yes", "what was kept is lost when Redis ends; 'yes' keeps it"),
+    "appendfsync": ("always", "the last commits may be lost when its machine fails; 'always' keeps them"),
+    "maxmemory-policy": ("noeviction", "what was kept may be thrown away when memory is full; 'noeviction' keeps it"),
+}
+
+_log: Final = logging.getLogger("trunkline")
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class RedisStore:
+    """Keeps everything on a Redis or Valkey: `redis://host`, `rediss://`, `unix://`, or
+    `redis+sentinel://host,host/service`. Servers that give the same `prefix` share what is kept. `patience`: how long
+    it waits for an answer."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "trunkline:",
+        patience: float = 5.0,
+        tls: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if not 0 < patience <= MOST_PATIENCE or not re.fullmatch(r"[\x21-\x7a|~]*", prefix):
+            raise ConfigError(f"patience is more than 0 and at most {MOST_PATIENCE:g} s; a prefix is ASCII, no braces")
+        self._address = parse(url)
+        if tls is not None and not self._address.tls:
+            raise ConfigError("tls is for rediss:// and rediss+sentinel://")
+        self._tls = (tls or ssl.create_default_context()) if self._address.tls else None
+        self._prefix = prefix
+        self._patience = patience
+        self._time = clock  # None: that of Redis
+        self._clock: Clock = WallClock() if clock is None else clock
+        self._closed = False
+        self._line: Line | None = None
+        self._sender = uuid4().hex
+        self._known: tuple[set[str], set[str]] = (set(), set())  # homes that were registered of late, and before
+        self._known_since = 0.0
+        self._watchers = Watchers()
+        self._subscriptions = Subscriptions(
+            prefix, self._watchers, ours=lambda sender: sender == self._sender, every=patience
+        )
+        self._listening: Line | None = None
+        self._sweep: Timer | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    # --- from open to closed ---------------------------------------------------------------------
+
+    @property
+    def lasting(self) -> bool:
+        """What is on Redis outlives this process."""
+        return True
+
+    async def open(self) -> None:
+        """Connects. Raises `StoreUnusable` if Redis does not let us in, or has what a newer Trunkline has written."""
+        if self._closed:
+            self._refuse()
+        if self._line is not None:
+            return
+        line = self._line = Line(
+            self._address, self._tls, self._patience, script=_SCRIPT, lost=self._forget, changed=self._watchers.changed
+        )
+        listening = self._listening = Line(
+            self._address,
+            self._tls,
+            self._patience,
+            met=self._subscriptions.connected,
+            aside=self._subscriptions.heard,
+        )
+        self._subscriptions.use(listening, line)
+        try:
+            await line.open()
+            await listening.open()
+            await self._look_around(line)
+        except BaseException:
+            await self.close()
+            raise
+        self._plan_sweep()
+
+    async def _look_around(self, line: Line) -> None:
+        """Whether what is there is ours, and kept as safely as it can be."""
+        schema = int(await self._call(line, "homes", b"hello", SCHEMA))
+        if schema > SCHEMA:
+            raise StoreUnusable(
+                f"the store {self._address} was written by a newer Trunkline: its schema is {schema}, and this one "
+                f"knows {SCHEMA}; use that version, or another prefix"
+            )
+        try:
+            found = [await line.submit(command("CONFIG", "GET", name)) for name in _RISKS]
+        except StoreError:  # not everybody may ask
+            found = []
+        kept = [reply[1].decode() if reply else "" for reply in found]
+        for (name, (best, risk)), value in zip(_RISKS.items(), kept, strict=False):
+            if value not in {best, ""}:
+                _log.warning("the store %s has %s %s: %s", self._address, name, value, risk)
+        seconds, _ = await line.submit(command("TIME"))
+        if self._time is None and abs(int(seconds) - self._clock.now()) > _MOST_SKEW:
+            _log.warning("the store %s and this machine do not agree what time it is", self._address)
+
+    def _forget(self) -> None:
+        """The next connection may be to another Redis, which does not know what this one was told."""
+        self._sender = uuid4().hex
+        self._known = (set(), set())
+
+    async def close(self) -> None:
+        """Waits for what is under way, and hangs up."""
+        self._closed = True
+        self._subscriptions.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
+        for line in (self._line, self._listening):
+            if line is not None:
+                await line.close()
+
+    def _refuse(self) -> NoReturn:
+        if self._closed:
+            raise StoreUnavailable(f"the store {self._address} is closed")
+        raise MisuseError(f"the store {self._address} is not open yet")
+
+    def _opened(self) -> Line:
+        if self._closed or self._line is None:
+            self._refuse()
+        return self._line
+
+    # --- items -----------------------------------------------------------------------------------
+
+    async def get(self, key: str) -> Item | None:
+        """What is kept under a key."""
+        line = self._opened()
+        rules.check_key(key)
+        at = home(key)
+        found = await self._call(line, at, b"get", key[len(at) :])
+        return None if found is None else _item(key, *found)
+
+    async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
+        """A page of items, in the order of their keys."""
+        line = self._opened()
+        rules.check_page(prefix, after, limit)
+        at = home(prefix)
+
+        async def read(asked: Sequence[tuple[str, pages.Bounds]]) -> Sequence[Sequence[Item]]:
+            calls = [self._call(line, at, b"page", *bounds, limit) for at, bounds in asked]
+            return [_items(at, found) for (at, _), found in zip(asked, await asyncio.gather(*calls), strict=True)]
+
+        async def places(bounds: pages.Bounds, most: int) -> Sequence[str]:
+            ranged = command("ZRANGEBYLEX", f"{self._prefix}{{homes}}:all", *bounds, "LIMIT", 0, most)
+            return [place.decode() for place in await line.submit(ranged)]
+
+        if at == prefix:
+            return await pages.across(prefix, after, limit, places=places, read=read)
+        bounds = pages.within(at, prefix, after)
+        return [] if bounds is None else (await read([(at, bounds)]))[0]
+
+    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
+        """All writes or nothing; as safe as Redis is when it returns."""
+        line = self._opened()
+        rules.check_writes(writes, fence)
+        at = home(writes[0].key)
+        skip, values = len(at), [write.value for write in writes if isinstance(write, Put)]
+        places = iter(range(3, 3 + len(values)))  # among the words that the script is given
+        packed = self._pack(
+            at,
+            b"commit",
+            self._sender,
+            None if fence is None else fence.name[skip:],
+            None if fence is None else fence.token,
+            [
+                (write.key[skip:], write.version, write.expires, next(places))
+                if isinstance(write, Put)
+                else (write.key[skip:], write.version)
+                for write in writes
+            ],
+            values=values,
+        )
+        done: int | list[int] = await self._write(line, at, packed, [write.key for write in writes])
+        if isinstance(done, list):
+            write = writes[done[0] - 1]
+            raise Conflict(write.key, write.version or 0, done[1])
+        if fence is not None and not done:
+            raise Fenced(fence.name, fence.token)
+        return done
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    async def acquire(self, name: str, holder: str, ttl: float) -> Lease | Held:
+        """The lease, if nobody else has it."""
+        line = self._opened()
+        rules.check_lease(name, holder, ttl)
+        at = home(name)
+        token, ends, *other = await self._write(line, at, self._pack(at, b"acquire", name[len(at) :], holder, ttl))
+        return Lease(name, holder, token, float(ends)) if token else Held(other[0].decode(), float(ends))
+
+    async def renew(self, lease: Lease, ttl: float) -> Lease:
+        """The same lease, with that much time from now."""
+        line = self._opened()
+        rules.check_lease(lease.name, lease.holder, ttl)
+        at = home(lease.name)
+        ends = await self._call(line, at, b"renew", lease.name[len(at) :], lease.token, lease.holder, ttl)
+        if ends is None:
+            raise Fenced(lease.name, lease.token)
+        return rules.prolong(lease, float(ends))
+
+    async def release(self, lease: Lease) -> None:
+        """Gives a lease back."""
+        at = home(lease.name)
+        await self._call(self._opened(), at, b"release", lease.name[len(at) :], lease.token)
+
+    # --- watches ---------------------------------------------------------------------------------
+
+    def watch(self, prefix: str, callback: Changed) -> Watch:
+        """Calls back when keys that start with a text change."""
+        self._opened()
+        return self._subscriptions.watch(prefix, callback)
+
+    # --- Redis -----------------------------------------------------------------------------------
+
+    def _pack(self, at: str, what: bytes, *asked: Any, values: Sequence[bytes] = ()) -> bytes:
+        """A call of the script for a home."""
+        place = f"{self._prefix}{{{at}}}".encode()
+        packed = _encode((None if self._time is None else self._time.now(), *asked))
+        call = _CALL % (6 + len(values), len(place), place, len(what), what, len(packed), packed)
+        return b"".join([call, *[_WORD % (len(value), value) for value in values]]) if values else call
+
+    def _call(self, line: Line, at: str, what: bytes, *asked: Any) -> asyncio.Future[Any]:
+        return line.submit(self._pack(at, what, *asked))
+
+    def _write(self, line: Line, at: str, packed: bytes, keys: Sequence[str] = ()) -> asyncio.Future[Any]:
+        """Sends a call that writes to a home; one that scans might not find is registered before."""
+        now = self._clock.now()
+        if not 0 <= now - self._known_since < _KNOWN_FOR:
+            aged = self._known[0] if 0 <= now - self._known_since < 2 * _KNOWN_FOR else set[str]()
+            self._known, self._known_since = (set(), aged), now
+        if at in self._known[0] or at in self._known[1]:
+            return line.submit(packed, keys)
+        register = self._pack("homes", b"register", at)
+        registered, done = line.submit_all([(register, ()), (packed, keys)])
+        registered.add_done_callback(partial(self._registered, at, self._known[0]))
+        return done
+
+    @staticmethod
+    def _registered(at: str, known: set[str], done: asyncio.Future[Any]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            known.add(at)  # which counts no more if the connection was lost meanwhile
+
+    def _plan_sweep(self) -> None:
+        self._sweep = self._clock.call_at(self._clock.now() + SWEEP_EVERY, self._swept)
+
+    def _swept(self) -> None:
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.ensure_future(self._look_after())
+        self._plan_sweep()
+
+    async def _look_after(self) -> None:
+        """Forgets what has expired in homes that nobody has looked after for a while."""
+        with contextlib.suppress(StoreError):  # there is a next time
+            while await self._look_after_some(self._opened()):
+                pass
+
+    async def _look_after_some(self, line: Line) -> bool:
+        claim, names = await self._call(line, "homes", b"claim", _HOMES_AT_ONCE)
+        homes = [name.decode() for name in names]
+        again = await asyncio.gather(*(self._call(line, at, b"sweep", _SWEPT_AT_ONCE) for at in homes))
+        settled = zip(homes, again, strict=True)
+        await asyncio.gather(
+            *(self._call(line, "homes", b"settle", at, claim.decode(), till.decode()) for at, till in settled)
+        )
+        return bool(homes)
+
+
+def _item(key: str, version: int, ends: bytes | None, value: bytes) -> Item:
+    return Item(key, value, version, None if ends is None else float(ends))
+
+
+def _items(at: str, found: list[Any]) -> list[Item]:
+    return [_item(at + found[n].decode(), *found[n + 1 : n + 4]) for n in range(0, len(found), 4)]

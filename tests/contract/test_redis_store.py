@@ -1,0 +1,562 @@
+"""What the store on Redis promises beyond the contract: other processes, connections that break, and what it leaves."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from tests.contract.kept import Place, lease
+from tests.contract.lines import turns, until
+from tests.contract.storms import Storm, judge, walk
+from tests.contract.valkey import started, valkey
+from tests.faults.processes import free_port
+from tests.faults.proxy import Proxy, proxied
+
+from trunkline.errors import Fenced, StoreUnavailable, StoreUnusable
+from trunkline.stores.redis import pages
+from trunkline.stores.redis.link import command
+from trunkline.stores.redis.store import _SCRIPT, SCHEMA, RedisStore
+from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, home
+
+KEY = "session/1/state"
+SAFE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    place = Place("redis", tmp_path)
+    yield place
+    await place.leave()
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    return f"{quote(str(tmp_path))}:"
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[Proxy]:
+    async with proxied(valkey().port) as proxy:
+        yield proxy
+
+
+async def opened(where: str = "", **settings: Any) -> RedisStore:
+    store = RedisStore(where or valkey().url, **settings)
+    await store.open()
+    return store
+
+
+async def through(proxy: Proxy, prefix: str, patience: float = 5.0) -> RedisStore:
+    return await opened(f"redis://127.0.0.1:{proxy.port}", prefix=prefix, patience=patience)
+
+
+def keys(prefix: str) -> set[str]:
+    """What Redis keeps for a store, and since when nothing else."""
+    with valkey().client() as client:
+        return {key.decode().removeprefix(prefix) for key in client.keys(f"{prefix}*")}
+
+
+# --- other processes, and sudden ends --------------------------------------------------------------------
+
+
+async def test_d02_what_was_reported_as_kept_outlives_a_redis_that_is_killed_in_a_storm(tmp_path: Path) -> None:
+    server = started(tmp_path, **SAFE)
+    where = server.url
+    one, two = await asyncio.gather(Storm.begin(where, "one"), Storm.begin(where, "two"))
+    await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 200) for storm in (one, two)))
+    server.kill()
+    await asyncio.gather(one.hear(), two.hear())
+    assert [await storm.process.wait() for storm in (one, two)] == [0, 0]
+    assert all(storm.said[-1].startswith("!") for storm in (one, two))
+    store = await opened(server.start().url)
+    await judge(store, one, two)
+    await store.close()
+    server.kill()
+
+
+async def test_two_processes_share_a_redis_and_one_outlives_the_other(tmp_path: Path) -> None:
+    server = started(tmp_path)
+    one, two = await asyncio.gather(Storm.begin(server.url, "one"), Storm.begin(server.url, "two"))
+    await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 200) for storm in (one, two)))
+    await one.kill()
+    heard = len(two.said)
+    await two.hear(lambda: len(two.said) >= heard + 200)
+    await two.kill()
+    assert one.counted > 0
+    assert two.counted > 0
+    store = await opened(server.url)
+    await judge(store, one, two)
+    await store.close()
+    server.kill()
+
+
+async def test_d02_a_redis_that_is_started_again_has_all_it_had_and_is_found_again(tmp_path: Path) -> None:
+    server = started(tmp_path, **SAFE)
+    store = await opened(server.url)
+    version = await store.commit([Put(KEY, b"kept"), Put("session/1/more", b"x", expires=time.time() + 600)])
+    held = lease(await store.acquire("session/1", "us", 600))
+    told: list[frozenset[str] | None] = []
+    store.watch("session/1/", told.append)
+    assert await store.get(KEY) == Item(KEY, b"kept", version)
+    server.kill()
+    with pytest.raises(StoreUnavailable):
+        await store.commit([Put(KEY, b"lost")])
+    server.start()
+    assert await store.get(KEY) == Item(KEY, b"kept", version)
+    assert await store.acquire("session/1", "them", 10) == Held("us", held.expires)
+    assert await store.commit([Put(KEY, b"more")], fence=held) > max(version, held.token)
+    await until(lambda: None in told)  # nobody knows what happened meanwhile
+    assert [item.key for item in await walk(store)] == ["session/1/more", KEY]
+    await store.close()
+    server.kill()
+
+
+# --- connections that break ------------------------------------------------------------------------------
+
+
+async def test_a_commit_whose_answer_is_lost_is_said_to_be_unknown_and_is_not_done_twice(
+    proxy: Proxy, prefix: str
+) -> None:
+    store = await through(proxy, prefix)
+    version = await store.commit([Put(KEY, b"0")])
+    told: list[frozenset[str] | None] = []
+    watch = store.watch("session/1/", told.append)
+    await store.get(KEY)
+    proxy.cut(b"commit", after=0, reset=True)
+    with pytest.raises(StoreUnavailable, match="whether it did it is not known"):
+        await store.commit([Put(KEY, b"1", version=version)])
+    await until(lambda: {KEY} in told)  # it may have been
+    item = await store.get(KEY)  # by itself again
+    assert item is not None
+    assert item.value == b"1"
+    assert [found.key for found in await walk(store)] == [KEY]
+    watch.close()
+    await store.close()
+
+
+async def test_a_commit_that_arrives_after_it_was_given_up_is_told_of_when_it_is_done(
+    proxy: Proxy, prefix: str
+) -> None:
+    store = await through(proxy, prefix, patience=0.2)
+    told: list[frozenset[str] | None] = []
+    store.watch("session/1/", told.append)
+    await store.get(KEY)
+    proxy.hold(b"commit")
+    with pytest.raises(StoreUnavailable):
+        await store.commit([Put(KEY, b"late")])
+    assert await store.get(KEY) is None
+    told.clear()
+    proxy.go_on()
+    await until(lambda: {KEY} in told)
+    found = await store.get(KEY)
+    assert found is not None
+    assert found.value == b"late"
+    await store.close()
+
+
+async def test_nobody_waits_for_longer_than_the_patience_when_nothing_passes(proxy: Proxy, prefix: str) -> None:
+    store = await through(proxy, prefix, patience=0.2)
+    proxy.stall()
+    began = time.monotonic()
+    calls = [store.get(KEY), store.commit([Put(KEY, b"x")]), store.acquire("session/1", "us", 9)]
+    assert {type(done) for done in await asyncio.gather(*calls, return_exceptions=True)} == {StoreUnavailable}
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await store.get(KEY)  # nor when there is no connection to be had
+    assert 0.4 <= time.monotonic() - began < 2
+    proxy.go_on()
+    await again(store)
+    await store.close()
+
+
+async def again(store: RedisStore) -> None:
+    """Waits until a store has found its way back."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            await store.commit([Put("session/2/state", b"back")])
+            return
+        except StoreUnavailable:
+            continue
+    pytest.fail("the store does not come back")
+
+
+async def test_what_is_asked_for_without_a_connection_waits_for_the_next_one(proxy: Proxy, prefix: str) -> None:
+    store = await through(proxy, prefix)
+    await store.commit([Put(KEY, b"0")])
+    proxy.refusing = True
+    proxy.reset()
+    await until(lambda: not store._line.connected)  # type: ignore[union-attr]
+    asked = [asyncio.ensure_future(store.commit([Put(f"session/{n}/state", b"x")])) for n in range(5)]
+    await turns()
+    proxy.refusing = False
+    versions = await asyncio.gather(*asked)
+    assert len(await walk(store)) == 5
+    assert all(versions)
+    await store.close()
+
+
+async def test_what_waits_for_a_connection_relies_on_nothing_that_may_not_be_sent(proxy: Proxy, prefix: str) -> None:
+    store = await through(proxy, prefix)
+    await store.commit([Put(KEY, b"0")])
+    proxy.refusing = True
+    proxy.reset()
+    await until(lambda: not store._line.connected)  # type: ignore[union-attr]
+    asked = [asyncio.ensure_future(store.commit([Put(KEY, b"%d" % n)])) for n in range(3)]
+    await turns()
+    waiting = store._line._gathered  # type: ignore[union-attr]
+    assert [b"register" in job.packed for job in waiting] == [True, False] * 3
+    assert all(one.due == two.due for one, two in zip(waiting[::2], waiting[1::2], strict=True))
+    proxy.refusing = False
+    await asyncio.gather(*asked)
+    await store.close()
+
+
+async def test_a_store_is_closed_within_its_patience_whatever_becomes_of_the_connection(
+    proxy: Proxy, prefix: str
+) -> None:
+    store = await through(proxy, prefix, patience=0.2)
+    store.watch("", lambda _: None)
+    proxy.stall()
+    asked = asyncio.ensure_future(store.commit([Put(KEY, b"x")]))
+    await turns()
+    await asyncio.wait_for(store.close(), 2)
+    assert isinstance(asked.exception(), StoreUnavailable)
+
+
+async def test_a_redis_that_is_not_there_is_waited_for_and_then_given_up() -> None:
+    port = free_port()
+    with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port} does not answer"):
+        await opened(f"redis://127.0.0.1:{port}", patience=0.1)
+
+
+async def test_whoever_answers_and_is_no_redis_is_not_waited_for_longer() -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            await opened(f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}", patience=0.2)
+
+
+# --- the script ------------------------------------------------------------------------------------------
+
+
+def flush_scripts() -> None:
+    with valkey().client() as client:
+        client.script_flush()
+
+
+async def test_a_script_that_redis_has_forgotten_is_sent_again_and_commits_keep_their_order(place: Place) -> None:
+    store = await place.enter()
+    flush_scripts()
+    versions = await asyncio.gather(*(store.commit([Put(KEY, b"%d" % n)]) for n in range(50)))
+    assert versions == sorted(set(versions))
+    assert (await store.get(KEY)).value == b"49"  # type: ignore[union-attr]
+    assert [item.key for item in await walk(store)] == [KEY]
+
+
+async def test_a_commit_is_not_done_after_one_that_came_later_in_its_turn(prefix: str) -> None:
+    store = await opened(prefix=prefix)
+    await store.commit([Put(KEY, b"0")])
+    flush_scripts()
+    assert store._line is not None
+    late = asyncio.ensure_future(store.commit([Put(KEY, b"1")]))
+    await asyncio.sleep(0)  # it is asked for, and not sent yet
+    loaded = store._line.submit(command("SCRIPT", "LOAD", _SCRIPT))  # as somebody else might, just then
+    done = await asyncio.gather(late, store.commit([Put(KEY, b"2")]), loaded, return_exceptions=True)
+    assert isinstance(done[0], StoreUnavailable)
+    assert "nothing was done" in str(done[0])
+    assert (await store.get(KEY)).value == b"2"  # type: ignore[union-attr]
+    await store.close()
+
+
+async def test_a_script_that_redis_does_not_keep_is_not_sent_for_ever(prefix: str) -> None:
+    store = await opened(prefix=prefix)
+    assert store._line is not None
+    store._line._load = [command("PING")]  # instead of it
+    flush_scripts()
+    with pytest.raises(StoreUnavailable, match="NOSCRIPT"):
+        await store.commit([Put(KEY, b"1")])
+    await store.close()
+
+
+async def test_commits_of_one_turn_go_in_one_piece(place: Place) -> None:
+    store = await place.enter()
+    with valkey().client() as client:
+        before = client.info("stats")["total_reads_processed"]
+        await asyncio.gather(*(store.commit([Put(f"session/{n}/state", b"x")]) for n in range(200)))
+        assert client.info("stats")["total_reads_processed"] - before < 20
+
+
+async def test_a_commit_that_redis_has_no_memory_for_is_not_done_in_part(prefix: str) -> None:
+    store = await opened(prefix=prefix)
+    await store.commit([Put("session/1/a", b"a")])
+    with valkey().client() as client:
+        client.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(StoreUnavailable, match="OOM"):
+                await store.commit([Delete("session/1/a"), Put("session/1/b", b"b")])
+        finally:
+            client.config_set("maxmemory", 0)
+    assert [item.key for item in await walk(store)] == ["session/1/a"]
+    await store.close()
+
+
+async def test_a_commit_that_must_not_be_published_is_not_done_in_part(prefix: str) -> None:
+    with valkey().client() as client:
+        client.execute_command("ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all", "resetchannels")
+        store = await opened(f"redis://mute:secret@127.0.0.1:{valkey().port}", prefix=prefix)
+        with pytest.raises(StoreUnusable, match="No permissions"):
+            await store.commit([Put(KEY, b"x")])
+        assert await store.get(KEY) is None
+        await store.close()
+        client.execute_command("ACL", "DELUSER", "mute")
+
+
+# --- time ------------------------------------------------------------------------------------------------
+
+
+async def test_leases_and_items_end_by_the_clock_of_redis(prefix: str) -> None:
+    ours, theirs = await opened(prefix=prefix), await opened(prefix=prefix)
+    held = lease(await ours.acquire("session/1", "us", 0.05))
+    assert abs(held.expires - 0.05 - time.time()) < 5
+    await ours.commit([Put(KEY, b"x", expires=held.expires)], fence=held)
+    assert isinstance(await theirs.acquire("session/1", "them", 10), Held)
+    while isinstance(taken := await theirs.acquire("session/1", "them", 10), Held):
+        assert taken.expires == held.expires
+    assert taken.token > held.token
+    with pytest.raises(Fenced):
+        await ours.commit([Put(KEY, b"late")], fence=held)
+    assert await ours.get(KEY) is None  # it had the same end
+    for store in (ours, theirs):
+        await store.close()
+
+
+async def test_versions_go_on_when_a_home_was_empty_and_the_clock_was_set_back(place: Place) -> None:
+    store = await place.enter()
+    before = await store.commit([Put(KEY, b"x")])
+    await store.commit([Delete(KEY)])
+    await sweeps(place, store, 1)
+    place.clock._now -= 300
+    assert await store.commit([Put(KEY, b"y")]) > before
+
+
+# --- what is left ----------------------------------------------------------------------------------------
+
+
+async def sweeps(place: Place, store: Store, times: int = 15) -> None:
+    """Lets minutes pass, with what is done in each."""
+    assert isinstance(store, RedisStore)
+    for _ in range(times):
+        place.clock.advance(60)
+        assert store._sweeping is not None
+        await store._sweeping
+
+
+async def test_d01_nothing_is_left_of_homes_whose_items_and_leases_have_ended(place: Place, prefix: str) -> None:
+    store, now = await place.enter(), place.clock.now()
+    lease(await store.acquire("session/leased", "us", 30))
+    await store.commit([Put("session/ended", b"", expires=now + 30), Put("session/ended/x", b"", expires=now + 200)])
+    await store.commit([Put("session/deleted/x", b"x", expires=now + 1_000_000)])
+    await store.commit([Delete("session/deleted/x")])
+    await store.commit([Put("session/stays/x", b"x", expires=now + 30), Put("session/stays/y", b"y")])
+    await store.commit([Put(f"session/many/{number:04}", b"", expires=now + 30) for number in range(1000)])
+    place.clock.advance(60)
+    await until(lambda: not {"{session/leased}:l", "{session/many}:i", "{session/deleted}:i"} & keys(prefix))
+    assert "{session/ended}:i" in keys(prefix)
+    await sweeps(place, store)
+    left = {f"{{session/stays}}:{name}" for name in ("i", "m", "v", "last")}
+    assert keys(prefix) == left | {"{homes}:all", "{homes}:schema"}
+    assert [item.key for item in await walk(store)] == ["session/stays/y"]
+    await store.commit([Delete("session/stays/y")])
+    await sweeps(place, store)
+    assert keys(prefix) == {"{homes}:schema"}
+
+
+async def test_a_home_that_is_written_to_while_it_is_struck_out_is_found(place: Place) -> None:
+    ours, theirs = await place.enter(), await place.enter()
+    assert isinstance(ours, RedisStore)
+    assert ours._line is not None
+    await ours.commit([Put(KEY, b"x", expires=place.clock.now() + 1)])
+    place.clock._now += 1000  # and nobody sweeps
+    claim, homes = await ours._call(ours._line, "homes", b"claim", 100)
+    assert homes == [b"session/1"]
+    assert await ours._call(ours._line, "session/1", b"sweep", 100) == b""
+    await theirs.commit([Put(KEY, b"new")])
+    await ours._call(ours._line, "homes", b"settle", "session/1", claim.decode(), "")
+    assert [item.value for item in await walk(ours)] == [b"new"]
+    assert (await ours._call(ours._line, "homes", b"claim", 100))[1] == []  # somebody looks after it in a minute
+    place.clock._now += 60
+    assert (await ours._call(ours._line, "homes", b"claim", 100))[1] == homes
+
+
+async def test_a_home_that_is_known_is_registered_again_before_it_could_be_struck_out(place: Place) -> None:
+    store, dues = await place.enter(), list[float]()
+    assert isinstance(store, RedisStore)
+    for seconds in (1, 5, 15, 25, 700):
+        place.clock._now += seconds
+        await store.commit([Put(KEY, b"x")])
+        with valkey().client() as client:
+            [(_, due)] = client.zrange(f"{store._prefix}{{homes}}:due", 0, -1, withscores=True)
+        assert due - place.clock.now() > 35  # longer than a commit may be under way
+        dues.append(due)
+    assert len(set(dues)) == 4  # and not each time
+
+
+async def test_each_home_is_read_once_for_a_page_however_far_its_keys_are_apart() -> None:
+    items = [Item(key, b"", 1) for key in ["a/b", *(f"a/b!{number:03}" for number in range(50)), "a/b/1"]]
+    index = sorted({place for item in items for place in (home(item.key), f"{home(item.key)}/")})
+    asked: list[str] = []
+
+    async def places(bounds: pages.Bounds, most: int) -> list[str]:
+        return [place for place in index if place > bounds[0][1:] or bounds[0] == "["][:most]
+
+    async def read(homes: Sequence[tuple[str, pages.Bounds]]) -> list[list[Item]]:
+        asked.extend(at for at, _ in homes)
+        return [[item for item in items if home(item.key) == at] for at, _ in homes]
+
+    assert await pages.across("", "", 100, places=places, read=read) == items
+    assert len(asked) == len(set(asked)) == 51
+
+
+# --- watches ---------------------------------------------------------------------------------------------
+
+
+async def test_what_is_read_after_a_watch_is_not_older_than_what_it_tells(proxy: Proxy, prefix: str) -> None:
+    ours, theirs = await through(proxy, prefix), await opened(prefix=prefix)
+    told: list[frozenset[str] | None] = []
+    proxy.hold(b"SUBSCRIBE")  # which has a connection of its own
+    ours.watch("session/1/", told.append)
+    reading = asyncio.ensure_future(ours.get(KEY))
+    for _ in range(20):  # time enough for an answer
+        await theirs.commit([Put(KEY, b"unseen")])
+    assert not reading.done()
+    proxy.go_on()
+    found = await reading
+    assert found is not None
+    assert found.value == b"unseen"
+    await theirs.commit([Put(KEY, b"seen")])
+    await until(lambda: told)
+    assert told == [{KEY}]
+    for store in (ours, theirs):
+        await store.close()
+
+
+async def test_a_watch_is_told_of_a_commit_of_its_store_that_was_on_its_way(prefix: str) -> None:
+    store = await opened(prefix=prefix)
+    told: list[frozenset[str] | None] = []
+    asked = asyncio.ensure_future(store.commit([Put(KEY, b"x")]))
+    await asyncio.sleep(0)
+    store.watch("session/1/", told.append)
+    await asked
+    await until(lambda: told)
+    assert told == [{KEY}]
+    await store.close()
+
+
+async def test_a_watch_whose_connection_was_lost_is_told_that_anything_may_have_changed(
+    proxy: Proxy, prefix: str
+) -> None:
+    ours, theirs = await through(proxy, prefix), await opened(prefix=prefix)
+    told: list[frozenset[str] | None] = []
+    ours.watch("session/", told.append)
+    await ours.get(KEY)
+    proxy.reset()
+    await until(lambda: told)
+    assert told == [None]
+    await theirs.commit([Put(KEY, b"x")])
+    await until(lambda: told[1:])
+    assert told == [None, {KEY}]
+    for store in (ours, theirs):
+        await store.close()
+
+
+async def test_a_watch_whose_connection_has_died_in_silence_is_told_so(proxy: Proxy, prefix: str) -> None:
+    ours, theirs = await through(proxy, prefix, patience=0.2), await opened(prefix=prefix)
+    told: list[frozenset[str] | None] = []
+    ours.watch("session/1/", told.append)
+    await ours.get(KEY)
+    proxy.half_open()
+    await theirs.commit([Put(KEY, b"x")])
+    await until(lambda: None in told)
+    for store in (ours, theirs):
+        await store.close()
+
+
+async def test_a_channel_is_left_when_nobody_wants_it_any_more(prefix: str) -> None:
+    def channels() -> set[bytes]:
+        with valkey().client() as client:
+            return {name for name in client.pubsub_channels() if name.decode().startswith(prefix)}
+
+    store = await opened(prefix=prefix)
+    one, two = store.watch("session/1/", lambda _: None), store.watch("session/1/state", lambda _: None)
+    broad = store.watch("session/", lambda _: None)
+    await store.get(KEY)
+    assert channels() == {f"{prefix}{{session/1}}".encode()}
+    one.close()
+    one.close()
+    assert channels() == {f"{prefix}{{session/1}}".encode()}
+    two.close()
+    broad.close()
+    await until(lambda: not channels())
+    with valkey().client() as client:
+        assert client.pubsub_numpat() == 0
+    await store.close()
+
+
+async def test_values_larger_than_what_redis_lets_subscribers_wait_for_are_read(prefix: str) -> None:
+    store = await opened(prefix=prefix)
+    store.watch("", lambda _: None)
+    value = bytes(33_000_000)
+    await store.commit([Put(KEY, value)])
+    found = await store.get(KEY)
+    assert found is not None
+    assert found.value == value
+    await store.commit([Delete(KEY)])
+    await store.close()
+
+
+# --- who shares what -------------------------------------------------------------------------------------
+
+
+async def test_stores_with_other_prefixes_know_nothing_of_each_other(prefix: str) -> None:
+    ours, theirs = await opened(prefix=f"{prefix}a*:"), await opened(prefix=f"{prefix}ab:")
+    told: list[frozenset[str] | None] = []
+    ours.watch("session/", told.append)
+    await ours.get(KEY)
+    await theirs.commit([Put(KEY, b"theirs")])
+    assert isinstance(await theirs.acquire("session/1", "them", 10), Lease)
+    assert await walk(ours) == []
+    assert isinstance(await ours.acquire("session/1", "us", 10), Lease)
+    await ours.commit([Put("session/2/state", b"ours", version=ABSENT)])
+    await until(lambda: told)
+    assert told == [{"session/2/state"}]
+    for store in (ours, theirs):
+        await store.close()
+
+
+async def test_what_a_newer_trunkline_has_written_is_refused_in_words(prefix: str) -> None:
+    with valkey().client() as client:
+        client.set(f"{prefix}{{homes}}:schema", SCHEMA + 1)
+    with pytest.raises(StoreUnusable, match=f"written by a newer Trunkline: its schema is {SCHEMA + 1}"):
+        await opened(prefix=prefix)
+
+
+async def test_a_redis_that_may_lose_something_is_warned_of_and_another_is_not(
+    tmp_path: Path, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "trunkline"):
+        await (await opened(prefix=prefix)).close()
+        warned = [record.getMessage() for record in caplog.records]
+        assert any("has appendonly no: what was kept is lost when Redis ends" in said for said in warned)
+        assert any("has appendfsync everysec" in said for said in warned)
+        caplog.clear()
+        server = started(tmp_path, **SAFE)
+        await (await opened(server.url)).close()
+        server.kill()
+        assert caplog.records == []

