@@ -107,7 +107,7 @@ async def test_d02_a_redis_that_is_started_again_has_all_it_had_and_is_found_aga
         await store.commit([Put(KEY, b"lost")])
     server.start()
     assert await store.get(KEY) == Item(KEY, b"kept", version)
-    assert await store.acquire("session/1", "them", 10) == Held("us", held.expires)
+    assert await store.acquire("session/1", "them", 10) == Held("us", held.expires, held.token)
     assert await store.commit([Put(KEY, b"more")], fence=held) > max(version, held.token)
     await until(lambda: None in told)  # nobody knows what happened meanwhile
     assert [item.key for item in await walk(store)] == ["session/1/more", KEY]

@@ -108,7 +108,7 @@ async def test_d02_a_store_that_is_opened_again_has_all_it_had(path: Path) -> No
     await store.close()
     again = await opened(path)
     assert await again.get(KEY) == Item(KEY, b"kept", version)
-    assert await again.acquire("session/1", "them", 10) == Held("us", held.expires)
+    assert await again.acquire("session/1", "them", 10) == Held("us", held.expires, held.token)
     assert await again.commit([Put(KEY, b"more")], fence=held) > max(version, held.token)
     await again.close()
 

@@ -381,7 +381,7 @@ async def test_a_lease_has_one_holder_at_a_time_and_tokens_only_grow(place: Plac
     ours, theirs = await place.enter(), await place.enter()
     first = lease(await ours.acquire("session/1", "us", 10))
     assert (first.holder, first.expires) == ("us", place.clock.now() + 10)
-    assert await theirs.acquire("session/1", "them", 10) == Held("us", first.expires)
+    assert await theirs.acquire("session/1", "them", 10) == Held("us", first.expires, first.token)
     assert isinstance(await theirs.acquire("session/2", "them", 10), Lease)
     await ours.release(first)
     second = lease(await theirs.acquire("session/1", "them", 10))
@@ -450,7 +450,7 @@ async def test_a_clock_that_goes_back_makes_leases_last_longer_and_lets_nobody_i
     ours, theirs = await place.enter(), await place.enter()
     held = lease(await ours.acquire("session/1", "us", 10))
     place.clock.advance(-3600)
-    assert await theirs.acquire("session/1", "them", 10) == Held("us", held.expires)
+    assert await theirs.acquire("session/1", "them", 10) == Held("us", held.expires, held.token)
     renewed = await ours.renew(held, 10)
     assert renewed.expires == place.clock.now() + 10  # whoever is alive brings it back to what it should be
     place.clock.advance(10)
@@ -475,7 +475,7 @@ async def test_of_many_who_want_a_lease_at_once_one_gets_it(place: Place) -> Non
     asked = [stores[number % 2].acquire("session/1", f"holder {number}", 10) for number in range(30)]
     given = await asyncio.gather(*asked)
     [held] = [outcome for outcome in given if isinstance(outcome, Lease)]
-    assert [outcome for outcome in given if isinstance(outcome, Held)] == [Held(held.holder, held.expires)] * 29
+    assert [outcome for outcome in given if isinstance(outcome, Held)] == [Held(held.holder, held.expires, held.token)] * 29
 
 
 async def test_leases_and_items_of_one_name_are_different_things(store: Store) -> None:

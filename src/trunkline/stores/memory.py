@@ -128,11 +128,11 @@ class MemoryStore:
 
     # --- leases ----------------------------------------------------------------------------------
 
-    async def acquire(self, name: str, holder: str, ttl: float) -> Lease | Held:
-        """The lease, if nobody else has it."""
+    async def acquire(self, name: str, holder: str, ttl: float, *, over: int | None = None) -> Lease | Held:
+        """The lease, if nobody else has it, or only who had that token."""
         now = self._now()
         rules.check_lease(name, holder, ttl)
-        given = rules.grant(self._leases.get(name), Lease(name, holder, self._last + 1, now + ttl), now)
+        given = rules.grant(self._leases.get(name), Lease(name, holder, self._last + 1, now + ttl), now, over)
         if isinstance(given, Lease):
             self._last += 1
             self._leases[name] = given

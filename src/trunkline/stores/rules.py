@@ -111,11 +111,12 @@ def expect(write: Put | Delete, found: int) -> None:
         raise Conflict(write.key, write.version, found)
 
 
-def grant(current: Lease | None, wanted: Lease, now: float) -> Lease | Held:
-    """Who has a lease when somebody asks for it: whoever has it and has time left, or else whoever asks."""
-    if current is None or current.expires <= now or current.holder == wanted.holder:
+def grant(current: Lease | None, wanted: Lease, now: float, over: int | None = None) -> Lease | Held:
+    """Who has a lease when somebody asks for it: whoever has it and has time left, unless that is the one who is asked
+    for it over; or else whoever asks."""
+    if current is None or current.expires <= now or current.holder == wanted.holder or current.token == over:
         return wanted
-    return Held(current.holder, current.expires)
+    return Held(current.holder, current.expires, current.token)
 
 
 def hold(current: Lease | None, lease: Lease, now: float) -> None:

@@ -137,9 +137,12 @@ class SqliteStore:
 
     # --- leases ----------------------------------------------------------------------------------
 
-    def acquire(self, name: str, holder: str, ttl: float) -> "asyncio.Future[Lease | Held]":
-        """The lease, if nobody else has it."""
-        return self._write_lease(name, holder, ttl, partial(Transaction.acquire, name=name, holder=holder, ttl=ttl))
+    def acquire(
+        self, name: str, holder: str, ttl: float, *, over: int | None = None
+    ) -> "asyncio.Future[Lease | Held]":
+        """The lease, if nobody else has it, or only who had that token."""
+        act = partial(Transaction.acquire, name=name, holder=holder, ttl=ttl, over=over)
+        return self._write_lease(name, holder, ttl, act)
 
     def renew(self, lease: Lease, ttl: float) -> "asyncio.Future[Lease]":
         """The same lease, with that much time from now."""

@@ -27,6 +27,8 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from trunkline.stores.bus import Bus
+
 __all__ = ["ABSENT", "Changed", "Delete", "Held", "Item", "Lease", "Put", "Store", "Watch", "Write", "home", "key_of"]
 
 ABSENT: Final = 0
@@ -75,6 +77,7 @@ class Held(Struct, frozen=True):
 
     holder: str
     expires: float
+    token: int
 
 
 Changed = Callable[[frozenset[str] | None], None]
@@ -107,6 +110,10 @@ class Store(Protocol):
         """Whether what is kept outlives this process."""
         ...
 
+    def bus(self) -> Bus | None:
+        """A way to the other processes that share the store, open by itself; None if there can be none."""
+        ...
+
     async def open(self) -> None:
         """Makes the store ready, or says why it cannot be. Whoever owns it does so once, before anything else, in the
         process that uses it."""
@@ -131,9 +138,10 @@ class Store(Protocol):
         however that ends, if the store does."""
         ...
 
-    def acquire(self, name: str, holder: str, ttl: float) -> Awaitable[Lease | Held]:
-        """The lease, if nobody else has it. Asking again as the same holder gives a lease with a new token, which
-        replaces the one before; so no two parts of a program should ask as the same holder."""
+    def acquire(self, name: str, holder: str, ttl: float, *, over: int | None = None) -> Awaitable[Lease | Held]:
+        """The lease, if nobody else has it, or if who has it has the token `over`: the asker knows that holder to be
+        gone, or does not care. Asking again as the same holder gives a lease with a new token, which replaces the one
+        before; so no two parts of a program should ask as the same holder."""
         ...
 
     def renew(self, lease: Lease, ttl: float) -> Awaitable[Lease]:

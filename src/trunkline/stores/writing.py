@@ -105,10 +105,10 @@ class Transaction:
         row = self._execute(_FIND, (key, self._now)).fetchone()
         return ABSENT if row is None else row[0]
 
-    def acquire(self, name: str, holder: str, ttl: float) -> Lease | Held:
+    def acquire(self, name: str, holder: str, ttl: float, over: int | None) -> Lease | Held:
         """A lease for somebody, or who has it."""
         wanted = Lease(name, holder, self._last + 1, self._now + ttl)
-        given = rules.grant(self._lease(name), wanted, self._now)
+        given = rules.grant(self._lease(name), wanted, self._now, over)
         if isinstance(given, Lease):
             self._last += 1
             self._keep(given)

@@ -140,11 +140,11 @@ function does.page()
   return found
 end
 
--- now, name, holder, ttl: gives {token, end}, or {0, end, holder} if somebody else has it.
+-- now, name, holder, ttl, token of who may lose it: gives {token, end}, or {0, end, holder, token} if another has it.
 function does.acquire()
   local name, holder = asked[2], asked[3]
   local token, ends, other = lease_of(name)
-  if token and other ~= holder then return {0, ends, other} end
+  if token and other ~= holder and token ~= asked[5] then return {0, ends, other, token} end
   token = newer()
   give(token)
   return {token, keep_lease(name, token, holder, asked[4])}

@@ -237,13 +237,16 @@ class RedisStore:
 
     # --- leases ----------------------------------------------------------------------------------
 
-    async def acquire(self, name: str, holder: str, ttl: float) -> Lease | Held:
-        """The lease, if nobody else has it."""
+    async def acquire(self, name: str, holder: str, ttl: float, *, over: int | None = None) -> Lease | Held:
+        """The lease, if nobody else has it, or only who had that token."""
         line = self._opened()
         rules.check_lease(name, holder, ttl)
         at = home(name)
-        token, ends, *other = await self._write(line, at, self._pack(at, b"acquire", name[len(at) :], holder, ttl))
-        return Lease(name, holder, token, float(ends)) if token else Held(other[0].decode(), float(ends))
+        asked = self._pack(at, b"acquire", name[len(at) :], holder, ttl, over)
+        token, ends, *other = await self._write(line, at, asked)
+        if token:
+            return Lease(name, holder, token, float(ends))
+        return Held(other[0].decode(), float(ends), other[1])
 
     async def renew(self, lease: Lease, ttl: float) -> Lease:
         """The same lease, with that much time from now."""

@@ -5,7 +5,7 @@ two meet: the transport says when a session is opened, used and ended, and has b
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any, Final, Literal, Protocol
 
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from trunkline.transports.http.events import EventStore
 
-__all__ = ["EXPIRED", "Expired", "KeptSession", "Revived", "SessionKeeper"]
+__all__ = ["EXPIRED", "Elsewhere", "Expired", "KeptSession", "Revived", "SessionKeeper"]
 
 
 class Expired(Enum):
@@ -23,6 +23,12 @@ class Expired(Enum):
 
 
 EXPIRED: Final = Expired.EXPIRED
+
+
+class Elsewhere(Struct, frozen=True):
+    """Another process holds a session."""
+
+    process: str
 
 
 class Revived(Struct, frozen=True):
@@ -50,6 +56,14 @@ class KeptSession(Protocol):
         """It was used now."""
         ...
 
+    async def confirm(self) -> bool:
+        """Whether this process still holds it."""
+        ...
+
+    def on_taken(self, told: Callable[[], None]) -> None:
+        """Names who is told when another process has taken it: nothing that is done here counts any more."""
+        ...
+
     @property
     def unsettled(self) -> "asyncio.Future[None] | None":
         """What is done when all that has changed about it is kept; None if it is."""
@@ -67,7 +81,13 @@ class SessionKeeper(Protocol):
         """A session that a client is about to open. Nothing is kept of it before its handshake is made."""
         ...
 
-    async def find(self, ident: str, principal: Any) -> KeptSession | Literal[Expired.EXPIRED] | None:
-        """A session of that principal's that another process has held; None if there is none. Raises `StoreError` if
-        that cannot be found out."""
+    @property
+    def sure_until(self) -> float:
+        """Until when, by the loop's time, no other process can have taken what this one holds. From then on a session
+        has to be confirmed before it is used."""
+        ...
+
+    async def find(self, ident: str, principal: Any) -> KeptSession | Literal[Expired.EXPIRED] | Elsewhere | None:
+        """A session of that principal's, which this process holds from now on; or who holds it. None if there is none.
+        Raises `StoreError` if that cannot be found out."""
         ...
