@@ -31,7 +31,7 @@ from trunkline.protocol.methods import find
 from trunkline.protocol.stamping import head_of
 from trunkline.protocol.types import CallToolParams, ProgressParams
 
-__all__ = ["SIGN_OF_LIFE", "Answer", "OnProgress", "ask", "judged"]
+__all__ = ["SIGN_OF_LIFE", "Again", "Answer", "OnProgress", "ask", "judged"]
 
 SIGN_OF_LIFE: Final = "ping"
 """Stands for what a server is asked in its era to show that it is there."""
@@ -73,7 +73,7 @@ async def ask(
     started = clock.now()
     left = timeout
     rounds = 0
-    survivor: Connection | None = None
+    again: Again | None = None
     while True:
         connection = line.connection
         if connection is None:
@@ -108,10 +108,26 @@ async def ask(
                 told = f"{_spoken_of(name, params)} was not answered, and may or may not have been done: {lost.message}"
                 raise OutcomeUnknown(told, status=lost.status, last_words=lost.last_words) from None
             left = _left(name, timeout, line.settings, clock.now() - started)
-            alive = connection is line.connection  # only the answer was lost: that is tried once more
-            if not line.recovers or (left is not None and left <= 0) or (alive and connection is survivor):
+            again = again or Again(line)
+            if (left is not None and left <= 0) or not again.may_follow(connection):
                 raise
-            survivor = connection if alive else None
+
+
+class Again:
+    """Whether something is asked again that was lost: as often as there is a new line, and once on one that lives on,
+    where only the answer was lost."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._survivor: Connection | None = None
+
+    def may_follow(self, connection: Connection) -> bool:
+        """Whether it is asked again, now that it was lost on a connection."""
+        alive = connection is self._line.connection
+        if not self._line.recovers or (alive and connection is self._survivor):
+            return False
+        self._survivor = connection if alive else None
+        return True
 
 
 def _spoken_of(name: str, params: Any) -> str:

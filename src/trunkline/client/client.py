@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from msgspec import UNSET
 
 from trunkline.client.answers import Answers, Elicit, OpenUrl, RootLike, Sample, root_of
-from trunkline.client.asking import OnProgress, ask
+from trunkline.client.asking import Again, OnProgress, ask
 from trunkline.client.cache import CACHEABLE, Cache
 from trunkline.client.calls import pages
 from trunkline.client.connection import Connection
@@ -282,7 +282,7 @@ class Client(Tasking):
     async def _listens(self, uri: str, timeout: float | None, *, more: bool) -> bool:
         if self._away:
             return await self._at_home(self._listens(uri, timeout, more=more))
-        line, survivor = self._line, None
+        line, again = self._line, None
         while line is not None:
             connection = await line.usable("subscriptions/listen", timeout)
             if not connection.modern or self._listening is None:
@@ -290,10 +290,9 @@ class Client(Tasking):
             try:
                 await self._listening.watch(uri, timeout, more=more)
             except ConnectionClosed:
-                alive = connection is line.connection  # only the answer was lost: that is tried once more
-                if not line.recovers or (alive and connection is survivor):
+                again = again or Again(line)
+                if not again.may_follow(connection):
                     raise
-                survivor = connection if alive else None
             else:
                 if more:
                     self._subscriptions[uri] = None
