@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import select
+import socket
 import subprocess
 import sys
 import tempfile
@@ -70,6 +71,13 @@ def cpu_ns(pid: int) -> int:
     return int(seconds * 1e9)
 
 
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return place.getsockname()[1]
+
+
 def check_answers(received: bytes, ids: Iterable[int], answered_by: Callable[[int, Any], bool]) -> None:
     """Raises WrongAnswer unless `received` answers each id exactly once, without an error, and rightly."""
     waiting = set(ids)
@@ -109,6 +117,11 @@ class Process:
     def ended(self) -> bool:
         """Whether it has gone by itself."""
         return self._process.poll() is not None
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
 
     def cpu_ns(self) -> int:
         """The CPU time that it has used so far."""

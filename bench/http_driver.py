@@ -12,7 +12,17 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from bench.driver import INITIALIZE, SILENCE_MS, BenchError, Process, Question, Sample, WrongAnswer, check_answers
+from bench.driver import (
+    INITIALIZE,
+    SILENCE_MS,
+    BenchError,
+    Process,
+    Question,
+    Sample,
+    WrongAnswer,
+    check_answers,
+    free_port,
+)
 
 PATH = "/mcp"
 URI = "bench://static"
@@ -37,7 +47,7 @@ class HttpServerProcess(Process):
         `token` goes with every request."""
         self._stateless = stateless
         self._authorization = "" if token is None else f"Authorization: Bearer {token}\r\n"
-        self._port = _free_port()
+        self._port = free_port()
         super().__init__([*command, "http", str(self._port)], env)
         self._lines: list[Line] = []
         self._streams: list[Line] = []
@@ -356,9 +366,3 @@ def _connected(port: int) -> socket.socket:
     made = socket.create_connection(("127.0.0.1", port), timeout=SILENCE_MS / 1000)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
-
-
-def _free_port() -> int:
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return place.getsockname()[1]

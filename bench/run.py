@@ -26,8 +26,9 @@ from bench.report import Figures, judge, lines, write_json
 from bench.sampling import samples
 from bench.workloads import BASE, ROWS, TARGETS, Row, against_base
 
-NOT_COMPARED = ("client", "sessions", "stores")
-"""With a base: a client has no script of its own there, memory has one sample, stores are compared with each other."""
+NOT_COMPARED = ("client", "sessions", "stores", "workers", "throughput")
+"""With a base: a client has no script of its own there, memory has one sample, stores and workers are compared with
+each other."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

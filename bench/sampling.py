@@ -3,11 +3,14 @@
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from bench.driver import ClientProcess, Sample, ServerProcess
 from bench.http_driver import HttpServerProcess
+from bench.valkey import kept_in
 from bench.verified import TOKEN
+from bench.workers import WorkersProcess
 from bench.workloads import TARGETS, Row
 
 BATCH_US = 25_000  # CPU time that a batch aims at: some 2,000 calls of ours, some 30 of `mcp`
@@ -39,9 +42,25 @@ def _over_stdio(row: Row, name: str, command: Command, batches: int) -> Iterator
 def _over_http(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
     stateless = TARGETS[name].stateless if name in TARGETS else None
     token = TOKEN if name in TARGETS and TARGETS[name].verified else None
-    with tempfile.TemporaryDirectory() as folder:
-        kept = {"BENCH_STORE": f"{folder}/store.db"} if name in TARGETS and TARGETS[name].keeps else {}
+    with _kept(name, command) as kept:
         with HttpServerProcess(command, _environment(row, name) | kept, stateless, token) as server:
+            yield from _asked(row, server, batches)
+
+
+@contextmanager
+def _kept(name: str, command: Command) -> Iterator[dict[str, str]]:
+    place = TARGETS[name].keeps if name in TARGETS else None
+    with tempfile.TemporaryDirectory() as folder, kept_in(place, command[0], folder) as told:
+        yield told
+
+
+def _with_workers(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
+    """The CPU time of all processes of a server, or the time that passes, for each call."""
+    target = TARGETS[name]
+    with _kept(name, command) as kept:
+        env = _environment(row, name) | kept | {"BENCH_WORKERS": str(target.workers)}
+        timed = row.how == "throughput"
+        with WorkersProcess(command, env, workers=target.workers, carried=target.carried, timed=timed) as server:
             yield from _asked(row, server, batches)
 
 
@@ -87,4 +106,6 @@ _HOW: Final[Mapping[str, Callable[[Row, str, Command, int], Iterator[Sample]]]] 
     "stores": _over_http,
     "subscribers": _telling,
     "sessions": _holding,
+    "workers": _with_workers,
+    "throughput": _with_workers,
 }

@@ -10,10 +10,13 @@ if os.environ.get("BENCH_VERIFIED"):
     from verified import auth
 
     server = Server("bench", auth=auth())
-elif path := os.environ.get("BENCH_STORE"):
-    from trunkline.stores.sqlite import SqliteStore
+elif place := os.environ.get("BENCH_STORE"):
+    if place.startswith("redis:"):
+        from trunkline.stores.redis.store import RedisStore as Kept
+    else:
+        from trunkline.stores.sqlite import SqliteStore as Kept
 
-    server = Server("bench", store=SqliteStore(path))
+    server = Server("bench", store=Kept(place))
 else:
     server = Server("bench")
 for tool in (echo, echo_sync, add):
@@ -35,7 +38,14 @@ async def touch(text: str) -> str:
     return "ok"
 
 
-for name in extra_names(own=4):
+@server.tool
+async def burn(text: str) -> str:
+    """Work for 1 to 2 ms, then answer with the text."""
+    sum(range(60_000))
+    return text
+
+
+for name in extra_names(own=7):
     server.add_tool(extra, name=name)
 server.resource("bench://static")(static)
 server.resource("bench://item/{id}")(item)
@@ -43,5 +53,7 @@ server.prompt(greet)
 
 if sys.argv[1] == "stdio":
     server.run("stdio")
+elif workers := int(os.environ.get("BENCH_WORKERS", "0")):
+    server.run("http", port=int(sys.argv[2]), workers=workers)
 else:
     server.run("http", port=int(sys.argv[2]))

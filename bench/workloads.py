@@ -17,7 +17,9 @@ class Target:
     line: str | None = None  # of a client: how it reaches its server
     stateless: str | None = None  # over HTTP, without sessions: the revision that each request names
     verified: bool = False  # over HTTP: it wants to see a token, and the driver has one
-    keeps: bool = False  # over HTTP: what has to outlive the process is kept in a file
+    keeps: Literal["file", "valkey"] | None = None  # over HTTP: where that is kept which has to outlive the process
+    workers: int = 0  # over HTTP: so many processes on one port; 0: the one, without a supervisor
+    carried: bool = False  # over HTTP: each session is held by another worker than the one that is asked
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ class Row:
     window: int = 1
     warm_up: int = 250  # requests, twice, before anything is measured
     tools: int = 0  # at least so many; a server has its own few anyway
-    how: Literal["stdio", "client", "http", "stores", "subscribers", "sessions"] = "stdio"
-    unit: str = "µs"  # of CPU time
+    how: Literal["stdio", "client", "http", "stores", "subscribers", "sessions", "workers", "throughput"] = "stdio"
+    unit: str = "µs"  # of CPU time, but for throughput
 
     @property
     def asked(self) -> Question:
@@ -93,8 +95,15 @@ TARGETS = {
     "trunkline, modern": Target("server.py", "trunkline", stateless="2026-07-28"),
     "trunkline, verified": Target("server.py", "trunkline", verified=True),
     "trunkline, modern, verified": Target("server.py", "trunkline", stateless="2026-07-28", verified=True),
-    "trunkline, SQLite": Target("server.py", "trunkline", keeps=True),
-    "trunkline, modern, SQLite": Target("server.py", "trunkline", stateless="2026-07-28", keeps=True),
+    "trunkline, SQLite": Target("server.py", "trunkline", keeps="file"),
+    "trunkline, modern, SQLite": Target("server.py", "trunkline", stateless="2026-07-28", keeps="file"),
+    "trunkline, Valkey": Target("server.py", "trunkline", keeps="valkey"),
+    "trunkline, modern, Valkey": Target("server.py", "trunkline", stateless="2026-07-28", keeps="valkey"),
+    "trunkline, 1 worker": Target("server.py", "trunkline", workers=1),
+    "trunkline, 2 workers": Target("server.py", "trunkline", workers=2),
+    "trunkline, 2 workers, carried": Target("server.py", "trunkline", workers=2, carried=True),
+    "trunkline, 2 workers, Valkey": Target("server.py", "trunkline", workers=2, keeps="valkey"),
+    "trunkline, 2 workers, Valkey, carried": Target("server.py", "trunkline", workers=2, keeps="valkey", carried=True),
     "mcp, modern": Target("peers/mcp_server.py", "mcp", stateless="2026-07-28"),
     "http-mcp": Target("peers/http_mcp_server.py", "http-mcp", stateless="2025-11-25"),  # it knows no newer one
     "typescript": Target("peers/typescript_server.mjs", "node"),
@@ -110,8 +119,8 @@ CLIENT_BARS = (
     Bar("at most", 1, "typescript client", ours="trunkline client"),
 )
 
-IN_A_FILE = ("trunkline", "trunkline, SQLite")
-MODERN_IN_A_FILE = ("trunkline, modern", "trunkline, modern, SQLite")
+KEPT = ("trunkline", "trunkline, SQLite", "trunkline, Valkey")
+MODERN_KEPT = ("trunkline, modern", "trunkline, modern, SQLite", "trunkline, modern, Valkey")
 
 HTTP_TARGETS = ("trunkline", "bare uvicorn", "chuk", "zeromcp", "mcp")
 HTTP_BARS = (Bar("at most", 1.4, "bare uvicorn"), Bar("cheaper", 3, "zeromcp"), Bar("cheaper", 4, "chuk"))
@@ -327,15 +336,15 @@ ROWS = (
 )
 
 
-def _store_row(what: str, question: Question, bar: Bar, *, modern: bool = False) -> Row:
-    """What a store in a file adds to a call, 32 in flight."""
-    memory, file = MODERN_IN_A_FILE if modern else IN_A_FILE
-    bars = (replace(bar, peer=memory, ours=file),)
-    return Row(f"stores: {what}, 32 in flight", question, (memory, file), bars, window=32, how="stores")
+def _store_row(what: str, question: Question, bars: tuple[Bar, Bar], *, modern: bool = False) -> Row:
+    """What a store adds to a call, 32 in flight: one in a file, and one on Valkey."""
+    memory, *others = MODERN_KEPT if modern else KEPT
+    told = tuple(replace(bar, peer=memory, ours=other) for bar, other in zip(bars, others, strict=True))
+    return Row(f"stores: {what}, 32 in flight", question, (memory, *others), told, window=32, how="stores")
 
 
-_NO_CHANGE = Bar("at most", 1.1, None)
-_CHANGE = Bar("above", 40, None)
+_NO_CHANGE = (Bar("at most", 1.1, None), Bar("at most", 1.1, None))
+_CHANGE = (Bar("above", 40, None), Bar("above", 80, None))
 ROWS += (
     _store_row("a call that changes nothing", ECHO, _NO_CHANGE),
     _store_row("a modern call that changes nothing", ECHO, _NO_CHANGE, modern=True),
@@ -346,6 +355,29 @@ ROWS += (
     _store_row("a call with a key", KEYED, _CHANGE),
     _store_row("a task of 2025-11-25, made and done", AS_TASK, _CHANGE),
     _store_row("a task of the extension, made and done", AS_MODERN_TASK, _CHANGE, modern=True),
+    Row(
+        "workers: a call that needs 1 to 2 ms of CPU, 16 connections",
+        _call("burn"),
+        ("trunkline, 1 worker", "trunkline, 2 workers"),
+        (Bar("cheaper", 1.7, "trunkline, 1 worker", ours="trunkline, 2 workers"),),
+        window=16,
+        warm_up=64,
+        how="throughput",
+        unit="µs of time",
+    ),
+    Row(
+        "workers: a call, held here or by the other one, 32 in flight",
+        ECHO,
+        (
+            "trunkline, 1 worker",
+            "trunkline, 2 workers",
+            "trunkline, 2 workers, carried",
+            "trunkline, 2 workers, Valkey",
+            "trunkline, 2 workers, Valkey, carried",
+        ),
+        window=32,
+        how="workers",
+    ),
 )
 
 
