@@ -116,6 +116,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     task_poll_interval: float = 1.0  # what clients are told to wait between two looks
     task_lease: float = 10.0  # after which a task is taken over from a process that has died
 
+    # Processes that share a store.
+    process_lease: float = 5.0  # of silence, after which a process can be declared dead by another
+
     # Calls that carry an idempotency key.
     idempotency_ttl: float = 24 * 3600.0  # that the outcome of such a call is kept
     idempotency_lease: float = 10.0  # after which a call is given up whose process has died

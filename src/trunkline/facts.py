@@ -15,6 +15,7 @@ __all__ = [
     "Closed",
     "Connected",
     "CrashStep",
+    "CrewStep",
     "Dropped",
     "Fact",
     "HandlerFailed",
@@ -146,6 +147,13 @@ class CrashStep(Fact, frozen=True, kw_only=True):
     step: str  # LogError, PersistCrashDump, Terminate
     error: BaseException
     file: str | None = None  # where the dump lies, if there is one
+
+
+class CrewStep(Fact, frozen=True, kw_only=True):
+    """Something about the processes that serve together. It concerns all of a server's connections: the number is 0."""
+
+    step: str  # Join, Meet, Depart, DeclareDead, Regain, Deposed, Leave
+    process: str  # the name of the one that it is about
 
 
 class Closed(Fact, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ from trunkline.transports.channel import Channel
 from trunkline.wire.messages import Incoming, RequestId
 
 if TYPE_CHECKING:
+    from trunkline.server.crew.crew import Crew
     from trunkline.server.keeping import Keeper, KeptSession
     from trunkline.server.ledger import Ledger
     from trunkline.server.tasks.tasks import Tasks
@@ -59,6 +60,7 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
     ledger: "Callable[[], Ledger]"  # of calls that are done once; made when there is the first
     tasks: "Tasks"
     keeper: "Keeper | None" = None  # of sessions, where they outlive the process
+    crew: "Crew | None" = None  # the other processes that share the store, where they can be reached
     lifespan: Any = None  # what the server holds while it serves
 
 

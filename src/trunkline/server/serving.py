@@ -37,6 +37,7 @@ from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Notification
 
 if TYPE_CHECKING:
+    from trunkline.server.crew.crew import Crew
     from trunkline.server.filewatch import FileWatch
     from trunkline.server.keeping import Keeper
     from trunkline.server.ledger import Ledger
@@ -94,7 +95,10 @@ class Serving:
         if parts.lifespan is not None:
             await parts.lifespan.start(server)
         if parts.store.lasting:
-            await self.ready().seals.load()
+            shared = self.ready()
+            await shared.seals.load()
+            if shared.crew is not None:
+                await shared.crew.join()
         if parts.store.lasting and offer.task_tools():
             shared = self.ready()
             shared.tasks.watch_over(shared, lasting=True)
@@ -144,6 +148,7 @@ class Serving:
             wall=wall,
             tasks=Tasks(store, wall, settings, Recovery),
             keeper=self._keeper(store, wall),
+            crew=self._crew(store, clock, wall),
             ledger=self._get_ledger,
             lifespan=None if parts.lifespan is None else parts.lifespan.value,
         )
@@ -163,6 +168,16 @@ class Serving:
         from trunkline.server.keeping import Keeper
 
         return Keeper(store, self._offer.settings, wall, self._parts.observers)
+
+    def _crew(self, store: "Store", clock: Clock, wall: Clock) -> "Crew | None":
+        """The processes that share the store, if it has a way to them."""
+        bus = store.bus() if self._parts.store.lasting and hasattr(store, "bus") else None
+        if bus is None:
+            return None
+        from trunkline.server.crew.crew import Crew
+
+        seconds = self._offer.settings.process_lease
+        return Crew(store, bus, seconds=seconds, clock=clock, wall=wall, observers=self._parts.observers)
 
     def _seal_keys(self, store: "Store", wall: Clock) -> "SealKeys | None":
         """Keys for states that clients carry, if the store outlives the process and none are set."""
@@ -274,6 +289,8 @@ class Serving:
             await self._shared.seals.close()
         if self._shared is not None and self._shared.keeper is not None:
             await self._shared.keeper.close()
+        if self._shared is not None and self._shared.crew is not None:
+            await self._shared.crew.leave()
 
     async def let_go(self) -> None:
         """Ends what is left, and the lifespan."""

@@ -1,0 +1,119 @@
+"""What a process has told the others and not all have confirmed; and what the others have told it.
+
+Everything told has a number, and goes to somebody again if it may not have arrived. Whoever is told the same again does
+nothing but confirm it. How it is written: a number, the oldest number that is not confirmed by all, a kind, a body.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from struct import Struct as Layout
+from typing import Final
+
+__all__ = ["Heard", "Telling", "Tellings"]
+
+_NUMBERS: Final = Layout(">QQ")
+
+
+class Telling:
+    """One thing that was told."""
+
+    __slots__ = ("at", "done", "kind", "number", "text", "waiting")
+
+    def __init__(self, number: int, kind: bytes, text: bytes, at: float, done: "asyncio.Future[None]") -> None:
+        self.number = number
+        self.kind = kind
+        self.text = text  # the kind and the body
+        self.at = at
+        self.done = done
+        self.waiting: set[str] = set()  # those who have not confirmed it
+
+
+class Tellings:
+    """What this process has told. What was told first is done first: who learns that something is confirmed knows it of
+    all that was told before."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._open: deque[Telling] = deque()
+
+    def tell(self, kind: bytes, body: bytes, to: Iterable[str], now: float) -> Telling:
+        """Something more, for those who are there now."""
+        self._last += 1
+        done = asyncio.get_running_loop().create_future()
+        telling = Telling(self._last, kind, kind + body, now, done)
+        telling.waiting.update(to)
+        self._open.append(telling)
+        return telling
+
+    def written(self, telling: Telling) -> bytes:
+        """How it is sent."""
+        return _NUMBERS.pack(telling.number, self._open[0].number) + telling.text
+
+    def confirmed(self, name: str, number: int) -> None:
+        """Somebody has confirmed something."""
+        first = self._open[0].number if self._open else number + 1
+        if 0 <= number - first < len(self._open):  # numbers follow each other
+            self._open[number - first].waiting.discard(name)
+            self._settle()
+
+    def gone(self, name: str) -> None:
+        """Nobody waits for that process any more."""
+        for telling in self._open:
+            telling.waiting.discard(name)
+        self._settle()
+
+    def overdue(self, before: float) -> list[Telling]:
+        """Gives up what was told before that time, and gives it."""
+        late = [telling for telling in self._open if telling.at < before and telling.waiting]
+        for telling in late:
+            telling.waiting.clear()
+        self._settle()
+        return late
+
+    def anew(self, names: Iterable[str]) -> list[Telling]:
+        """Nobody knows the name any more under which all of it was told; gives what has to be told to others now."""
+        for telling in self._open:
+            telling.waiting = set(names)
+        self._settle()
+        return list(self._open)
+
+    def _settle(self) -> None:
+        while self._open and not self._open[0].waiting:
+            done = self._open.popleft().done
+            if not done.done():  # somebody may have stopped waiting
+                done.set_result(None)
+
+    def awaited(self) -> set[str]:
+        """Those who have not confirmed everything."""
+        return set[str]().union(*(telling.waiting for telling in self._open))
+
+    def awaited_of(self, name: str, before: float) -> list[Telling]:
+        """What one has not confirmed, of what was told before that time."""
+        return [telling for telling in self._open if name in telling.waiting and telling.at < before]
+
+
+class Heard:
+    """What one other process has told."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, bool] = {}  # by number: whether it is to be confirmed if it comes again
+
+    def take(self, message: bytes) -> tuple[int, bytes | None]:
+        """The number and the text of what was told; no text if it is known."""
+        number, oldest = _NUMBERS.unpack_from(message)
+        while self._done and (first := next(iter(self._done))) < oldest:
+            del self._done[first]
+        if number in self._done:
+            return number, None
+        self._done[number] = False
+        return number, message[_NUMBERS.size :]
+
+    def done(self, number: int) -> None:
+        """It is confirmed from now on."""
+        if number in self._done:
+            self._done[number] = True
+
+    def is_done(self, number: int) -> bool:
+        """Whether it is to be confirmed again."""
+        return self._done.get(number, False)
