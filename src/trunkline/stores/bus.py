@@ -7,25 +7,30 @@ side, both are told (`Ears.lost`), so that whoever waits for an answer does not 
 that something has arrived asks for an answer.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
-__all__ = ["Bus", "Ears"]
+__all__ = ["MOST_MESSAGE_BYTES", "MOST_NAME_CHARACTERS", "Bus", "Ears"]
+
+MOST_NAME_CHARACTERS: Final = 32
+MOST_MESSAGE_BYTES: Final = 24 << 20
 
 
 class Ears(Protocol):
-    """Who is told what comes over a bus. Called on the loop, never from within a call of the bus."""
+    """Who is told what comes over a bus. Called on the loop, never from within `send` or `publish`."""
 
     def heard(self, sender: str, message: bytes) -> None:
         """A message from another process."""
         ...
 
     def met(self, name: str) -> None:
-        """Another process is there, from now on or since before. It may be told of the same one twice."""
+        """Another process is there, from now on or since before. It may be told of the same one twice, and is told
+        before anything is heard from it."""
         ...
 
     def lost(self, name: str | None) -> None:
         """What that process has sent, or was sent, may not have arrived; of None: of whichever process. It says nothing
-        about whether the process is gone."""
+        about whether the process is gone, and may be told twice of one loss. What is heard afterwards was sent after
+        whatever is missing."""
         ...
 
 
@@ -33,7 +38,9 @@ class Bus(Protocol):
     """Carries messages between processes. Every bus behaves as it says here; `tests/contract/test_buses.py` holds them
     to it. A bus belongs to one event loop of one process, and all of its methods are called there.
 
-    Names are letters, digits and dashes, at most 64, and nobody else has or has ever had the same one.
+    Names are letters, digits and dashes, at most 32, and nobody else has or has ever had the same one. A message has at
+    most 24 MiB, and many large ones need `sent` in between: who is given much more than it reads is given up for a
+    while, and told so.
     """
 
     async def open(self, name: str, ears: Ears) -> None:

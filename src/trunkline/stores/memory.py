@@ -48,6 +48,9 @@ class MemoryStore:
         """Nothing outlives this process."""
         return False
 
+    def bus(self) -> None:
+        """Nobody shares it."""
+
     async def open(self) -> None:
         """Makes the store ready."""
         if self._open is None:

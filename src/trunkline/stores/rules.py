@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from trunkline.config import KIB, MIB
 from trunkline.errors import Conflict, Fenced, MisuseError
+from trunkline.stores.bus import MOST_MESSAGE_BYTES, MOST_NAME_CHARACTERS
 from trunkline.stores.store import Delete, Held, Lease, Put, Write, home
 
 __all__ = [
@@ -18,7 +19,9 @@ __all__ = [
     "MOST_WRITES",
     "check_key",
     "check_lease",
+    "check_message",
     "check_page",
+    "check_process",
     "check_writes",
     "expect",
     "grant",
@@ -36,6 +39,7 @@ _CANNOT: Final = r"{}\x00-\x1f\x7f\ud800-\udfff\U0010ffff"  # the last comes aft
 _PART: Final = rf"[^/{_CANNOT}]+"
 _KEY: Final = re.compile(rf"{_PART}(?:/{_PART})+")
 _TEXT: Final = re.compile(rf"[^{_CANNOT}]*")
+_PROCESS: Final = re.compile(rf"[A-Za-z0-9-]{{1,{MOST_NAME_CHARACTERS}}}")
 
 
 # --- what may be asked for ----------------------------------------------------------------------------
@@ -100,6 +104,18 @@ def check_lease(name: str, holder: str, ttl: float) -> None:
         )
     if not 0 < ttl < _FAR:
         raise MisuseError(f"a lease needs some time and has an end, unlike {ttl!r} s")
+
+
+def check_process(name: str) -> None:
+    """Raises `MisuseError` for a text that is no name on a bus."""
+    if not _PROCESS.fullmatch(name):
+        raise MisuseError(f"{name[:80]!r} is no name: it has 1 to {MOST_NAME_CHARACTERS} letters, digits and dashes")
+
+
+def check_message(message: bytes) -> None:
+    """Raises `MisuseError` for a message that no bus could carry."""
+    if len(message) > MOST_MESSAGE_BYTES:
+        raise MisuseError(f"a message on a bus has at most {MOST_MESSAGE_BYTES} bytes; send it in pieces")
 
 
 # --- what is decided ----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ keys. That is how long a process may take to hear of what another one did; of wh
 """
 
 import asyncio
+import socket
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
@@ -18,7 +19,9 @@ from typing import Any, Final, Literal
 from trunkline.clock import Clock, Timer, WallClock
 from trunkline.errors import ConfigError, MisuseError, StoreError, StoreUnavailable, TrunklineError
 from trunkline.stores import files, rules
+from trunkline.stores.bus import Bus
 from trunkline.stores.store import Changed, Held, Item, Lease, Watch, Write
+from trunkline.stores.unix_bus import UnixBus, folder_for
 from trunkline.stores.watching import Watchers
 from trunkline.stores.writing import AFTER_ALL, LAST, Act, Transaction, Writer
 
@@ -72,6 +75,10 @@ class SqliteStore:
     def lasting(self) -> bool:
         """What is in the file outlives this process."""
         return True
+
+    def bus(self) -> Bus | None:
+        """Unix sockets, in a folder that follows from the file's place; None where there are none."""
+        return UnixBus(folder_for(self._path)) if hasattr(socket, "AF_UNIX") else None
 
     async def open(self) -> None:
         """Opens the file; makes it, if there is none. Raises `StoreUnusable` if it is damaged, not ours, or newer."""
@@ -137,9 +144,7 @@ class SqliteStore:
 
     # --- leases ----------------------------------------------------------------------------------
 
-    def acquire(
-        self, name: str, holder: str, ttl: float, *, over: int | None = None
-    ) -> "asyncio.Future[Lease | Held]":
+    def acquire(self, name: str, holder: str, ttl: float, *, over: int | None = None) -> "asyncio.Future[Lease | Held]":
         """The lease, if nobody else has it, or only who had that token."""
         act = partial(Transaction.acquire, name=name, holder=holder, ttl=ttl, over=over)
         return self._write_lease(name, holder, ttl, act)

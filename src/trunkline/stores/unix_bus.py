@@ -1,0 +1,297 @@
+"""A bus on Unix sockets, for processes of one machine and one user that share a file.
+
+Each process has a socket in a folder that follows from the file's place, and its name is the socket's. Who joins puts
+its own there first and dials all others then, so of two that join at once one at least finds the other; who is dialled
+dials back. So everybody has a line to everybody, and when a process ends, however that is, all others see their lines
+to it end.
+
+A socket at which nobody listens is what a dead process has left, and whoever finds it removes it. For the same reason
+no socket has its name before it listens. The folder is its owner's alone, and goes with the last one who leaves.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+from typing import Final
+
+from trunkline.errors import MisuseError, StoreUnavailable, StoreUnusable
+from trunkline.stores import rules
+from trunkline.stores.bus import MOST_NAME_CHARACTERS, Ears
+from trunkline.stores.hearing import Hearing
+from trunkline.stores.unix_links import Incoming, Outgoing, framed
+
+__all__ = ["UnixBus", "folder_for"]
+
+_MOST_PATH: Final = 103  # bytes that a socket's path may have everywhere; on Linux it is some more
+_NOT_YET: Final = "+"  # before the name of a socket that does not listen yet
+_FORGOTTEN: Final = 60.0  # seconds after which one that still does not never will
+_TEMPORARY: Final = Path("/tmp")  # noqa: S108 - not what the environment says: all processes have to find the same one
+_BACKLOG: Final = 1024
+_PATIENCE: Final = 2.0  # seconds that who joins waits for those that do not answer, and who leaves for slow readers
+_ATTEMPTS: Final = 10
+
+
+def folder_for(file: Path) -> Path:
+    """Where processes that share a file meet: beside it, or in a folder of our own if that is too long for sockets."""
+    file = file.resolve()
+    beside = file.with_name(f"{file.name}-bus")
+    if len(os.fsencode(beside)) + len(f"/{_NOT_YET}") + MOST_NAME_CHARACTERS <= _MOST_PATH:
+        return beside
+    return _TEMPORARY / f"trunkline-{hashlib.blake2b(os.fsencode(file), digest_size=12).hexdigest()}"
+
+
+class UnixBus:
+    """A way to the other processes that meet in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._name = ""  # as long as it is not open
+        self._ears = Hearing()
+        self._closed = False
+        self._server: asyncio.AbstractServer | None = None
+        self._numbers = itertools.count(1)
+        self._peers: dict[str, Outgoing | None] = {}  # None: no line for now
+        self._incoming: dict[str, Incoming] = {}
+        self._lines: set[Incoming | Outgoing] = set()  # that have not ended
+        self._dialling: set[asyncio.Task[None]] = set()
+        self._flushing = False
+
+    # --- from open to closed ---------------------------------------------------------------------
+
+    async def open(self, name: str, ears: Ears) -> None:
+        """Puts a socket into the folder, and dials all others there."""
+        rules.check_process(name)
+        if self._closed:
+            raise StoreUnavailable(f"the bus at {self._folder} is closed")
+        if self._name:
+            raise MisuseError(f"the bus at {self._folder} is open already")
+        self._name = name
+        self._ears.open(ears)
+        try:
+            await self._listen()
+            await self._meet()
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, OSError):
+                raise StoreUnavailable(f"no bus at {self._folder}: {error.strerror or error}") from error
+            raise
+
+    async def _listen(self) -> None:
+        hidden = self._folder / f"{_NOT_YET}{self._name}"
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            _bind(bound, hidden)
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_unix_server(self._called, sock=bound, backlog=_BACKLOG)
+        except BaseException:
+            bound.close()
+            raise
+        hidden.rename(self._folder / self._name)
+
+    async def _meet(self) -> None:
+        """Dials all that are there, and waits for their answers; not for ever, since one may be stopped."""
+        for found in self._sockets():
+            if found.startswith(_NOT_YET):
+                self._remove_forgotten(self._folder / found)
+            elif found not in {self._name, *self._peers}:
+                self._dial(found)
+        dialled = [link for link in self._peers.values() if link is not None]
+        if dialled:
+            await asyncio.wait([link.answered for link in dialled], timeout=_PATIENCE)
+        for link in dialled:
+            if not link.answered.done():
+                self._ears.met(link.to)
+
+    def _sockets(self) -> list[str]:
+        with os.scandir(self._folder) as found:
+            return [entry.name for entry in found if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)]
+
+    @staticmethod
+    def _remove_forgotten(place: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - place.stat().st_mtime > _FORGOTTEN:
+                place.unlink()
+
+    async def close(self) -> None:
+        """Takes the socket away, sends what is left to those who read, and hangs up."""
+        if self._closed:
+            return
+        self._closed = True
+        self._ears.close()
+        for name in (self._name, f"{_NOT_YET}{self._name}") if self._name else ():
+            (self._folder / name).unlink(missing_ok=True)
+        if self._server is not None:
+            self._server.close()
+        if self._dialling:
+            await asyncio.wait(self._dialling)
+        self._flush()
+        await self._hang_up()
+        with contextlib.suppress(OSError):  # somebody else is there
+            self._folder.rmdir()
+
+    async def _hang_up(self) -> None:
+        await asyncio.sleep(0)  # what was accepted by now has its line then; and uvloop closes on the next turn
+        for line in self._lines:
+            line.close()
+        for _ in range(2):
+            if lines := [*self._lines]:
+                await asyncio.wait([line.ended for line in lines], timeout=_PATIENCE)
+            for line in lines:
+                line.abort()
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def send(self, to: str, message: bytes) -> bool:
+        """Sends a message to one process."""
+        self._check(message)
+        if self._closed:
+            return True
+        link = self._peers.get(to) or self._dial(to)
+        if link is None:
+            return False
+        self._add(link, framed(message))
+        return True
+
+    def publish(self, message: bytes) -> None:
+        """Sends a message to all."""
+        self._check(message)
+        frame = framed(message)
+        for name in () if self._closed else [*self._peers]:
+            if (link := self._peers[name] or self._dial(name)) is not None:
+                self._add(link, frame)
+
+    def _add(self, link: Outgoing, frame: bytes) -> None:
+        link.add(frame)
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        for link in self._peers.values():
+            if link is not None:
+                link.flush()
+
+    async def sent(self) -> None:
+        """Waits for those who read slowly."""
+        self._flush()
+        while slow := [link.relief for link in self._peers.values() if link is not None and link.relief is not None]:
+            await asyncio.wait(slow)
+
+    def _check(self, message: bytes) -> None:
+        rules.check_message(message)
+        if not self._name:
+            raise MisuseError(f"the bus at {self._folder} is not open yet")
+
+    # --- lines -----------------------------------------------------------------------------------
+
+    def _dial(self, name: str) -> Outgoing | None:
+        """A line to a process; None if nobody is there. A Unix socket says so at once."""
+        rules.check_process(name)
+        place = self._folder / name
+        hello = f"{self._name} {next(self._numbers)}".encode()
+        link = Outgoing(name, hello, met=self._ears.met, lost=self._bereft)
+        try:
+            dialled = _connected(place)
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            self._peers.pop(name, None)
+            if isinstance(error, ConnectionRefusedError):
+                place.unlink(missing_ok=True)
+            return None
+        except OSError:  # too many wait for it already, or we have too much open
+            link.break_off()
+            asyncio.get_running_loop().call_soon(link.connection_lost, None)
+        else:
+            task = asyncio.get_running_loop().create_task(self._attach(link, dialled))
+            self._dialling.add(task)
+            task.add_done_callback(self._dialling.discard)
+        self._peers[name] = link
+        self._lines.add(link)
+        return link
+
+    @staticmethod
+    async def _attach(link: Outgoing, dialled: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=dialled)
+        except OSError:
+            dialled.close()
+            link.connection_lost(None)
+
+    def _bereft(self, link: Outgoing) -> None:
+        """A line that we have dialled has ended."""
+        self._lines.discard(link)
+        if self._peers.get(link.to) is link:
+            self._peers[link.to] = None
+        self._ears.lost(link.to)
+        if not self._closed and link.welcomed and self._peers.get(link.to, link) is None:
+            self._dial(link.to)
+
+    def _called(self) -> Incoming:
+        line = Incoming(greeted=self._greeted, heard=self._ears.heard, lost=self._left)
+        self._lines.add(line)
+        return line
+
+    def _greeted(self, line: Incoming) -> None:
+        """Another process has dialled us. Of several lines of its own, the last one counts: it has given up the others,
+        and what may still come over them would be out of its order."""
+        name, known = line.sender, self._incoming.get(line.sender)
+        if self._closed or (known is not None and known.number > line.number):
+            line.abort()
+            return
+        self._incoming[name] = line
+        if known is not None:
+            known.abort()
+            self._ears.lost(name)
+        self._ears.met(name)
+        if not self._closed and self._peers.get(name) is None:
+            self._dial(name)
+        line.welcome()
+
+    def _left(self, line: Incoming) -> None:
+        """A line that we were dialled by has ended."""
+        self._lines.discard(line)
+        if self._incoming.get(line.sender) is line:
+            del self._incoming[line.sender]
+            self._ears.lost(line.sender)
+
+
+# --- sockets -----------------------------------------------------------------------------------------
+
+
+def _bind(unbound: socket.socket, place: Path) -> None:
+    """Makes a socket's file in a folder that is ours alone."""
+    for _ in range(_ATTEMPTS):
+        _make_folder(place.parent)
+        with contextlib.suppress(FileNotFoundError):  # the last one who left has taken the folder with it
+            unbound.bind(str(place))
+            place.chmod(0o600)
+            return
+    raise StoreUnavailable(f"no bus at {place.parent}: somebody removes the folder")
+
+
+def _make_folder(folder: Path) -> None:
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(0o700)
+    with contextlib.suppress(FileNotFoundError):
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise StoreUnusable(
+                f"{folder} is not a folder that is ours alone (0700); what is said there is nobody's else"
+            )
+
+
+def _connected(place: Path) -> socket.socket:
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        line.setblocking(False)
+        line.connect(str(place))
+    except BaseException:
+        line.close()
+        raise
+    return line
