@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trunkline.server.crew.crew import Crew
     from trunkline.server.keeping import Keeper, KeptSession
     from trunkline.server.ledger import Ledger
+    from trunkline.server.slots import Slots
     from trunkline.server.tasks.tasks import Tasks
 
 __all__ = ["Connection", "KeptConnection", "Shared"]
@@ -61,6 +62,7 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
     tasks: "Tasks"
     keeper: "Keeper | None" = None  # of sessions, where they outlive the process
     crew: "Crew | None" = None  # the other processes that share the store, where they can be reached
+    slots: "Slots | None" = None  # of tools that all who share the store may call only so often at once
     lifespan: Any = None  # what the server holds while it serves
 
 

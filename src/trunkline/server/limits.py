@@ -3,33 +3,24 @@
 A tool that is held to nothing has no guard, and its calls pass none. Every refusal here is a result that says so.
 """
 
-import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from trunkline.conversation.perform import perform
-from trunkline.conversation.threads import Threads
 from trunkline.errors import InternalError, RegistrationError
 from trunkline.registry.signatures import name_of
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.access import holds
 from trunkline.server.options import Health, LimitOptions
+from trunkline.server.turns import Limit, LocalTurns, Turns
 from trunkline.wire import codec
+
+if TYPE_CHECKING:
+    from trunkline.server.connection import Shared
 
 __all__ = ["Guard", "Predicates", "guard_of"]
 
 _QUEUE: Final = 64  # calls that wait for one tool: a burst of a busy host, not a backlog
-
-
-class TooManyCalls(InternalError):
-    """A call of a tool that is busy, with as many waiting for it as may."""
-
-    kind = "maximum_concurrent_tools_exceeded"
-
-    def __init__(self, name: str, limit: int) -> None:
-        told = f"tool {name!r} is busy: {limit} calls run and no more may wait; try again later"
-        super().__init__(told, data={"name": name, "maximum": limit})
 
 
 class ToolResultTooLarge(InternalError):
@@ -122,52 +113,29 @@ class Guard:
         self.requires = tuple(limits.get("requires", ()))
         self._name = name
         self._predicates = predicates
-        self._most = limits.get("max_concurrency")
         self._most_bytes = limits.get("max_result_bytes")
-        self._free = self._most or 0
-        queue = limits.get("max_queue")
-        self._queue = _QUEUE if queue is None else queue
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        most, queue = limits.get("max_concurrency"), limits.get("max_queue")
+        self._limit = None if most is None else Limit(name, most, _QUEUE if queue is None else queue)
+        self._turns = None if self._limit is None else LocalTurns(self._limit)
 
-    async def run(self, arguments: Any, start: Callable[[Any], Any], threads: Threads) -> Any:
+    async def run(self, arguments: Any, start: Callable[[Any], Any], shared: "Shared") -> Any:
         """Runs a call, if it may and when it may. `start` gives its work with the arguments."""
         for required in self.requires:
             if not await holds(self._predicates.of(required)):
                 raise ToolDependencyFailed(self._name, required if isinstance(required, str) else name_of(required))
-        if self._most is None:
-            result = await perform(start(arguments), threads)
+        turns = self._turns_in(shared)
+        if turns is None:
+            result = await perform(start(arguments), shared.threads)
         else:
-            await self._take(self._most)
+            turn = await turns.take()
             try:
-                result = await perform(start(arguments), threads)
+                result = await perform(start(arguments), shared.threads)
             finally:
-                self._give()
+                turns.give(turn)
         if self._most_bytes is not None and (size := len(codec.to_json(result))) > self._most_bytes:
             raise ToolResultTooLarge(self._name, size, self._most_bytes)
         return result
 
-    async def _take(self, most: int) -> None:
-        if self._free:
-            self._free -= 1
-            return
-        if len(self._waiting) >= self._queue:
-            raise TooManyCalls(self._name, most)
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.cancelled():
-                self._waiting.remove(turn)
-            else:
-                self._give()  # the turn had come, and nobody will take it
-            raise
-
-    def _give(self) -> None:
-        """A call has ended: the next one has its turn. One that was cancelled meanwhile has not left the queue yet."""
-        turn = next((turn for turn in self._waiting if not turn.done()), None)
-        if turn is None:
-            self._free += 1
-        else:
-            self._waiting.remove(turn)
-            turn.set_result(None)
+    def _turns_in(self, shared: "Shared") -> Turns | None:
+        """Who may call it now: of this process, or of all that share its store."""
+        return self._turns if self._limit is None or shared.slots is None else shared.slots.at(self._limit)

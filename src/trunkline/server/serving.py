@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from trunkline.server.ledger import Ledger
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.seal_keys import SealKeys
+    from trunkline.server.slots import Slots
     from trunkline.stores.store import Store
 
 __all__ = ["Parts", "Serving"]
@@ -150,6 +151,7 @@ class Serving:
             keeper=self._keeper(store, wall),
             crew=self._crew(store, clock, wall),
             ledger=self._get_ledger,
+            slots=self._slots(store, wall),
             lifespan=None if parts.lifespan is None else parts.lifespan.value,
         )
 
@@ -178,6 +180,14 @@ class Serving:
 
         seconds = self._offer.settings.process_lease
         return Crew(store, bus, seconds=seconds, clock=clock, wall=wall, observers=self._parts.observers)
+
+    def _slots(self, store: "Store", wall: Clock) -> "Slots | None":
+        """Turns at tools that may be called only so often at once, if others can share the store."""
+        if not self._parts.store.lasting:
+            return None
+        from trunkline.server.slots import Slots
+
+        return Slots(store, wall, self._offer.info.name, self._offer.settings.process_lease)
 
     def _seal_keys(self, store: "Store", wall: Clock) -> "SealKeys | None":
         """Keys for states that clients carry, if the store outlives the process and none are set."""
@@ -286,6 +296,8 @@ class Serving:
             await self._ledger.close()
         if self._shared is not None:
             await self._shared.tasks.close()
+            if self._shared.slots is not None:
+                await self._shared.slots.close()
             await self._shared.seals.close()
         if self._shared is not None and self._shared.keeper is not None:
             await self._shared.keeper.close()

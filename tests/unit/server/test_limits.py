@@ -8,7 +8,7 @@ import pytest
 
 from trunkline import CallToolResult, Depends, Server, Settings, TextContent
 from trunkline.errors import RegistrationError
-from trunkline.server.limits import Guard, Predicates
+from trunkline.server.turns import Limit, LocalTurns
 from trunkline.testing import ManualClock, RawPeer
 from trunkline.wire import codec
 
@@ -93,26 +93,26 @@ async def test_t18_a_call_that_is_cancelled_while_it_waits_makes_room_in_the_que
 
 
 async def test_t18_a_turn_that_comes_to_a_call_just_cancelled_goes_to_the_next() -> None:
-    guard = Guard("tool", Predicates(), {"max_concurrency": 1})
-    await guard._take(1)
-    second, third = (asyncio.create_task(guard._take(1)) for _ in range(2))
+    turns = LocalTurns(Limit("tool", 1, 64))
+    await turns.take()
+    second, third = (asyncio.create_task(turns.take()) for _ in range(2))
     await asyncio.sleep(0)
-    guard._give()
+    turns.give(None)
     second.cancel()  # its turn has come, but it has not noticed
     await asyncio.wait_for(third, 10)
     assert second.cancelled()
 
 
 async def test_t18_a_turn_passes_by_a_call_that_is_being_cancelled() -> None:
-    guard = Guard("tool", Predicates(), {"max_concurrency": 1})
-    await guard._take(1)
-    second, third = (asyncio.create_task(guard._take(1)) for _ in range(2))
+    turns = LocalTurns(Limit("tool", 1, 64))
+    await turns.take()
+    second, third = (asyncio.create_task(turns.take()) for _ in range(2))
     await asyncio.sleep(0)
     second.cancel()  # it has not left the queue yet
-    guard._give()
+    turns.give(None)
     await asyncio.wait_for(third, 10)
     assert second.cancelled()
-    assert not guard._waiting
+    assert not turns._queue
 
 
 async def test_t18_a_thread_keeps_its_place_until_it_is_done() -> None:

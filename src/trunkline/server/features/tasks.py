@@ -105,7 +105,7 @@ def _create(connection: Connection, call: Running, params: CreateFoundingTaskPar
 
 def _created(entry: ToolEntry, connection: Connection, call: Running, params: CreateFoundingTaskParams) -> Work:
     asked = CallToolParams(name=entry.name, arguments=params.action.parameters)
-    making = Making(entry, connection, call, tools.work_of(entry, connection.threads, asked))
+    making = Making(entry, connection, call, tools.work_of(entry, connection.shared, asked))
     if params.meta is not None and IDEMPOTENCY_KEY in params.meta:
         from trunkline.server.once import create_task_once
 

@@ -8,7 +8,6 @@ from msgspec import Raw
 
 from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
-from trunkline.conversation.threads import Threads
 from trunkline.errors import (
     HeaderMismatch,
     InternalError,
@@ -27,7 +26,7 @@ from trunkline.protocol.types import NO_ARGUMENTS, CallToolParams, PaginatedPara
 from trunkline.registry.handlers import Run
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.admission import Wanted, admitted
-from trunkline.server.connection import Connection
+from trunkline.server.connection import Connection, Shared
 from trunkline.server.context import Context
 from trunkline.server.limits import Guard
 from trunkline.server.listing import listed
@@ -98,15 +97,15 @@ def _run(entry: ToolEntry, connection: Connection, call: Running, params: CallTo
         return run_once(entry, connection, call, params, partial(_noted, entry, connection, arguments, context))
     if entry.guard is None:
         return entry.run(arguments, context, None)
-    return _guarded(entry, connection.threads, arguments, entry.run, context)
+    return _guarded(entry, connection.shared, arguments, entry.run, context)
 
 
-def _guarded(entry: ToolEntry, threads: Threads, arguments: Any, run: Run, context: Context | None) -> Work:
+def _guarded(entry: ToolEntry, shared: Shared, arguments: Any, run: Run, context: Context | None) -> Work:
     """A call that may have to wait, or be refused."""
     if entry.guard is None:
         return run(arguments, context, None)
     guard: Guard = entry.guard
-    return guard.run(arguments, lambda read: run(read, context, None), threads)
+    return guard.run(arguments, lambda read: run(read, context, None), shared)
 
 
 def _noted(
@@ -118,19 +117,19 @@ def _noted(
         begun()
         return entry.run(*given)
 
-    return _guarded(entry, connection.threads, arguments, run, context)
+    return _guarded(entry, connection.shared, arguments, run, context)
 
 
-def work_of(entry: ToolEntry, threads: Threads, params: CallToolParams) -> Begin:
+def work_of(entry: ToolEntry, shared: Shared, params: CallToolParams) -> Begin:
     """What runs a tool for a context that is yet to be made. Raises for arguments that do not fit."""
-    return partial(_guarded, entry, threads, _arguments(entry, params), entry.run)
+    return partial(_guarded, entry, shared, _arguments(entry, params), entry.run)
 
 
 def _run_as_task(
     dialect: Dialect, entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams
 ) -> Work:
     try:
-        work = work_of(entry, connection.threads, params)
+        work = work_of(entry, connection.shared, params)
     except InvalidArguments as error:  # a result is what a task comes to, and there is none
         raise InvalidParams(error.message, data=error.data) from None
     making = Making(entry, connection, call, work)

@@ -120,7 +120,7 @@ class Recovery:
         params = _read_params(record.params)
         entry = self._shared.offer.tools.live.get(params.name)
         try:
-            work = None if entry is None else work_of(entry, self._shared.threads, params)
+            work = None if entry is None else work_of(entry, self._shared, params)
         except InvalidParams:  # the tool has changed since
             work = None
         if entry is None or work is None or entry.task is None or not _goes_on(entry.task, record):
