@@ -5,17 +5,20 @@ knows for certain that nobody is there. Such a lease is held for so long that wh
 """
 
 import asyncio
+from collections.abc import Awaitable
 from secrets import token_hex
-from typing import Final
+from typing import Final, TypeVar
 
 from trunkline.clock import Clock
-from trunkline.errors import Fenced
+from trunkline.errors import Fenced, StoreUnavailable
 from trunkline.stores.store import Held, Lease, Store, key_of
 
-__all__ = ["Standing", "declare"]
+__all__ = ["MARGIN", "Standing", "declare"]
 
+MARGIN: Final = 0.1  # of a lease: for clocks that do not go alike
 _DEAD: Final = 24 * 3600.0  # seconds that it can be found out
-_MARGIN: Final = 0.1  # of a lease: for clocks that do not go alike
+
+T = TypeVar("T")
 
 
 class Standing:
@@ -23,7 +26,7 @@ class Standing:
 
     def __init__(self, store: Store, seconds: float, clock: Clock, wall: Clock) -> None:
         self.name = token_hex(8)
-        self.sure_until = float("-inf")
+        self.sure_until = float("-inf")  # on the clock of the loop: nobody can have declared this process dead
         self._store = store
         self._seconds = seconds
         self._clock = clock
@@ -32,46 +35,57 @@ class Standing:
 
     async def take(self) -> bool:
         """Takes the lease, for the first time or again; False if somebody has declared this process dead."""
-        sure, last = self._sure(), self._lease
+        last, asked = self._lease, self._clock.now()
         if last is not None and self._wall.now() >= last.expires + _DEAD / 2:
-            return False  # it may have been, and nobody would know by now
-        async with asyncio.timeout(self._seconds):
-            lease = await self._store.acquire(_lease(self.name), self.name, self._seconds)
+            return False  # somebody may have, and nobody would know by now
+        lease = await answered(self._store.acquire(_lease(self.name), self.name, self._seconds), self._seconds)
         if isinstance(lease, Held):
             return False
-        self._lease, self.sure_until = lease, sure
+        self._keep(lease, asked)
         return True
 
     async def renew(self) -> bool:
         """Keeps the lease; False if it has run out."""
         if self._lease is None:
             return False
-        sure = self._sure()
+        asked = self._clock.now()
         try:
-            async with asyncio.timeout(self._seconds):
-                self._lease = await self._store.renew(self._lease, self._seconds)
+            self._keep(await answered(self._store.renew(self._lease, self._seconds), self._seconds), asked)
         except Fenced:
             return False
-        self.sure_until = sure
         return True
 
-    def _sure(self) -> float:
-        """Until when nobody can take a lease that is asked for now."""
-        return self._clock.now() + self._seconds * (1 - _MARGIN)
+    def _keep(self, lease: Lease, asked: float) -> None:
+        self._lease = lease
+        self.sure_until = asked + self._seconds * (1 - MARGIN)
 
     async def release(self) -> None:
         """Gives the lease back."""
+        self.lost()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await answered(self._store.release(lease), self._seconds)
+
+    def lost(self) -> None:
+        """Nothing is sure any more."""
         self.sure_until = float("-inf")
-        if self._lease is not None:
-            await self._store.release(self._lease)
 
 
-async def declare(store: Store, name: str, by: str, *, certain: bool) -> Lease | Held:
+async def declare(store: Store, name: str, by: str, seconds: float, *, certain: bool) -> Lease | Held:
     """Declares a process dead: a lease if that is done now; who holds it if it cannot be, or was done before."""
-    found = await store.acquire(_lease(name), by, _DEAD)
+    found = await answered(store.acquire(_lease(name), by, _DEAD), seconds)
     if certain and isinstance(found, Held) and found.holder == name:
-        found = await store.acquire(_lease(name), by, _DEAD, over=found.token)
+        found = await answered(store.acquire(_lease(name), by, _DEAD, over=found.token), seconds)
     return found
+
+
+async def answered(asked: Awaitable[T], seconds: float) -> T:
+    """What a store answers in so many seconds."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await asked
+    except TimeoutError:
+        raise StoreUnavailable(f"the store has not answered within {seconds:g} seconds") from None
 
 
 def _lease(name: str) -> str:

@@ -1,7 +1,7 @@
 """What a process has told the others and not all have confirmed; and what the others have told it.
 
 Everything told has a number, and goes to somebody again if it may not have arrived. Whoever is told the same again does
-nothing but confirm it. How it is written: a number, the oldest number that is not confirmed by all, a kind, a body.
+nothing but confirm it. How it is written: a number, the oldest number that is not confirmed by all, a text.
 """
 
 import asyncio
@@ -18,12 +18,11 @@ _NUMBERS: Final = Layout(">QQ")
 class Telling:
     """One thing that was told."""
 
-    __slots__ = ("at", "done", "kind", "number", "text", "waiting")
+    __slots__ = ("at", "done", "number", "text", "waiting")
 
-    def __init__(self, number: int, kind: bytes, text: bytes, at: float, done: "asyncio.Future[None]") -> None:
+    def __init__(self, number: int, text: bytes, at: float, done: "asyncio.Future[None]") -> None:
         self.number = number
-        self.kind = kind
-        self.text = text  # the kind and the body
+        self.text = text
         self.at = at
         self.done = done
         self.waiting: set[str] = set()  # those who have not confirmed it
@@ -37,11 +36,11 @@ class Tellings:
         self._last = 0
         self._open: deque[Telling] = deque()
 
-    def tell(self, kind: bytes, body: bytes, to: Iterable[str], now: float) -> Telling:
+    def tell(self, text: bytes, to: Iterable[str], now: float) -> Telling:
         """Something more, for those who are there now."""
         self._last += 1
         done = asyncio.get_running_loop().create_future()
-        telling = Telling(self._last, kind, kind + body, now, done)
+        telling = Telling(self._last, text, now, done)
         telling.waiting.update(to)
         self._open.append(telling)
         return telling
@@ -63,13 +62,15 @@ class Tellings:
             telling.waiting.discard(name)
         self._settle()
 
-    def overdue(self, before: float) -> list[Telling]:
-        """Gives up what was told before that time, and gives it."""
-        late = [telling for telling in self._open if telling.at < before and telling.waiting]
-        for telling in late:
-            telling.waiting.clear()
+    def give_up(self, before: float) -> set[str]:
+        """Waits no longer for what was told before that time; gives those who have not confirmed it."""
+        missed = set[str]()
+        for telling in self._open:
+            if telling.at < before:
+                missed |= telling.waiting
+                telling.waiting.clear()
         self._settle()
-        return late
+        return missed
 
     def anew(self, names: Iterable[str]) -> list[Telling]:
         """Nobody knows the name any more under which all of it was told; gives what has to be told to others now."""
@@ -89,8 +90,8 @@ class Tellings:
         return set[str]().union(*(telling.waiting for telling in self._open))
 
     def awaited_of(self, name: str, before: float) -> list[Telling]:
-        """What one has not confirmed, of what was told before that time."""
-        return [telling for telling in self._open if name in telling.waiting and telling.at < before]
+        """What one has not confirmed, of what was told until that time."""
+        return [telling for telling in self._open if name in telling.waiting and telling.at <= before]
 
 
 class Heard:
