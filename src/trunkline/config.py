@@ -108,6 +108,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     stream_keepalive: float = 15.0  # of silence on a stream, until it is sent a comment
     body_timeout: float | None = 30.0  # for the body of a request to arrive
 
+    # Workers, and who watches over a server on HTTP.
+    worker_timeout: float | None = 30.0  # of silence, until a worker is killed, and another one started
+    health: bool = True  # answers at /livez and /readyz, beside the endpoint
+
     # Tasks.
     max_tasks: int = 1000  # at work at once in one process; more are refused
     max_tasks_per_principal: int | None = 100

@@ -74,6 +74,11 @@ class Peers:
             for connection in self:
                 connection.resume()
 
+    @property
+    def paused(self) -> bool:
+        """Whether no new requests are taken."""
+        return self._paused is not None
+
     def forget_pause(self) -> None:
         """Whoever comes from now on finds a server that rests no more."""
         self._paused = None

@@ -20,18 +20,30 @@ from trunkline.transports.stdio import END_OF_INPUT, private_streams, serve_stdi
 
 if TYPE_CHECKING:
     from ssl import SSLContext
+    from types import ModuleType
 
     from trunkline.auth.server.gate import ResourceServer
     from trunkline.server.server import Server
     from trunkline.transports.guard import Guard
     from trunkline.transports.http.asgi import App
     from trunkline.transports.http.gate import Gate, Identify
+    from trunkline.transports.http.health import Health
     from trunkline.transports.http.keeper import SessionKeeper
+    from trunkline.transports.http.listening import Source
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _LOOPS: Final = (os.path.dirname(asyncio.__file__) + os.sep, "uvloop" + os.sep)
 
-__all__ = ["application", "gate_at", "listener", "run_listening", "run_stdio"]
+__all__ = [
+    "application",
+    "gate_at",
+    "http_listening",
+    "listener",
+    "run_listening",
+    "run_on_loop",
+    "run_stdio",
+    "until_told",
+]
 
 
 def run_stdio(server: "Server") -> None:
@@ -40,7 +52,7 @@ def run_stdio(server: "Server") -> None:
         _introduce(server)
     _keep_large_blocks()
     with private_streams() as (wire_in, wire_out):
-        _run(server, _serve(server, wire_in, wire_out))
+        run_on_loop(server, _serve(server, wire_in, wire_out))
 
 
 async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]:
@@ -55,7 +67,7 @@ async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]
 def run_listening(server: "Server", address: str, tls: "SSLContext | None") -> None:
     """Serves whoever comes to an address, until Ctrl+C or SIGTERM."""
     _keep_large_blocks()
-    _run(server, _listen(server, address, tls))
+    run_on_loop(server, _listen(server, address, tls))
 
 
 async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> Sequence[str]:
@@ -66,7 +78,7 @@ async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> S
     return await _until_the_end(server, opened(), asyncio.Event().wait)
 
 
-def _run(server: "Server", serving: Coroutine[Any, Any, Sequence[str]]) -> None:
+def run_on_loop(server: "Server", serving: Coroutine[Any, Any, Sequence[str]]) -> None:
     """Runs a server on a loop of its own, and ends the process, with a code if something took too long. What is left
     then, a task that cannot be cancelled or a thread that somebody waits for, does not keep it."""
     runner = asyncio.Runner(loop_factory=_loop_factory())
@@ -105,16 +117,26 @@ def _give_up(code: int) -> None:
 async def _until_the_end(
     server: "Server", start: Coroutine[Any, Any, None], serve: Callable[[], Coroutine[Any, Any, Any]]
 ) -> Sequence[str]:
-    """Starts a server and serves until whatever comes first: that serving ends, or the server, or a signal. Gives the
-    stages of its end that took too long. Raises what it crashed with."""
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
-    with on_signals(loop, told.set):
-        try:
-            await start
-            loop.set_exception_handler(partial(_unexpected, server))
-            await _first_of(server, serve(), server.stopping(), told.wait())
-        finally:
-            overran = await server.shutdown()
+    """Starts a server and serves until serving ends, or the server, or there is a signal."""
+    told = asyncio.Event()
+    with on_signals(asyncio.get_running_loop(), told.set):
+        return await until_told(server, start, serve, told)
+
+
+async def until_told(
+    server: "Server",
+    start: Coroutine[Any, Any, None],
+    serve: Callable[[], Coroutine[Any, Any, Any]],
+    told: asyncio.Event,
+) -> Sequence[str]:
+    """Starts a server and serves until whatever comes first: that serving ends, or the server, or that it is told to.
+    Gives the stages of its end that took too long. Raises what it crashed with."""
+    try:
+        await start
+        asyncio.get_running_loop().set_exception_handler(partial(_unexpected, server))
+        await _first_of(server, serve(), server.stopping(), told.wait())
+    finally:
+        overran = await server.shutdown()
     if server.crash is not None:
         raise server.crash
     return overran
@@ -154,9 +176,11 @@ async def listener(
     auth: "ResourceServer | None" = None,
     *,
     keeper: "SessionKeeper | None" = None,
+    health: "Callable[[], Health | None]" = lambda: None,
+    source: "Source | None" = None,
 ) -> Listener:
     """Has a server wait for clients at an address. A transport is given the guard alone, to hand its peers to, and who
-    keeps sessions if it has some."""
+    keeps sessions if it has some. Over HTTP somebody else may be the source of connections."""
     where = parse(address)
     if where.scheme in {"ws", "wss"}:
         raise ConfigError(f"{address} is no place to listen at: a WebSocket is served by http:// and https://, too")
@@ -171,21 +195,33 @@ async def listener(
 
         return await listen_unix(_guard(server, clock), where.path)
     if where.scheme in {"http", "https"}:
-        try:
-            from trunkline.transports.http.listening import listen_http, names_of
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"HTTP needs {str(error.name).partition('.')[0]}: pip install 'trunkline[http]'"
-            ) from error
-        names = names_of(where.host)
+        listening = http_listening()
+        names = listening.names_of(where.host)
         gate = gate_at(server, where.path, auth, names=names)
         guard = _guard(server, clock, names)
-        return await listen_http(
-            guard, host=where.host, port=where.port, path=where.path, tls=tls, gate=gate, keeper=keeper
+        return await listening.listen_http(
+            guard,
+            host=where.host,
+            port=where.port,
+            path=where.path,
+            tls=tls,
+            gate=gate,
+            keeper=keeper,
+            health=health(),
+            source=source,
         )
     from trunkline.transports.tcp import listen_tcp
 
     return await listen_tcp(_guard(server, clock), host=where.host, port=where.port, tls=tls)
+
+
+def http_listening() -> "ModuleType":
+    """What listens over HTTP, if what that needs is installed."""
+    try:
+        from trunkline.transports.http import listening
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"HTTP needs {str(error.name).partition('.')[0]}: pip install 'trunkline[http]'") from error
+    return listening
 
 
 def _guard(server: "Server", clock: Clock, names: Iterable[str] = ()) -> "Guard":
@@ -233,9 +269,10 @@ def application(
     released: Callable[[], None],
     *,
     keeper: "Callable[[], SessionKeeper | None]",
+    health: "Health | None",
 ) -> "App":
     """An ASGI application around a server. `released` ends what is open for those who only listen; `keeper` gives who
-    keeps sessions, once the server is ready."""
+    keeps sessions, once the server is ready; `health` says how it stands."""
     from trunkline.transports.http.asgi import App
 
     async def start() -> "Guard":
@@ -244,7 +281,7 @@ def application(
         await server.start()
         return _guard(server, clock())
 
-    return App(start, server.aclose, path=path, gate=gate, released=released, keeper=keeper)
+    return App(start, server.aclose, path=path, gate=gate, released=released, keeper=keeper, health=health)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

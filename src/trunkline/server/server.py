@@ -7,6 +7,8 @@ from functools import partial
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
+from msgspec.structs import replace
+
 from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.conversation.dispatch import Dispatcher, Feature
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.middleware import Middleware
     from trunkline.stores.store import Store
+    from trunkline.supervision.post import Post
     from trunkline.transports.http.asgi import App
+    from trunkline.transports.http.health import Health
 
 __all__ = ["Server"]
 
@@ -119,6 +123,7 @@ class Server(Ending):
         )
         super().__init__(parts)
         self._auth = auth
+        self._store = parts.store
         self._dispatcher = parts.dispatcher
         self._middleware: list[Middleware] = []
 
@@ -255,13 +260,27 @@ class Server(Ending):
         """Waits for clients, until `aclose()`: at `tcp://127.0.0.1:4000`, `http://127.0.0.1:8000/mcp`,
         `unix:///run/server.sock`, or `tls://…` and `https://…` with a context that has the server's certificate. Port 0
         lets the system choose: the listener's address has it."""
+        return await self._listen(address, tls)
+
+    async def _listen(self, address: str, tls: "SSLContext | None", post: "Post | None" = None) -> Listener:
+        """A worker's post is where its connections come from."""
         from trunkline.server.run import listener
 
         await self.start()
-        shared = self._serving.ready()
-        made = await listener(self, address, tls, shared.clock, self._auth, keeper=shared.keeper)
+        shared, health = self._serving.ready(), partial(self._vital, post)
+        made = await listener(
+            self, address, tls, shared.clock, self._auth, keeper=shared.keeper, health=health, source=post
+        )
         self._serving.places.append(made)
         return made
+
+    def _vital(self, post: "Post | None" = None) -> "Health | None":
+        """How this server stands, or all workers do."""
+        from trunkline.transports.http.health import Health
+
+        if not self.settings.health:
+            return None
+        return Health(lambda: (self._standing(),) if post is None else post.states(), self._store.answers)
 
     def asgi(self, *, path: str = "/", identify: "Callable[[dict[str, Any]], Any] | None" = None) -> "App":
         """An ASGI application: Streamable HTTP and WebSocket at a path, HTTP+SSE at /sse beside it. It runs under any
@@ -275,7 +294,15 @@ class Server(Ending):
         gate = gate_at(self, path, self._auth, identify)
         ready = self._serving.ready
         released = self._serving.listeners.end
-        return application(self, lambda: ready().clock, path, gate, released, keeper=lambda: ready().keeper)
+        return application(
+            self,
+            lambda: ready().clock,
+            path,
+            gate,
+            released,
+            keeper=lambda: ready().keeper,
+            health=self._vital(),
+        )
 
     def run(
         self,
@@ -285,11 +312,18 @@ class Server(Ending):
         port: int | None = None,
         path: str | PathLike[str] | None = None,
         tls: "SSLContext | None" = None,
+        workers: int | None = None,
     ) -> None:
         """Serves until Ctrl+C or SIGTERM, on stdio also until the other side goes. This is the last line of most
-        programs. `host`, `port` and `tls` are for "http" (port 8000, path /mcp) and "tcp", `path` is for "unix"."""
+        programs. `host`, `port` and `tls` are for "http" (port 8000, path /mcp) and "tcp", `path` is for "unix".
+        `workers` are processes that serve as one, over "http": this process starts them, watches them, and hands each
+        connection to the next."""
         from trunkline.server.run import run_listening, run_stdio
 
+        if workers is not None and transport != "http":
+            raise MisuseError(
+                f'workers= is for "http": only there can several processes serve as one, not {transport!r}'
+            )
         match transport:
             case "stdio":
                 run_stdio(self)
@@ -298,13 +332,36 @@ class Server(Ending):
             case "http":
                 where = spelt(host, 8000 if port is None else port)
                 at = "/" + fspath(path or "mcp").lstrip("/")
-                run_listening(self, f"{'https' if tls else 'http'}://{where}{at}", tls)
+                address = f"{'https' if tls else 'http'}://{where}{at}"
+                if workers is None:
+                    run_listening(self, address, tls)
+                else:
+                    self._run_workers(address, tls, workers)
             case "unix" if path is not None:
                 run_listening(self, f"unix://{fspath(path)}", None)
             case "unix":
                 raise MisuseError('transport "unix" needs the path of a socket: run("unix", path="/run/server.sock")')
             case _:
                 raise MisuseError(f"transport {transport!r} is not one of: stdio, http, tcp, unix")
+
+    def _run_workers(self, address: str, tls: "SSLContext | None", count: int) -> None:
+        """Without a store of their own, workers share one that ends with them."""
+        from trunkline.server.workers import Work, check, private_store, run_workers
+        from trunkline.transports.addresses import parse
+
+        check(count)
+        work = Work(self, self._listen, self._standing, tls)
+        if (store := self._store.given) is not None:
+            if not store.lasting:
+                raise MisuseError("workers need a store that they can share, and what this one keeps is in one process")
+            run_workers(work, parse(address), count)
+            return
+        from trunkline.stores.sqlite import SqliteStore
+
+        with private_store() as folder:
+            self._store.give(SqliteStore(folder / "store", synchronous="NORMAL"))
+            self._offer.experimental.setdefault(IDEMPOTENCY, {})
+            run_workers(replace(work, folder=folder), parse(address), count)
 
 
 def _lifespan(make: Callable[[Any], Any]) -> "Lifespan":

@@ -87,6 +87,12 @@ class Ending(Registrar):
             self._ending.cancel()
         self._begin(self._terminate(error))
 
+    def _standing(self) -> str:
+        """How the server stands, in a word, for whoever sends requests to it."""
+        if self._ending is not None or self.crash is not None:
+            return "draining"
+        return "paused" if self._serving.peers.paused else "ready"
+
     async def stopping(self) -> None:
         """Waits until an end has begun."""
         await self._begun.wait()

@@ -1,16 +1,20 @@
 """The store of a server: opened before anything is kept in it, closed when everything else has ended."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trunkline.clock import Clock
-from trunkline.errors import MisuseError
-from trunkline.stores.store import Store
+from trunkline.errors import MisuseError, StoreError
+from trunkline.stores.store import Store, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["OwnStore"]
+
+_LOOKED_AT: Final = key_of("health", "look")  # nothing is ever kept there
+_PATIENCE: Final = 0.4  # seconds that it has to answer
+_KNOWN: Final = 0.5  # seconds that this is not asked again
 
 
 class OwnStore:
@@ -21,6 +25,17 @@ class OwnStore:
         self._in_memory = in_memory
         self._opening: asyncio.Task[None] | None = None
         self._used: Store | None = None
+        self._look: asyncio.Task[bool] | None = None  # at whether it answers
+        self._looked_at = 0.0
+
+    @property
+    def given(self) -> Store | None:
+        """What the server was given."""
+        return self._given
+
+    def give(self, store: Store) -> None:
+        """Has a server that was given none use a store, from when it serves."""
+        self._given = store
 
     @property
     def lasting(self) -> bool:
@@ -39,6 +54,15 @@ class OwnStore:
                 self._opening = None
             raise
 
+    async def answers(self) -> bool:
+        """Whether the store answers. What it did within the last half second counts: so it can be asked often."""
+        if self._opening is None or self._given is None:
+            return True
+        if self._look is None or _now() >= self._looked_at + _KNOWN:
+            self._looked_at = _now()
+            self._look = asyncio.ensure_future(_answers(self._given))
+        return await asyncio.shield(self._look)
+
     def use(self, clock: Clock) -> Store:
         """The store, open. Raises `MisuseError` if somebody has to wait for that first."""
         if self._given is None:
@@ -50,10 +74,23 @@ class OwnStore:
 
     async def close(self) -> None:
         """Closes it, if it was opened. A store that was given is of no use then."""
-        used, self._used = self._used, None
+        used, self._used, self._look = self._used, None, None
         opening, self._opening = self._opening, None
         if opening is not None:
             await asyncio.gather(opening, return_exceptions=True)
             used = self._given
         if used is not None:
             await used.close()
+
+
+async def _answers(store: Store) -> bool:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await store.get(_LOOKED_AT)
+    except (StoreError, TimeoutError):
+        return False
+    return True
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

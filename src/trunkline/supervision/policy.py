@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from trunkline.config import Settings
 
-__all__ = ["Again", "Decision", "GiveUp", "History", "Policy", "failed", "lost"]
+__all__ = ["Again", "Decision", "GiveUp", "History", "Policy", "ended", "failed", "lost"]
 
 
 class Policy(Struct, frozen=True):
@@ -81,3 +81,14 @@ def failed(history: History, policy: Policy, chance: float = 0.0) -> tuple[Histo
         return history, GiveUp(f"{attempts} attempts in a row have failed", degraded=False)
     wait = min(policy.first * 2.0 ** min(attempts - 1, 64), policy.longest)
     return history, Again(wait * (1 + policy.jitter * chance))
+
+
+def ended(history: History, policy: Policy, now: float, *, served: bool, well: bool) -> tuple[History, Decision]:
+    """A worker has ended. If it has served, another one is started at once, and one that has ended well is no loss; if
+    it never has, that is an attempt that failed, and a loss."""
+    if served and well:
+        return history, Again(0.0)
+    after, decision = lost(history, policy, now)
+    if served or isinstance(decision, GiveUp):
+        return after, decision
+    return failed(History(after.losses, history.attempts), policy)

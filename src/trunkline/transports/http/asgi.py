@@ -15,6 +15,7 @@ from trunkline.transports.guard import Guard
 from trunkline.transports.http.farewell import on_farewell
 from trunkline.transports.http.forwarded import Proxies
 from trunkline.transports.http.gate import Admitted, Gate, Turned
+from trunkline.transports.http.health import Health
 from trunkline.transports.http.keeper import SessionKeeper
 from trunkline.transports.http.legacy import LegacyEndpoint
 from trunkline.transports.http.sessionless import SessionlessEndpoint
@@ -64,14 +65,16 @@ class App:
         gate: Gate | None = None,
         released: Callable[[], None] = lambda: None,
         keeper: Callable[[], SessionKeeper | None] = lambda: None,
+        health: Health | None = None,
     ) -> None:
         """`start` readies the server for the running loop, as often as it is asked; `stop` ends it; `released` ends
         what it has open for those who only listen. Without a gate everybody may come in, as nobody in particular.
-        `keeper` gives who keeps sessions, of a server that is ready."""
+        `keeper` gives who keeps sessions, of a server that is ready; `health` says how it stands."""
         self._start = start
         self._stop = stop
         self._released = released
         self._keeper = keeper
+        self._health = health
         self._path = "/" + path.strip("/")
         self._gate = gate
         self._house: House | None = None
@@ -96,7 +99,7 @@ class App:
     async def _ready(self) -> "House":
         guard, loop = await self._start(), asyncio.get_running_loop()
         if self._house is None or self._loop is not loop:  # which it may not be for others who came meanwhile
-            self._house = House(guard, self._path, self._gate, self._released, self._keeper())
+            self._house = House(guard, self._path, self._gate, self._released, self._keeper(), self._health)
             self._loop = loop
         return self._house
 
@@ -157,6 +160,7 @@ class House:
         gate: Gate | None = None,
         released: Callable[[], None] = lambda: None,
         keeper: SessionKeeper | None = None,
+        health: Health | None = None,
     ) -> None:
         settings = guard.settings
         self.guard = guard
@@ -171,6 +175,7 @@ class House:
         self.websocket = WebSocketEndpoint(guard, settings)
         self._path = path
         self._gate = gate
+        self._health = health
         self._released = released
         self._end: Timer | None = None
         self._routes: dict[str, Callable[[Visit], Awaitable[None]]] = {path: self.streamable.handle}
@@ -188,6 +193,8 @@ class House:
             headers.update(_ambiguous(scope["headers"]))
         route = _route(scope)
         handle = self._routes.get(route)
+        if handle is None and self._health is not None and await self._health.told(visit, route):
+            return
         if handle is None and await self._showed(visit, route):
             return
         origin = headers.get(b"origin")

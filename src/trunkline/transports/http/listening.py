@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 from uvicorn.config import Config
 
@@ -17,11 +18,12 @@ from trunkline.transports.guard import Guard
 from trunkline.transports.http.asgi import App
 from trunkline.transports.http.connections import Connections
 from trunkline.transports.http.gate import Gate
+from trunkline.transports.http.health import Health
 from trunkline.transports.http.keeper import SessionKeeper
 from trunkline.transports.tcp import BACKLOG, LOOPBACK, warn_if_open
 from trunkline.transports.websocket.connections import WebSocketConnection
 
-__all__ = ["listen_http", "names_of"]
+__all__ = ["Source", "bind", "listen_http", "names_of"]
 
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - to be told from the others
 
@@ -33,6 +35,45 @@ def names_of(host: str) -> tuple[str, ...]:
     return (f"[{host}]" if ":" in host else host,)
 
 
+class Source(Protocol):
+    """Where connections come from that somebody else takes in."""
+
+    def begin(self, take: Callable[[socket.socket], None]) -> None:
+        """Hands each over, from now on."""
+        ...
+
+    def stop(self) -> None:
+        """Hands no more over."""
+        ...
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen at a host, at each address that it has, for somebody who takes connections in without a
+    loop. A port that is left open is the same at all of them."""
+    made: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            place = socket.socket(family, kind, protocol)
+            made.append(place)
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                place.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            place.bind((address[0], port, *address[2:]))
+            port = port or place.getsockname()[1]
+            place.listen(BACKLOG)
+            place.setblocking(False)
+    except OSError as error:
+        for place in made:
+            place.close()
+        raise _cannot_listen(host, port, error) from error
+    return made
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> TransportError:
+    return TransportError(f"cannot listen at {spelt(host, port)}: {error.strerror or error}")
+
+
 async def listen_http(
     guard: Guard,
     *,
@@ -42,9 +83,11 @@ async def listen_http(
     tls: ssl.SSLContext | None = None,
     gate: Gate | None = None,
     keeper: SessionKeeper | None = None,
+    health: Health | None = None,
+    source: Source | None = None,
 ) -> Listener:
     """Waits for clients at a host and port: Streamable HTTP and WebSocket at a path, HTTP+SSE beside it. Sessions
-    outlive this process if there is a keeper."""
+    outlive this process if there is a keeper. Where there is a source of connections, somebody else listens there."""
 
     async def guarded() -> Guard:
         return guard
@@ -52,17 +95,21 @@ async def listen_http(
     async def nothing() -> None:
         pass
 
-    app = App(guarded, nothing, path=path, gate=gate, keeper=lambda: keeper)
+    app = App(guarded, nothing, path=path, gate=gate, keeper=lambda: keeper, health=health)
     connections = Connections(guard, _config(app, guard.settings))
     secured: dict[str, Any] = {"ssl": tls} if tls else {}
+    scheme = "https" if tls else "http"
+    if source is not None:
+        handed = _Handed(source, connections, secured)
+        return _HttpListener(app, handed, connections, f"{scheme}://{spelt(host, port)}{path}")
     try:
         server = await asyncio.get_running_loop().create_server(
             connections.make, host, port, backlog=BACKLOG, **secured
         )
     except OSError as error:
-        raise TransportError(f"cannot listen at {spelt(host, port)}: {error.strerror or error}") from error
+        raise _cannot_listen(host, port, error) from error
     bound = [place.getsockname()[:2] for place in server.sockets]
-    address = f"{'https' if tls else 'http'}://{spelt(*bound[0])}{path}"
+    address = f"{scheme}://{spelt(*bound[0])}{path}"
     warn_if_open(address, [place[0] for place in bound], tls)
     return _HttpListener(app, server, connections, address)
 
@@ -91,10 +138,40 @@ def _config(app: App, settings: Settings) -> Config:
     return config
 
 
+class _Handed:
+    """Connections that come from a source, each made a protocol of."""
+
+    def __init__(self, source: Source, connections: Connections, secured: dict[str, Any]) -> None:
+        self._source = source
+        self._make = connections.make
+        self._secured = secured
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[None]] = set()
+        source.begin(self._take)
+
+    def _take(self, connection: socket.socket) -> None:
+        task = self._loop.create_task(self._open(connection))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        try:
+            await self._loop.connect_accepted_socket(self._make, connection, **self._secured)
+        except OSError:  # the peer has gone, or speaks no TLS
+            connection.close()
+
+    def close(self) -> None:
+        """Takes no more."""
+        self._source.stop()
+
+
 class _HttpListener:
     """A place where clients are waited for."""
 
-    def __init__(self, app: App, server: asyncio.AbstractServer, connections: Connections, address: str) -> None:
+    def __init__(
+        self, app: App, server: asyncio.AbstractServer | _Handed, connections: Connections, address: str
+    ) -> None:
         self._app = app
         self._server = server
         self._connections = connections

@@ -1,0 +1,125 @@
+"""What a supervisor and a worker say to each other, over a pair of sockets: a length, a letter, and what goes with it.
+
+To a worker: a connection with its ticket and the time (`C`, and a descriptor beside it), how all workers stand (`T`),
+and that it shall end (`E`). From a worker: how it stands (`B`), and that it took something (`K`), or did not (`N`).
+"""
+
+import array
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+__all__ = ["CONNECTION", "END", "KEPT", "NOT_KEPT", "STATE", "TABLE", "Line", "ticket_of", "with_ticket"]
+
+CONNECTION: Final = b"C"
+TABLE: Final = b"T"
+END: Final = b"E"
+STATE: Final = b"B"
+KEPT: Final = b"K"
+NOT_KEPT: Final = b"N"
+
+_LENGTH: Final = struct.Struct("!I")
+_TICKET: Final = struct.Struct("!Qd")
+_READ: Final = 64 * 1024
+_DESCRIPTORS: Final = 16  # that one read may bring
+_ROOM: Final = socket.CMSG_SPACE(_DESCRIPTORS * array.array("i").itemsize) if hasattr(socket, "CMSG_SPACE") else 0
+
+
+def with_ticket(ticket: int, at: float = 0.0) -> bytes:
+    """A ticket, and when it was given out."""
+    return _TICKET.pack(ticket, at)
+
+
+def ticket_of(body: bytes) -> tuple[int, float]:
+    """The same, read."""
+    return _TICKET.unpack(body)
+
+
+class Line:
+    """One end of the pair. It never waits."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self.socket = end
+        self._unsent = b""
+        self._read = b""
+        self._descriptors: deque[int] = deque()
+        self.ended = False  # the other end is closed
+
+    @property
+    def free(self) -> bool:
+        """Whether all that was said has left."""
+        return not self._unsent
+
+    def say(self, kind: bytes, body: bytes = b"") -> None:
+        """Says something, as soon as the other end reads."""
+        self._unsent += _framed(kind, body)
+        self.flush()
+
+    def hand(self, kind: bytes, body: bytes, descriptors: Sequence[int]) -> bool:
+        """Says something and passes descriptors on; False if that cannot be done now, and then nothing has left."""
+        self.flush()
+        if self._unsent or self.ended:
+            return False
+        frame = _framed(kind, body)
+        try:
+            sent = socket.send_fds(self.socket, [frame], descriptors)
+        except OSError:  # nobody reads, or nobody is there: that is told elsewhere
+            return False
+        self._unsent = frame[sent:]
+        return True
+
+    def flush(self) -> None:
+        """Sends what can be sent now."""
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self.socket.send(self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError:  # nobody is there
+            self._unsent = b""
+
+    def heard(self) -> Iterator[tuple[bytes, bytes]]:
+        """What has been said since: kinds, and what goes with each."""
+        while self._receive():
+            yield from self._frames()
+
+    def descriptor(self) -> int:
+        """The next that was passed on, for what is being read to own."""
+        return self._descriptors.popleft()
+
+    def _receive(self) -> bool:
+        try:
+            data, beside, _, _ = self.socket.recvmsg(_READ, _ROOM)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            data, beside = b"", []
+        for level, kind, content in beside:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                found = array.array("i")
+                found.frombytes(content[: len(content) - len(content) % found.itemsize])
+                self._descriptors.extend(found)
+        self.ended = self.ended or not data
+        self._read += data
+        return bool(data)
+
+    def _frames(self) -> Iterator[tuple[bytes, bytes]]:
+        while len(self._read) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._read)[0]
+            if len(self._read) < end:
+                return
+            frame, self._read = self._read[_LENGTH.size : end], self._read[end:]
+            yield frame[:1], frame[1:]
+
+    def close(self) -> None:
+        """Hangs up."""
+        self.socket.close()
+        while self._descriptors:
+            socket.socket(fileno=self._descriptors.popleft()).close()
+
+
+def _framed(kind: bytes, body: bytes) -> bytes:
+    return b"".join((_LENGTH.pack(len(body) + 1), kind, body))

@@ -1,0 +1,327 @@
+"""The supervisor of workers: takes connections in, hands them out in turn, and sees to it that somebody is there.
+
+A shell without a loop of asyncio, without threads, and without a store, so that it can fork at any time. It decides
+nothing: whose turn it is says the rota, whether a worker is started again says the policy.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from typing import Final
+
+from msgspec import Struct
+
+from trunkline.supervision.forking import Signals, fork, left
+from trunkline.supervision.line import CONNECTION, END, KEPT, NOT_KEPT, STATE, TABLE, Line, ticket_of, with_ticket
+from trunkline.supervision.policy import GiveUp, History, Policy, ended
+from trunkline.supervision.rota import BEAT, Rota
+
+__all__ = ["GIVEN_UP", "Plan", "Supervisor"]
+
+GIVEN_UP: Final = 86
+"""What the supervisor ends with if workers end too often."""
+
+_AT_ONCE: Final = 64  # connections that are taken in before anything else is looked at
+_REST: Final = 0.5  # seconds without taking any in, if there is no room for more
+_KILLED: Final = 128  # and the number of the signal, as shells have it
+
+Work = Callable[[int, socket.socket], int]
+"""What a worker does: it is given its number and its end of the line, and gives what it ends with."""
+
+
+class Plan(Struct, frozen=True):
+    """How many workers, and what is done about those that end, or do not."""
+
+    workers: int
+    policy: Policy
+    silence: float | None  # seconds, after which a worker is killed
+    end: float | None  # seconds that workers have to end in good order
+    overran: int  # what the process ends with if one of them had to be killed then
+
+
+class _Worker(Struct):
+    pid: int
+    line: Line
+
+
+class Supervisor:
+    """Runs workers until it is told to end, or they end too often."""
+
+    def __init__(self, places: Sequence[socket.socket], work: Work, plan: Plan, say: Callable[[str], None]) -> None:
+        """`places` are listened at already; they are the supervisor's to close. `say` tells a person."""
+        self._places = places
+        self._work = work
+        self._plan = plan
+        self._say = say
+        self._rota = Rota(plan.workers)
+        self._history = History()
+        self._signals = Signals()
+        self._selector = selectors.DefaultSelector()
+        self._workers: dict[int, _Worker] = {}
+        self._due: dict[int, float] = {}  # workers that are started then
+        self._connections: dict[int, socket.socket] = {}  # on their way, by ticket
+        self._tickets = count(1)
+        self._told: tuple[str, ...] = ()
+        self._taking = False  # connections in
+        self._rests_until = 0.0
+        self._opened: Callable[[], None] | None = None
+        self._ends_by: float | None = None
+        self._ending = False
+        self._codes: list[int] = []
+
+    def run(self, opened: Callable[[], None]) -> int:
+        """Runs; gives what the process should end with. `opened` is called when the first worker is ready."""
+        self._opened = opened
+        with self._signals.heard():
+            self._selector.register(self._signals, selectors.EVENT_READ, self._signalled)
+            try:
+                for number in range(self._plan.workers):
+                    self._start(number)
+                while self._workers or self._due:
+                    self._turn()
+            finally:
+                self._kill()
+                self._let_go()
+        return max(self._codes, default=0)
+
+    # --- one turn ----------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Hears first and judges then: if this process itself was stopped for a while, nobody was silent."""
+        wait = min([BEAT, *(at - time.monotonic() for at in self._due.values())])
+        for key, _ in self._selector.select(max(wait, 0.0)):
+            key.data()
+        for number in list(self._workers):
+            self._reap(number)
+        now = time.monotonic()
+        self._rid_of_silent(now)
+        self._start_due(now)
+        self._tell(now)
+        for ticket in (*self._rota.overdue(now), *self._unheld()):
+            self._rota.settled(ticket)
+            self._hand(ticket)
+        self._take_or_rest(time.monotonic())
+        if self._ends_by is not None and now >= self._ends_by:
+            self._cut_off()
+
+    def _signalled(self) -> None:
+        for number in self._signals.taken():
+            if self._ending:
+                self._kill()
+                self._codes = [_KILLED + number]
+            else:
+                self._end()
+
+    def _rid_of_silent(self, now: float) -> None:
+        for number in self._rota.hopeless(now, self._plan.silence):
+            if number in self._workers:
+                self._say(f"worker {number} has said nothing for {self._plan.silence:g} s, and is killed")
+                _kill(self._workers[number].pid)
+                self._rota.ended(number)
+
+    def _start_due(self, now: float) -> None:
+        for number, at in list(self._due.items()):
+            if now >= at:
+                del self._due[number]
+                self._start(number)
+
+    def _tell(self, now: float) -> None:
+        """Tells all workers how they stand, if that has changed."""
+        table = self._rota.table(now)
+        if table != self._told:
+            self._told = table
+            for worker in self._workers.values():
+                worker.line.say(TABLE, " ".join(table).encode())
+
+    # --- workers -----------------------------------------------------------------------------------
+
+    def _start(self, number: int) -> None:
+        ours, theirs = socket.socketpair()
+        pid = fork(partial(self._become, number, theirs, ours))
+        theirs.close()
+        line = Line(ours)
+        self._workers[number] = _Worker(pid, line)
+        self._selector.register(ours, selectors.EVENT_READ, partial(self._heard, number))
+        self._rota.started(number, time.monotonic())
+        if self._told:
+            line.say(TABLE, " ".join(self._told).encode())
+
+    def _become(self, number: int, theirs: socket.socket, ours: socket.socket) -> int:
+        """A new process: it keeps nothing of its supervisor's but its end of the line."""
+        ours.close()
+        self._selector.close()
+        self._signals.close()
+        for other in self._workers.values():
+            other.line.close()
+        for held in (*self._places, *self._connections.values()):
+            held.close()
+        return self._work(number, theirs)
+
+    def _heard(self, number: int) -> None:
+        worker, now = self._workers.get(number), time.monotonic()
+        if worker is None:
+            return
+        for kind, body in worker.line.heard():
+            if kind == STATE:
+                self._rota.heard(number, now, body.decode())
+                self._ready(number)
+            elif kind == KEPT and self._rota.holder(ticket_of(body)[0]) == number:
+                self._settle(ticket_of(body)[0])
+            elif kind == NOT_KEPT and self._rota.holder(ticket_of(body)[0]) == number:
+                self._rota.settled(ticket_of(body)[0])
+                self._hand(ticket_of(body)[0])
+        worker.line.flush()
+        if worker.line.ended:
+            self._selector.unregister(worker.line.socket)
+            self._rota.ended(number)
+            _kill(worker.pid)  # it is at its end, or of no use any more
+
+    def _ready(self, number: int) -> None:
+        if self._rota.served(number):
+            self._history = self._history.succeeded()
+            if self._opened is not None:
+                self._opened()
+                self._opened = None
+
+    def _reap(self, number: int) -> None:
+        worker = self._workers[number]
+        code = left(worker.pid)
+        if code is None:
+            return
+        if not worker.line.ended:
+            self._heard(number)  # its last words
+        del self._workers[number]
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(worker.line.socket)
+        worker.line.close()
+        for ticket in self._rota.ended(number):
+            self._rota.settled(ticket)
+        self._ended(number, worker.pid, code)
+
+    def _ended(self, number: int, pid: int, code: int) -> None:
+        """Has a worker started again, or ends all of it."""
+        if self._ending:
+            self._codes.append(0 if code == -signal.SIGTERM else _code(code))
+            return
+        served = self._rota.served(number)
+        how = f"worker {number} (process {pid}) {_ended_with(code)}"
+        if not served and self._opened is not None and code >= 0:
+            self._say(f"{how} before anybody was ready")
+            self._end(_code(code) or 1)
+            return
+        self._history, decision = ended(
+            self._history, self._plan.policy, time.monotonic(), served=served, well=code == 0
+        )
+        if isinstance(decision, GiveUp):
+            self._say(f"{how}; workers are not started again, and all end: {decision.why}")
+            self._end(GIVEN_UP)
+            return
+        again = f"in {decision.after:g} s" if decision.after else "at once"
+        self._say(f"{how}, and is started again {again}")
+        self._due[number] = time.monotonic() + decision.after
+
+    # --- connections -------------------------------------------------------------------------------
+
+    def _take_or_rest(self, now: float) -> None:
+        """Looks for connections only while somebody can take one: until then they wait with the system."""
+        taking = not self._ending and now >= self._rests_until and self._rota.turn(now) is not None
+        if taking is not self._taking:
+            self._taking = taking
+            for place in self._places:
+                if taking:
+                    self._selector.register(place, selectors.EVENT_READ, partial(self._take, place))
+                else:
+                    self._selector.unregister(place)
+
+    def _take(self, place: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            if self._ending or self._rota.turn(time.monotonic()) is None:
+                return
+            try:
+                connection, _ = place.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._say(f"no connection can be taken in for now: {error.strerror}")
+                self._rests_until = time.monotonic() + _REST
+                return
+            ticket = next(self._tickets)
+            self._connections[ticket] = connection
+            self._hand(ticket)
+
+    def _hand(self, ticket: int) -> None:
+        """Hands a connection to the next who takes it; if nobody does, it waits for the next turn."""
+        now, passed = time.monotonic(), list[int]()
+        while (number := self._rota.turn(now, passed)) is not None:
+            line = self._workers[number].line if number in self._workers else None
+            if line and line.hand(CONNECTION, with_ticket(ticket, now), [self._connections[ticket].fileno()]):
+                self._rota.handed(ticket, number, now)
+                return
+            passed.append(number)
+
+    def _unheld(self) -> list[int]:
+        return [ticket for ticket in self._connections if self._rota.holder(ticket) is None]
+
+    def _settle(self, ticket: int) -> None:
+        self._rota.settled(ticket)
+        self._connections.pop(ticket).close()
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def _end(self, code: int = 0) -> None:
+        """Takes nothing in any more, and has every worker end in good order."""
+        self._ending = True
+        self._codes.append(code)
+        self._due.clear()
+        self._take_or_rest(time.monotonic())
+        for place in self._places:
+            place.close()
+        for worker in self._workers.values():
+            worker.line.say(END)
+        if self._plan.end is not None:
+            self._ends_by = time.monotonic() + self._plan.end
+
+    def _cut_off(self) -> None:
+        for number in self._workers:
+            self._say(f"worker {number} did not end in time, and is killed")
+            self._codes.append(self._plan.overran)
+        self._kill()
+
+    def _kill(self) -> None:
+        """Ends the workers that are left, at once."""
+        for worker in self._workers.values():
+            _kill(worker.pid)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(worker.pid, 0)
+            worker.line.close()
+        self._workers.clear()
+        self._due.clear()
+
+    def _let_go(self) -> None:
+        self._selector.close()
+        for held in (*self._places, *self._connections.values()):
+            held.close()
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _code(code: int) -> int:
+    return code if code >= 0 else _KILLED - code
+
+
+def _ended_with(code: int) -> str:
+    if code >= 0:
+        return f"ended with {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

@@ -1,0 +1,63 @@
+"""Whether a server lives, and whether it is ready: `/livez` and `/readyz`, for whoever watches over it.
+
+Of the whole, or of one worker by its number (`/readyz/2`). Whoever asks is told, whichever name it calls the server by,
+and needs no token: nothing is said that helps anybody but who has to decide where to send requests.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from trunkline.transports.http.visits import JSON, Visit
+from trunkline.wire import codec
+
+__all__ = ["Health"]
+
+_ROUTE: Final = re.compile(r"/(livez|readyz)(?:/(\d{1,6}))?", re.ASCII)
+_METHODS: Final = b"GET, HEAD"
+_FRESH: Final = (b"cache-control", b"no-store")
+_READY: Final = "ready"
+_DEAD: Final = frozenset({"silent", "gone"})
+
+
+class Health(Struct, frozen=True):
+    """What is known of how a server stands."""
+
+    states: Callable[[], Sequence[str]]  # of each worker, by its number
+    store_answers: Callable[[], Awaitable[bool]]
+
+    async def told(self, visit: Visit, route: str) -> bool:
+        """Answers a request, if that is what it asks for."""
+        asked = _ROUTE.fullmatch(route)
+        if asked is None:
+            return False
+        if visit.scope["method"] not in {"GET", "HEAD"}:
+            await visit.not_allowed(_METHODS)
+            return True
+        states = self.states()
+        one = None if asked[2] is None else int(asked[2])
+        if one is not None and one >= len(states):
+            await visit.refuse(404, f"there is no worker {one}", kind="not_found")
+            return True
+        of = states if one is None else [states[one]]
+        well, said = (self._alive(of), {}) if asked[1] == "livez" else await self._ready(of)
+        shown = (
+            {"workers": dict(zip(map(str, range(len(states))), states, strict=True))}
+            if one is None
+            else {
+                "worker": one,
+                "state": states[one],
+            }
+        )
+        body = codec.to_json({"ok": well, **said, **shown})
+        await visit.respond(200 if well else 503, body, JSON, _FRESH)
+        return True
+
+    def _alive(self, states: Sequence[str]) -> bool:
+        return any(state not in _DEAD for state in states)
+
+    async def _ready(self, states: Sequence[str]) -> "tuple[bool, dict[str, bool]]":
+        answers = await self.store_answers()
+        return answers and _READY in states, {"store": answers}
