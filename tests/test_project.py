@@ -33,6 +33,7 @@ SEAMS = {
     "transports.http.client.library",
     "auth.principal",
     "stores.store",
+    "stores.bus",
 }  # of a layer that others may know by its seam only
 MAY_IMPORT = {
     "errors": set(),
@@ -59,14 +60,15 @@ MAY_IMPORT = {
     "server": GROUND_FLOOR
     | {
         *("wire", "protocol", "registry", "conversation", "transports.channel", "auth.principal", "stores.store"),
+        "stores.bus",
         *("transports.http.events", "transports.http.keeper", "supervision.policy"),
     },
     "supervision": GROUND_FLOOR,
     "client": GROUND_FLOOR
     | {"wire", "protocol", "registry", "conversation", "transports.channel", "supervision.policy"},
 }
-ASSEMBLY = {"server.server", "server.run", "client.client", "client.targets"}  # may also import these:
-ASSEMBLED = {"transports", "observers", "server", "client", "auth", "stores"}
+ASSEMBLY = {"server.server", "server.run", "server.workers", "client.client", "client.targets"}  # may also import these:
+ASSEMBLED = {"transports", "observers", "server", "client", "auth", "stores", "supervision"}
 ANYTHING = {"", "__main__", "cli", "testing"}  # the package itself, its command line, and what tests use
 
 PURE = ("wire", "protocol", "registry")

@@ -27,8 +27,10 @@ import msgspec
 from trunkline.clock import Clock, Timer, WallClock
 from trunkline.errors import ConfigError, Conflict, Fenced, MisuseError, StoreError, StoreUnavailable, StoreUnusable
 from trunkline.stores import rules
+from trunkline.stores.bus import Bus
 from trunkline.stores.redis import pages
 from trunkline.stores.redis.addresses import parse
+from trunkline.stores.redis.bus import RedisBus
 from trunkline.stores.redis.line import Line
 from trunkline.stores.redis.link import command
 from trunkline.stores.redis.subscriptions import Subscriptions
@@ -101,6 +103,10 @@ class RedisStore:
     def lasting(self) -> bool:
         """What is on Redis outlives this process."""
         return True
+
+    def bus(self) -> Bus:
+        """Channels of the same Redis, under the same prefix."""
+        return RedisBus(self._address, self._tls, prefix=self._prefix, patience=self._patience)
 
     async def open(self) -> None:
         """Connects. Raises `StoreUnusable` if Redis does not let us in, or has what a newer Trunkline has written."""

@@ -19,7 +19,7 @@ from trunkline.stores.redis.link import command
 from trunkline.stores.store import Changed, Watch, home
 from trunkline.stores.watching import Watchers
 
-__all__ = ["Subscriptions"]
+__all__ = ["Subscriptions", "pattern"]
 
 _SPECIAL: Final = re.compile(r"[*?\[\]\\^-]")
 
@@ -70,7 +70,7 @@ class Subscriptions:
 
     def _channel_of(self, prefix: str) -> str:
         at = home(prefix)
-        return f"{self._prefix}{{{at}}}" if at != prefix else f"{_SPECIAL.sub(_escaped, f'{self._prefix}{{{at}')}*"
+        return f"{self._prefix}{{{at}}}" if at != prefix else pattern(f"{self._prefix}{{{at}")
 
     def _say(self, what: str, channel: str) -> asyncio.Future[Any] | None:
         """Asks for a channel, or that there is none; does so later, when there is a connection, if there is none."""
@@ -118,6 +118,11 @@ class _Watch:
             self._watch.close()
             self._watch = None
             self._subscriptions.unwatch(self._channel)
+
+
+def pattern(start: str) -> str:
+    """What stands for all channels that begin with a text."""
+    return f"{_SPECIAL.sub(_escaped, start)}*"
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -1,0 +1,285 @@
+"""A bus on Redis: what is published there reaches all who are subscribed at that moment, and nobody else.
+
+Each process subscribes to two channels, one for all and one of its own, over one connection; it publishes over another.
+So what one sends to another comes in its order, whichever channel it takes. Who joins asks Redis for everybody else's
+channels, says hello, and waits for their answers.
+
+What is published while a connection is lost is lost, too, and Redis tells nobody. So whoever has lost one says so to
+all others when it is there again, before it says anything else; and whoever publishes to somebody who is not subscribed
+is told that by Redis. Who has ended without a word is found out by asking, now and then, who is still subscribed.
+"""
+
+import asyncio
+import ssl
+from functools import partial
+from typing import Any, Final
+
+from trunkline.errors import MisuseError, StoreUnavailable
+from trunkline.stores import rules
+from trunkline.stores.bus import Ears
+from trunkline.stores.hearing import Hearing
+from trunkline.stores.redis.addresses import Address
+from trunkline.stores.redis.line import Line
+from trunkline.stores.redis.link import command
+from trunkline.stores.redis.subscriptions import pattern
+
+__all__ = ["RedisBus"]
+
+MUCH: Final = 1 << 20  # bytes that Redis has not taken yet: who can wait should
+TOO_MUCH: Final = 64 << 20  # bytes at which nothing more is sent
+_ANSWERS: Final = 2.0  # seconds that who joins waits for those that do not answer; one may be stopped
+_MOST_GONE: Final = 1000  # names
+
+_MESSAGE: Final = b"m"
+_HELLO: Final = b"h"
+_AGAIN: Final = b"a"  # hello from one whose messages, from it or to it, may be lost
+_HERE: Final = b"y"  # the answer to either
+_BYE: Final = b"b"
+
+
+class RedisBus:
+    """A way to the other processes that share a prefix of a Redis."""
+
+    def __init__(self, address: Address, tls: ssl.SSLContext | None, *, prefix: str, patience: float) -> None:
+        self._where = str(address)
+        self._line_of = partial(Line, address, tls, patience)
+        self._prefix = f"{prefix}bus:"
+        self._every = patience  # seconds between two looks at whether all is well
+        self._name = ""  # as long as it is not open
+        self._ears = Hearing()
+        self._opened = False
+        self._closed = False
+        self._speaking: Line | None = None
+        self._listening: Line | None = None
+        self._subscribing: list[asyncio.Future[Any]] = []
+        self._subscribed = False
+        self._hello = _HELLO
+        self._greeting = True  # is to be said before anything else
+        self._peers: set[str] = set()
+        self._gone: dict[str, None] = {}  # who has said goodbye, the last ones
+        self._awaited: set[str] = set()  # names, whose answers
+        self._answered: asyncio.Future[None] | None = None
+        self._meeting: asyncio.Task[None] | None = None
+        self._unsent = 0  # bytes that were not confirmed
+        self._relief: asyncio.Future[None] | None = None
+        self._look: asyncio.TimerHandle | None = None
+
+    # --- from open to closed ---------------------------------------------------------------------
+
+    async def open(self, name: str, ears: Ears) -> None:
+        """Connects, subscribes, and meets all others that are subscribed."""
+        rules.check_process(name)
+        if self._closed:
+            raise StoreUnavailable(f"the bus at {self._where} is closed")
+        if self._name:
+            raise MisuseError(f"the bus at {self._where} is open already")
+        self._name = name
+        self._ears.open(ears)
+        speaking = self._speaking = self._line_of(met=self._meet_again, lost=self._broke)
+        listening = self._listening = self._line_of(met=self._subscribe, lost=self._went_deaf, aside=self._came)
+        try:
+            await speaking.open()
+            await listening.open()
+            await asyncio.gather(*self._subscribing)
+            await self._meet(speaking)
+        except BaseException:
+            await self.close()
+            raise
+        self._opened = True
+        self._plan_look()
+
+    async def close(self) -> None:
+        """Says goodbye, and hangs up."""
+        if self._closed:
+            return
+        if self._opened:
+            self._say(None, _BYE)
+        self._closed = True
+        self._ears.close()
+        if self._look is not None:
+            self._look.cancel()
+        if self._meeting is not None:
+            self._meeting.cancel()
+            await asyncio.wait([self._meeting])
+        for line in (self._speaking, self._listening):
+            if line is not None:
+                await line.close()
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def send(self, to: str, message: bytes) -> bool:
+        """Publishes a message for one process. Nobody is there for certain if it has said goodbye."""
+        self._check(message)
+        rules.check_process(to)
+        if to in self._gone:
+            return False
+        if not self._closed:
+            self._say(to, _MESSAGE, message)
+        return True
+
+    def publish(self, message: bytes) -> None:
+        """Publishes a message for all."""
+        self._check(message)
+        if not self._closed:
+            self._say(None, _MESSAGE, message)
+
+    async def sent(self) -> None:
+        """Waits for Redis."""
+        while self._unsent > MUCH:
+            if self._relief is None:
+                self._relief = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._relief])
+
+    def _check(self, message: bytes) -> None:
+        rules.check_message(message)
+        if not self._name:
+            raise MisuseError(f"the bus at {self._where} is not open yet")
+
+    def _say(self, to: str | None, kind: bytes, body: bytes = b"") -> None:
+        """Publishes to one or to all, and before that what is to be said first. Nothing waits for a connection: what
+        cannot be sent now is lost."""
+        if self._greeting:
+            self._greeting = False
+            self._say(None, self._hello)
+        line = self._speaking
+        if line is None or not line.connected or self._unsent > TOO_MUCH:
+            self._failed(to)
+            return
+        channel = f"{self._prefix}all" if to is None else self._channel(to)
+        packed = command("PUBLISH", channel, b"%b%b\n%b" % (kind, self._name.encode(), body))
+        self._unsent += len(packed)
+        line.submit(packed).add_done_callback(partial(self._said, to, len(packed)))
+
+    def _said(self, to: str | None, size: int, done: asyncio.Future[int]) -> None:
+        """Redis has taken something, and says how many have got it; or has not."""
+        self._unsent -= size
+        if self._unsent <= MUCH and self._relief is not None:
+            self._relief.set_result(None)
+            self._relief = None
+        if done.exception() is not None:
+            self._failed(to)
+        elif not done.result() and to is not None:
+            self._missing(to)
+
+    def _failed(self, to: str | None) -> None:
+        """Something may not have arrived: we say so here, and to the others before anything else."""
+        self._broke()
+        asyncio.get_running_loop().call_soon(self._ears.lost, to)
+
+    def _missing(self, name: str) -> None:
+        self._peers.discard(name)
+        self._ears.lost(name)
+
+    def _channel(self, name: str) -> str:
+        return f"{self._prefix}to:{name}"
+
+    # --- hearing ---------------------------------------------------------------------------------
+
+    def _came(self, message: list[Any]) -> None:
+        """Something was published. Until all channels are subscribed to, it counts as lost."""
+        head, _, body = message[-1].partition(b"\n")
+        kind, sender = head[:1], head[1:].decode()
+        if sender == self._name or not self._subscribed:
+            return
+        if kind == _BYE:
+            self._forget(sender)
+            return
+        if kind == _AGAIN:
+            self._ears.lost(sender)
+        self._know(sender)
+        if kind == _MESSAGE:
+            self._ears.heard(sender, body)
+        elif kind != _HERE and not self._closed:
+            self._say(sender, _HERE)
+
+    def _know(self, name: str) -> None:
+        if name not in self._peers:
+            self._peers.add(name)
+            self._ears.met(name)
+        self._expect_no_more(name)
+
+    def _expect_no_more(self, name: str) -> None:
+        self._awaited.discard(name)
+        if not self._awaited and self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
+
+    def _forget(self, name: str) -> None:
+        """A process has ended, and nobody will ever have its name."""
+        self._gone[name] = None
+        if len(self._gone) > _MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+        self._expect_no_more(name)
+        self._missing(name)
+
+    # --- meeting ---------------------------------------------------------------------------------
+
+    def _subscribe(self) -> None:
+        """There is a connection to hear by."""
+        if self._listening is not None:
+            channels = (f"{self._prefix}all", self._channel(self._name))
+            self._subscribing = self._listening.submit_all([(command("SUBSCRIBE", each), ()) for each in channels])
+            self._subscribing[-1].add_done_callback(self._can_hear)
+
+    def _can_hear(self, done: asyncio.Future[Any]) -> None:
+        if done.exception() is not None:
+            return  # the connection is lost, so there will be another
+        self._subscribed = True
+        if self._hello == _AGAIN:
+            self._ears.lost(None)
+        self._meet_again()
+
+    def _broke(self) -> None:
+        self._hello, self._greeting = _AGAIN, True
+
+    def _went_deaf(self) -> None:
+        self._subscribed = False
+        self._broke()
+
+    def _meet_again(self) -> None:
+        """After a connection was lost: once both are there."""
+        speaking = self._speaking
+        if self._closed or not self._opened or not self._subscribed or speaking is None or not speaking.connected:
+            return
+        if self._meeting is not None:
+            self._meeting.cancel()
+        self._meeting = asyncio.create_task(self._meet(speaking))
+        self._meeting.add_done_callback(_seen)
+
+    async def _meet(self, speaking: Line) -> None:
+        """Says hello to all, and waits for those that are there; not for ever, since one may be stopped."""
+        channels = await speaking.submit(command("PUBSUB", "CHANNELS", pattern(self._channel(""))))
+        self._awaited = {channel.decode()[len(self._channel("")) :] for channel in channels} - {self._name}
+        self._answered = asyncio.get_running_loop().create_future()
+        self._greeting = False
+        self._say(None, self._hello)
+        if self._awaited:
+            await asyncio.wait([self._answered], timeout=_ANSWERS)
+        for name in [*self._awaited]:
+            self._know(name)
+
+    # --- now and then ----------------------------------------------------------------------------
+
+    def _plan_look(self) -> None:
+        self._look = asyncio.get_running_loop().call_later(self._every, self._look_around)
+
+    def _look_around(self) -> None:
+        """Whether we would hear anything, and whether those are there whom we know."""
+        if self._listening is not None and self._listening.connected:
+            self._listening.submit(command("PING")).add_done_callback(_seen)
+        if self._speaking is not None and self._speaking.connected and self._peers:
+            names = sorted(self._peers)
+            asked = self._speaking.submit(command("PUBSUB", "NUMSUB", *map(self._channel, names)))
+            asked.add_done_callback(partial(self._looked, names))
+        self._plan_look()
+
+    def _looked(self, names: list[str], done: asyncio.Future[list[Any]]) -> None:
+        if done.exception() is None:
+            for name, count in zip(names, done.result()[1::2], strict=True):
+                if not count:
+                    self._missing(name)
+
+
+def _seen(done: asyncio.Future[Any]) -> None:
+    """Whether it was done is seen when there is a connection again."""
+    if not done.cancelled():
+        done.exception()
