@@ -118,6 +118,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
     created_at: float
     updated_at: float
     expires_at: float | None = None  # may be forgotten from then on, whatever its state
+    place: int | None = None  # among those of its client that are at work, where these are counted by who keeps them
     timeout_ms: int | None = None  # that it may take, from its creation
     poll_interval_ms: int | None = None
     progress_token: ProgressToken | None = None

@@ -3,17 +3,24 @@
 All tasks of an owner have one home, so that they can be listed. Those of callers who are not known have one together;
 in it stand, by conversation, the names of those that were asked for there. Beside it, under `working/`, stands the name
 of every task that somebody works on or should: whoever looks for tasks whose process has died looks there.
+
+Where an owner may have only so many tasks at work, in all processes that share the store, each of these has a place: a
+number that no other has. It is kept with the task and let go with its end, in the same commits, so it costs no more.
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from trunkline.clock import Clock
 from trunkline.errors import Conflict, InternalError
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.server.owners import NOBODY
-from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, key_of
+from trunkline.server.tasks.faults import TooManyTasks
+from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, Write, key_of
 from trunkline.wire import codec
 
 __all__ = ["WORKING", "Kept", "Shelf", "Step", "key_of_task"]
@@ -46,6 +53,15 @@ def _tasks_of(owner: str) -> str:
 
 def _tasks_in(owner: str, session: str) -> str:
     return key_of("owner", owner, "sessions", session)
+
+
+def _places_of(owner: str) -> str:
+    return key_of("owner", owner, "places") + "/"
+
+
+def _place(record: TaskRecord) -> str:
+    """The key of the place that a task has."""
+    return f"{_places_of(record.client)}{record.place}"
 
 
 def _listed(record: TaskRecord) -> list[Put]:
@@ -93,23 +109,43 @@ class Shelf:
         return found
 
     async def create(
-        self, record: TaskRecord, holder: str, ttl: float, beside: Sequence[Put] = ()
+        self, record: TaskRecord, holder: str, ttl: float, beside: Sequence[Put] = (), *, places: int | None = None
     ) -> tuple[Kept, Lease]:
         """Keeps a new task and takes it to work on: in one turn, so that a store can do all of it at once. What is
-        kept beside it is kept with it, or neither is (`Conflict`)."""
+        kept beside it is kept with it, or neither is (`Conflict`). With `places`, its owner has no more than so many at
+        work, or neither is kept (`TooManyTasks`)."""
         key = key_of_task(record.client, record.task_id)
         try:
-            lease, _, version = await asyncio.gather(
+            lease, _, kept = await asyncio.gather(
                 self._store.acquire(key, holder, ttl),
                 self._store.commit([Put(_mark(record), record.client.encode(), record.expires_at)]),
-                self.keep(record, beside),
+                self._keep_in_place(record, beside, places),
             )
-        except Conflict:
+        except (Conflict, TooManyTasks):
             await self.forget_work(record)
             raise
         if not isinstance(lease, Lease):
             raise InternalError(f"{lease.holder} has a task that was only just made")
-        return Kept(record, version), lease
+        return kept, lease
+
+    async def _keep_in_place(self, record: TaskRecord, beside: Sequence[Put], places: int | None) -> Kept:
+        """Keeps a new task, in one of so many places. Which are free is looked at only if the first that is tried is
+        not: most owners have few tasks."""
+        if places is None:
+            return Kept(record, await self.keep(record, beside))
+        free: Sequence[int] = range(places)
+        while free:
+            placed = replace(record, place=secrets.choice(free))
+            put = Put(_place(placed), b"", record.expires_at, ABSENT)
+            try:
+                return Kept(placed, await self.keep(placed, (put, *beside)))
+            except Conflict as conflict:
+                if conflict.key != put.key:
+                    raise
+            prefix = _places_of(record.client)
+            taken = {item.key for item in await self._some(prefix, "", places)}
+            free = [number for number in range(places) if f"{prefix}{number}" not in taken]
+        raise TooManyTasks(places)
 
     async def keep(self, record: TaskRecord, beside: Sequence[Put] = ()) -> int:
         """Keeps a new task, which nobody works on yet; the version that it has."""
@@ -128,9 +164,13 @@ class Shelf:
             record = step(before.record, self._wall.now())
             if record is before.record:
                 return before, before
-            put = Put(key_of_task(owner, task_id), codec.to_json(record), record.expires_at, before.version)
+            writes: list[Write] = [
+                Put(key_of_task(owner, task_id), codec.to_json(record), record.expires_at, before.version)
+            ]
+            if record.ended and record.place is not None:
+                writes.append(Delete(_place(record)))
             try:
-                return before, Kept(record, await self._store.commit([put], fence=fence))
+                return before, Kept(record, await self._store.commit(writes, fence=fence))
             except Conflict:
                 continue
 

@@ -85,7 +85,8 @@ class Tasks:
         )
 
     def make_room(self, owner: str) -> None:
-        """Raises `TooManyTasks` if an owner may have no more of them at work, or the process has no room."""
+        """Raises `TooManyTasks` if an owner may have no more of them at work, as far as this process knows, or the
+        process has no room."""
         settings = self._settings
         for count, most in (
             (len(self._at_work), settings.max_tasks),
@@ -93,6 +94,11 @@ class Tasks:
         ):
             if most is not None and count >= most:
                 raise TooManyTasks(most)
+
+    @property
+    def _places(self) -> int | None:
+        """How many tasks an owner may have at work in all processes together, where that has to be counted."""
+        return self._settings.max_tasks_per_principal if self._store.lasting else None
 
     async def begin(
         self,
@@ -114,7 +120,7 @@ class Tasks:
         try:
             if not pending:
                 record = record.start(self._wall.now())
-            kept, lease = await self.shelf.create(record, self.holder, self.lease, beside)
+            kept, lease = await self.shelf.create(record, self.holder, self.lease, beside, places=self._places)
         except BaseException:
             self._of_owner[record.client] -= 1
             raise
