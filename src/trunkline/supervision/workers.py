@@ -12,13 +12,13 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import count
 from typing import Final
 
 from msgspec import Struct
 
 from trunkline.supervision.forking import Signals, fork, left
-from trunkline.supervision.line import CONNECTION, END, KEPT, NOT_KEPT, STATE, TABLE, Line, ticket_of, with_ticket
+from trunkline.supervision.handing import Handing
+from trunkline.supervision.line import END, KEPT, NOT_KEPT, STATE, TABLE, Line, ticket_of
 from trunkline.supervision.policy import GiveUp, History, Policy, ended
 from trunkline.supervision.rota import BEAT, Rota
 
@@ -27,8 +27,6 @@ __all__ = ["GIVEN_UP", "Plan", "Supervisor"]
 GIVEN_UP: Final = 86
 """What the supervisor ends with if workers end too often."""
 
-_AT_ONCE: Final = 64  # connections that are taken in before anything else is looked at
-_REST: Final = 0.5  # seconds without taking any in, if there is no room for more
 _KILLED: Final = 128  # and the number of the signal, as shells have it
 
 Work = Callable[[int, socket.socket], int]
@@ -45,17 +43,11 @@ class Plan(Struct, frozen=True):
     overran: int  # what the process ends with if one of them had to be killed then
 
 
-class _Worker(Struct):
-    pid: int
-    line: Line
-
-
 class Supervisor:
     """Runs workers until it is told to end, or they end too often."""
 
     def __init__(self, places: Sequence[socket.socket], work: Work, plan: Plan, say: Callable[[str], None]) -> None:
         """`places` are listened at already; they are the supervisor's to close. `say` tells a person."""
-        self._places = places
         self._work = work
         self._plan = plan
         self._say = say
@@ -63,13 +55,11 @@ class Supervisor:
         self._history = History()
         self._signals = Signals()
         self._selector = selectors.DefaultSelector()
-        self._workers: dict[int, _Worker] = {}
+        self._pids: dict[int, int] = {}  # of the workers that are there
+        self._lines: dict[int, Line] = {}  # to them
+        self._handing = Handing(places, self._rota, self._lines, self._selector, say)
         self._due: dict[int, float] = {}  # workers that are started then
-        self._connections: dict[int, socket.socket] = {}  # on their way, by ticket
-        self._tickets = count(1)
         self._told: tuple[str, ...] = ()
-        self._taking = False  # connections in
-        self._rests_until = 0.0
         self._opened: Callable[[], None] | None = None
         self._ends_by: float | None = None
         self._ending = False
@@ -83,7 +73,7 @@ class Supervisor:
             try:
                 for number in range(self._plan.workers):
                     self._start(number)
-                while self._workers or self._due:
+                while self._pids or self._due:
                     self._turn()
             finally:
                 self._kill()
@@ -97,16 +87,13 @@ class Supervisor:
         wait = min([BEAT, *(at - time.monotonic() for at in self._due.values())])
         for key, _ in self._selector.select(max(wait, 0.0)):
             key.data()
-        for number in list(self._workers):
+        for number in list(self._pids):
             self._reap(number)
         now = time.monotonic()
         self._rid_of_silent(now)
         self._start_due(now)
         self._tell(now)
-        for ticket in (*self._rota.overdue(now), *self._unheld()):
-            self._rota.settled(ticket)
-            self._hand(ticket)
-        self._take_or_rest(time.monotonic())
+        self._handing.look(now)
         if self._ends_by is not None and now >= self._ends_by:
             self._cut_off()
 
@@ -120,9 +107,9 @@ class Supervisor:
 
     def _rid_of_silent(self, now: float) -> None:
         for number in self._rota.hopeless(now, self._plan.silence):
-            if number in self._workers:
+            if number in self._pids:
                 self._say(f"worker {number} has said nothing for {self._plan.silence:g} s, and is killed")
-                _kill(self._workers[number].pid)
+                _kill(self._pids[number])
                 self._rota.ended(number)
 
     def _start_due(self, now: float) -> None:
@@ -136,8 +123,8 @@ class Supervisor:
         table = self._rota.table(now)
         if table != self._told:
             self._told = table
-            for worker in self._workers.values():
-                worker.line.say(TABLE, " ".join(table).encode())
+            for line in self._lines.values():
+                line.say(TABLE, " ".join(table).encode())
 
     # --- workers -----------------------------------------------------------------------------------
 
@@ -145,8 +132,8 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         pid = fork(partial(self._become, number, theirs, ours))
         theirs.close()
-        line = Line(ours)
-        self._workers[number] = _Worker(pid, line)
+        self._pids[number] = pid
+        line = self._lines[number] = Line(ours)
         self._selector.register(ours, selectors.EVENT_READ, partial(self._heard, number))
         self._rota.started(number, time.monotonic())
         if self._told:
@@ -157,30 +144,26 @@ class Supervisor:
         ours.close()
         self._selector.close()
         self._signals.close()
-        for other in self._workers.values():
-            other.line.close()
-        for held in (*self._places, *self._connections.values()):
-            held.close()
+        for line in self._lines.values():
+            line.close()
+        self._handing.forget()
         return self._work(number, theirs)
 
     def _heard(self, number: int) -> None:
-        worker, now = self._workers.get(number), time.monotonic()
-        if worker is None:
+        line, now = self._lines.get(number), time.monotonic()
+        if line is None:
             return
-        for kind, body in worker.line.heard():
+        for kind, body in line.heard():
             if kind == STATE:
                 self._rota.heard(number, now, body.decode())
                 self._ready(number)
-            elif kind == KEPT and self._rota.holder(ticket_of(body)[0]) == number:
-                self._settle(ticket_of(body)[0])
-            elif kind == NOT_KEPT and self._rota.holder(ticket_of(body)[0]) == number:
-                self._rota.settled(ticket_of(body)[0])
-                self._hand(ticket_of(body)[0])
-        worker.line.flush()
-        if worker.line.ended:
-            self._selector.unregister(worker.line.socket)
+            elif kind in {KEPT, NOT_KEPT}:
+                self._handing.answered(number, ticket_of(body)[0], kept=kind == KEPT)
+        line.flush()
+        if line.ended and line.socket in self._selector.get_map():
+            self._selector.unregister(line.socket)
             self._rota.ended(number)
-            _kill(worker.pid)  # it is at its end, or of no use any more
+            _kill(self._pids[number])  # it is at its end, or of no use any more
 
     def _ready(self, number: int) -> None:
         if self._rota.served(number):
@@ -190,19 +173,17 @@ class Supervisor:
                 self._opened = None
 
     def _reap(self, number: int) -> None:
-        worker = self._workers[number]
-        code = left(worker.pid)
+        code = left(self._pids[number])
         if code is None:
             return
-        if not worker.line.ended:
-            self._heard(number)  # its last words
-        del self._workers[number]
+        self._heard(number)  # its last words
+        line = self._lines.pop(number)
         with contextlib.suppress(KeyError):
-            self._selector.unregister(worker.line.socket)
-        worker.line.close()
+            self._selector.unregister(line.socket)
+        line.close()
         for ticket in self._rota.ended(number):
             self._rota.settled(ticket)
-        self._ended(number, worker.pid, code)
+        self._ended(number, self._pids.pop(number), code)
 
     def _ended(self, number: int, pid: int, code: int) -> None:
         """Has a worker started again, or ends all of it."""
@@ -226,52 +207,6 @@ class Supervisor:
         self._say(f"{how}, and is started again {again}")
         self._due[number] = time.monotonic() + decision.after
 
-    # --- connections -------------------------------------------------------------------------------
-
-    def _take_or_rest(self, now: float) -> None:
-        """Looks for connections only while somebody can take one: until then they wait with the system."""
-        taking = not self._ending and now >= self._rests_until and self._rota.turn(now) is not None
-        if taking is not self._taking:
-            self._taking = taking
-            for place in self._places:
-                if taking:
-                    self._selector.register(place, selectors.EVENT_READ, partial(self._take, place))
-                else:
-                    self._selector.unregister(place)
-
-    def _take(self, place: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
-            if self._ending or self._rota.turn(time.monotonic()) is None:
-                return
-            try:
-                connection, _ = place.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._say(f"no connection can be taken in for now: {error.strerror}")
-                self._rests_until = time.monotonic() + _REST
-                return
-            ticket = next(self._tickets)
-            self._connections[ticket] = connection
-            self._hand(ticket)
-
-    def _hand(self, ticket: int) -> None:
-        """Hands a connection to the next who takes it; if nobody does, it waits for the next turn."""
-        now, passed = time.monotonic(), list[int]()
-        while (number := self._rota.turn(now, passed)) is not None:
-            line = self._workers[number].line if number in self._workers else None
-            if line and line.hand(CONNECTION, with_ticket(ticket, now), [self._connections[ticket].fileno()]):
-                self._rota.handed(ticket, number, now)
-                return
-            passed.append(number)
-
-    def _unheld(self) -> list[int]:
-        return [ticket for ticket in self._connections if self._rota.holder(ticket) is None]
-
-    def _settle(self, ticket: int) -> None:
-        self._rota.settled(ticket)
-        self._connections.pop(ticket).close()
-
     # --- the end -----------------------------------------------------------------------------------
 
     def _end(self, code: int = 0) -> None:
@@ -279,34 +214,33 @@ class Supervisor:
         self._ending = True
         self._codes.append(code)
         self._due.clear()
-        self._take_or_rest(time.monotonic())
-        for place in self._places:
-            place.close()
-        for worker in self._workers.values():
-            worker.line.say(END)
+        self._handing.close()
+        for line in self._lines.values():
+            line.say(END)
         if self._plan.end is not None:
             self._ends_by = time.monotonic() + self._plan.end
 
     def _cut_off(self) -> None:
-        for number in self._workers:
+        for number in self._pids:
             self._say(f"worker {number} did not end in time, and is killed")
             self._codes.append(self._plan.overran)
         self._kill()
 
     def _kill(self) -> None:
         """Ends the workers that are left, at once."""
-        for worker in self._workers.values():
-            _kill(worker.pid)
+        for pid in self._pids.values():
+            _kill(pid)
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(worker.pid, 0)
-            worker.line.close()
-        self._workers.clear()
+                os.waitpid(pid, 0)
+        for line in self._lines.values():
+            line.close()
+        self._pids.clear()
+        self._lines.clear()
         self._due.clear()
 
     def _let_go(self) -> None:
         self._selector.close()
-        for held in (*self._places, *self._connections.values()):
-            held.close()
+        self._handing.forget()
 
 
 def _kill(pid: int) -> None:

@@ -1,0 +1,113 @@
+"""Connections between the place where they are taken in and the worker that takes them over.
+
+The supervisor's own copy of each is kept until a worker has said that it is its own. Until then it can be handed to
+another one; if nobody can take any, they are left with the system.
+"""
+
+import selectors
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import Final
+
+from trunkline.supervision.line import CONNECTION, Line, with_ticket
+from trunkline.supervision.rota import Rota
+
+__all__ = ["Handing"]
+
+_AT_ONCE: Final = 64  # connections that are taken in before anything else is looked at
+_REST: Final = 0.5  # seconds without taking any in, if there is no room for more
+
+
+class Handing:
+    """Takes connections in, and hands each to the next in turn."""
+
+    def __init__(
+        self,
+        places: Sequence[socket.socket],
+        rota: Rota,
+        lines: Mapping[int, Line],
+        selector: selectors.BaseSelector,
+        say: Callable[[str], None],
+    ) -> None:
+        """`lines` lead to the workers that are there, by their numbers."""
+        self._places = places
+        self._rota = rota
+        self._lines = lines
+        self._selector = selector
+        self._say = say
+        self._connections: dict[int, socket.socket] = {}  # on their way, by ticket
+        self._tickets = count(1)
+        self._taking = False
+        self._rests_until = 0.0
+        self._closed = False
+
+    def look(self, now: float) -> None:
+        """Hands out again what is with nobody, and takes connections in for as long as somebody can have them."""
+        for ticket in self._rota.overdue(now):
+            self._rota.settled(ticket)
+        for ticket in [ticket for ticket in self._connections if self._rota.holder(ticket) is None]:
+            self._hand(ticket)
+        self._watch(wanted=now >= self._rests_until and self._rota.turn(now) is not None)
+
+    def _watch(self, *, wanted: bool) -> None:
+        if wanted is self._taking or self._closed:
+            return
+        self._taking = wanted
+        for place in self._places:
+            if wanted:
+                self._selector.register(place, selectors.EVENT_READ, partial(self._take, place))
+            else:
+                self._selector.unregister(place)
+
+    def _take(self, place: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            if self._closed or self._rota.turn(time.monotonic()) is None:
+                return
+            try:
+                connection, _ = place.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._say(f"no connection can be taken in for now: {error.strerror}")
+                self._rests_until = time.monotonic() + _REST
+                return
+            ticket = next(self._tickets)
+            self._connections[ticket] = connection
+            self._hand(ticket)
+
+    def _hand(self, ticket: int) -> None:
+        """Hands a connection to the next who takes it; if nobody does, it waits for the next look."""
+        now = time.monotonic()
+        passed: list[int] = []
+        descriptor = [self._connections[ticket].fileno()]
+        while (number := self._rota.turn(now, passed)) is not None:
+            line = self._lines.get(number)
+            if line is not None and line.hand(CONNECTION, with_ticket(ticket, now), descriptor):
+                self._rota.handed(ticket, number, now)
+                return
+            passed.append(number)
+
+    def answered(self, number: int, ticket: int, *, kept: bool) -> None:
+        """A worker has taken something over, or has not. Nobody is asked who was not given it, or is no more."""
+        if self._rota.holder(ticket) != number:
+            return
+        self._rota.settled(ticket)
+        if kept:
+            self._connections.pop(ticket).close()
+        else:
+            self._hand(ticket)
+
+    def close(self) -> None:
+        """Takes nothing in any more."""
+        self._watch(wanted=False)
+        self._closed = True
+        for place in self._places:
+            place.close()
+
+    def forget(self) -> None:
+        """Lets go of everything, as a new process does which has nothing to do with it."""
+        for held in (*self._places, *self._connections.values()):
+            held.close()
