@@ -20,9 +20,9 @@ from trunkline.transports.stdio import END_OF_INPUT, private_streams, serve_stdi
 
 if TYPE_CHECKING:
     from ssl import SSLContext
-    from types import ModuleType
 
     from trunkline.auth.server.gate import ResourceServer
+    from trunkline.auth.server.proofs import Memory
     from trunkline.server.server import Server
     from trunkline.transports.guard import Guard
     from trunkline.transports.http.asgi import App
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trunkline.transports.http.health import Health
     from trunkline.transports.http.keeper import SessionKeeper
     from trunkline.transports.http.listening import Source
+    from trunkline.transports.http.relaying import Relay
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _LOOPS: Final = (os.path.dirname(asyncio.__file__) + os.sep, "uvloop" + os.sep)
@@ -37,7 +38,7 @@ _LOOPS: Final = (os.path.dirname(asyncio.__file__) + os.sep, "uvloop" + os.sep)
 __all__ = [
     "application",
     "gate_at",
-    "http_listening",
+    "http_extra",
     "listener",
     "run_listening",
     "run_on_loop",
@@ -50,7 +51,6 @@ def run_stdio(server: "Server") -> None:
     """Serves on standard input and output until the other side goes, or Ctrl+C."""
     if sys.stdin is not None and sys.stdin.isatty():
         _introduce(server)
-    _keep_large_blocks()
     with private_streams() as (wire_in, wire_out):
         run_on_loop(server, _serve(server, wire_in, wire_out))
 
@@ -66,7 +66,6 @@ async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]
 
 def run_listening(server: "Server", address: str, tls: "SSLContext | None") -> None:
     """Serves whoever comes to an address, until Ctrl+C or SIGTERM."""
-    _keep_large_blocks()
     run_on_loop(server, _listen(server, address, tls))
 
 
@@ -81,6 +80,7 @@ async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> S
 def run_on_loop(server: "Server", serving: Coroutine[Any, Any, Sequence[str]]) -> None:
     """Runs a server on a loop of its own, and ends the process, with a code if something took too long. What is left
     then, a task that cannot be cancelled or a thread that somebody waits for, does not keep it."""
+    _keep_large_blocks()
     runner = asyncio.Runner(loop_factory=_loop_factory())
     code = 1
     try:
@@ -176,11 +176,14 @@ async def listener(
     auth: "ResourceServer | None" = None,
     *,
     keeper: "SessionKeeper | None" = None,
+    relay: "Relay | None" = None,
+    memory: "Callable[[], Memory | None] | None" = None,
     health: "Callable[[], Health | None]" = lambda: None,
     source: "Source | None" = None,
 ) -> Listener:
     """Has a server wait for clients at an address. A transport is given the guard alone, to hand its peers to, and who
-    keeps sessions if it has some. Over HTTP somebody else may be the source of connections."""
+    keeps sessions if it has some, and carries requests to where others are held. Over HTTP somebody else may be the
+    source of connections."""
     where = parse(address)
     if where.scheme in {"ws", "wss"}:
         raise ConfigError(f"{address} is no place to listen at: a WebSocket is served by http:// and https://, too")
@@ -195,11 +198,12 @@ async def listener(
 
         return await listen_unix(_guard(server, clock), where.path)
     if where.scheme in {"http", "https"}:
-        listening = http_listening()
-        names = listening.names_of(where.host)
-        gate = gate_at(server, where.path, auth, names=names)
+        with http_extra():
+            from trunkline.transports.http.listening import listen_http, names_of
+        names = names_of(where.host)
+        gate = gate_at(server, where.path, auth, names=names, memory=memory)
         guard = _guard(server, clock, names)
-        return await listening.listen_http(
+        return await listen_http(
             guard,
             host=where.host,
             port=where.port,
@@ -207,6 +211,7 @@ async def listener(
             tls=tls,
             gate=gate,
             keeper=keeper,
+            relay=relay,
             health=health(),
             source=source,
         )
@@ -215,13 +220,13 @@ async def listener(
     return await listen_tcp(_guard(server, clock), host=where.host, port=where.port, tls=tls)
 
 
-def http_listening() -> "ModuleType":
-    """What listens over HTTP, if what that needs is installed."""
+@contextlib.contextmanager
+def http_extra() -> Generator[None]:
+    """Says what is to be installed, if what is imported meanwhile is not."""
     try:
-        from trunkline.transports.http import listening
+        yield
     except ModuleNotFoundError as error:
         raise ConfigError(f"HTTP needs {str(error.name).partition('.')[0]}: pip install 'trunkline[http]'") from error
-    return listening
 
 
 def _guard(server: "Server", clock: Clock, names: Iterable[str] = ()) -> "Guard":
@@ -247,13 +252,16 @@ def gate_at(
     identify: "Identify | None" = None,
     *,
     names: Iterable[str] = (),
+    memory: "Callable[[], Memory | None] | None" = None,
 ) -> "Gate | None":
-    """Who decides at an endpoint who may come in, or only says who it is; None where nobody does."""
+    """Who decides at an endpoint who may come in, or only says who it is; None where nobody does. `memory` gives what
+    all processes that share a store know of who was there."""
     if auth is not None:
         from trunkline.transports.door import IP
 
         known = (*names, *server.settings.allowed_hosts)
-        return auth.within(path, named=not any(name.startswith("*") or name == IP for name in known))
+        named = not any(name.startswith("*") or name == IP for name in known)
+        return auth.within(path, named=named, memory=memory)
     if identify is not None:
         from trunkline.transports.http.gate import Known
 
@@ -269,10 +277,12 @@ def application(
     released: Callable[[], None],
     *,
     keeper: "Callable[[], SessionKeeper | None]",
+    relay: "Callable[[], Relay | None]",
     health: "Health | None",
 ) -> "App":
     """An ASGI application around a server. `released` ends what is open for those who only listen; `keeper` gives who
-    keeps sessions, once the server is ready; `health` says how it stands."""
+    keeps sessions, once the server is ready, and `relay` who carries requests to where others are held; `health` says
+    how it stands."""
     from trunkline.transports.http.asgi import App
 
     async def start() -> "Guard":
@@ -281,7 +291,7 @@ def application(
         await server.start()
         return _guard(server, clock())
 
-    return App(start, server.aclose, path=path, gate=gate, released=released, keeper=keeper, health=health)
+    return App(start, server.aclose, path=path, gate=gate, released=released, keeper=keeper, relay=relay, health=health)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

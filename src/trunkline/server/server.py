@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from trunkline.auth.server.gate import ResourceServer
+    from trunkline.auth.server.proofs import Memory
     from trunkline.server.filewatch import FileWatch
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.middleware import Middleware
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from trunkline.supervision.post import Post
     from trunkline.transports.http.asgi import App
     from trunkline.transports.http.health import Health
+    from trunkline.transports.http.relaying import Relay
 
 __all__ = ["Server"]
 
@@ -126,6 +128,7 @@ class Server(Ending):
         self._store = parts.store
         self._dispatcher = parts.dispatcher
         self._middleware: list[Middleware] = []
+        self._relay: Relay | None = None
 
     # --- being told of what clients do -----------------------------------------------------------
 
@@ -168,7 +171,7 @@ class Server(Ending):
 
         serving = self._serving
         if serving.files is None:
-            changed = partial(serving.changed, self.resources.kind)
+            changed = partial(serving.announce_here, CHANGES[self.resources.kind])  # other processes see it, too
             serving.files = FileWatch(self._offer, serving.ready, serving.updates.send, changed)
             self.on_first_subscriber(serving.files.begin)
             self.on_last_unsubscribed(serving.files.end)
@@ -207,8 +210,9 @@ class Server(Ending):
         return handler
 
     def notify_updated(self, uri: str) -> None:
-        """Tells the subscribers of a resource that it has changed. Callable from any thread."""
-        self._serving.post(partial(self._serving.updates.send, uri))
+        """Tells the subscribers of a resource that it has changed, also those of other processes that share the store.
+        Callable from any thread."""
+        self._serving.post(partial(self._serving.updated, uri))
 
     def notify_list_changed(self, what: Literal["tools", "resources", "prompts"]) -> None:
         """Tells every client that what it is shown in a list has changed, where nothing was added or removed: `allow`
@@ -269,10 +273,40 @@ class Server(Ending):
         await self.start()
         shared, health = self._serving.ready(), partial(self._vital, post)
         made = await listener(
-            self, address, tls, shared.clock, self._auth, keeper=shared.keeper, health=health, source=post
+            self,
+            address,
+            tls,
+            shared.clock,
+            self._auth,
+            keeper=shared.keeper,
+            relay=self._carrying(),
+            memory=self._memory,
+            health=health,
+            source=post,
         )
         self._serving.places.append(made)
         return made
+
+    def _carrying(self) -> "Relay | None":
+        """Who carries requests to other processes and answers theirs, where there may be some: one for all places."""
+        serving, shared = self._serving, self._serving.ready()
+        if shared.crew is None:
+            return None
+        if self._relay is None or self._relay.trunk is not shared.crew:
+            from trunkline.server.principals import Crossing
+            from trunkline.transports.http.relaying import Relay
+
+            self._relay = serving.carrying = Relay(shared.crew, Crossing(), self.settings, shared.clock)
+        return self._relay
+
+    def _memory(self) -> "Memory | None":
+        """What all processes know that share the store; None where nobody else can."""
+        store = self._serving.ready().store
+        if not store.lasting:
+            return None
+        from trunkline.server.replays import Replays
+
+        return Replays(store, self.name)
 
     def _vital(self, post: "Post | None" = None) -> "Health | None":
         """How this server stands, or all workers do."""
@@ -291,7 +325,7 @@ class Server(Ending):
 
         if identify is not None and self._auth is not None:
             raise MisuseError("a server with auth= knows who comes by their tokens; identify= is for servers without")
-        gate = gate_at(self, path, self._auth, identify)
+        gate = gate_at(self, path, self._auth, identify, memory=self._memory)
         ready = self._serving.ready
         released = self._serving.listeners.end
         return application(
@@ -301,6 +335,7 @@ class Server(Ending):
             gate,
             released,
             keeper=lambda: ready().keeper,
+            relay=self._carrying,
             health=self._vital(),
         )
 

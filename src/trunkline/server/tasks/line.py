@@ -6,10 +6,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from trunkline.auth.principal import Principal
 from trunkline.config import Settings
 from trunkline.conversation.telling import Telling
 from trunkline.protocol.inflight import Running
@@ -19,7 +17,7 @@ from trunkline.protocol.types import LOGGING_LEVELS
 from trunkline.server.ask import Asker
 from trunkline.server.line import ClientFacts, Line
 from trunkline.server.offer import Offer
-from trunkline.wire import codec
+from trunkline.server.principals import read, written
 
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection, Shared
@@ -128,14 +126,6 @@ async def _at_once() -> None:
 # --- who asked ----------------------------------------------------------------------------------------
 
 
-class _KeptPrincipal(msgspec.Struct, array_like=True):
-    subject: str
-    issuer: str
-    client: str
-    scopes: list[str]
-    claims: dict[str, Any]
-
-
 def caller_of(connection: "Connection", call: Running) -> TaskCaller:
     """What is kept of whoever asks for a task."""
     facts = connection.client_of(call)
@@ -146,27 +136,10 @@ def caller_of(connection: "Connection", call: Running) -> TaskCaller:
         modern=call.envelope is not None,
         local=connection.local,
         session=connection.shared.tasks.session_of(connection),
-        principal=_written(call.origin.principal),
+        principal=written(call.origin.principal),
     )
-
-
-def _written(principal: Any) -> Raw | UnsetType:
-    """A principal in JSON. One that has none is not known any more to whoever goes on with its task."""
-    if isinstance(principal, Principal):
-        p = principal
-        principal = _KeptPrincipal(p.subject, p.issuer, p.client, sorted(p.scopes), dict(p.claims))
-    try:
-        return UNSET if principal is None else codec.to_raw({type(principal).__name__: principal})
-    except (TypeError, ValueError, RecursionError):
-        return UNSET
 
 
 def principal_of(caller: TaskCaller) -> Any:
     """The principal that was written."""
-    if caller.principal is UNSET:
-        return None
-    [(kind, written)] = codec.decoder(dict[str, Raw])(caller.principal).items()
-    if kind != _KeptPrincipal.__name__:
-        return codec.decoder(object)(written)
-    p = codec.decoder(_KeptPrincipal)(written)
-    return Principal(p.subject, issuer=p.issuer, client=p.client, scopes=frozenset(p.scopes), claims=p.claims)
+    return None if caller.principal is UNSET else read(caller.principal)

@@ -12,12 +12,14 @@ from typing import Any, Final
 
 from trunkline.clock import Timer
 from trunkline.transports.guard import Guard
+from trunkline.transports.http.carried import Carried
 from trunkline.transports.http.farewell import on_farewell
 from trunkline.transports.http.forwarded import Proxies
 from trunkline.transports.http.gate import Admitted, Gate, Turned
 from trunkline.transports.http.health import Health
 from trunkline.transports.http.keeper import SessionKeeper
 from trunkline.transports.http.legacy import LegacyEndpoint
+from trunkline.transports.http.relaying import Front, Relay
 from trunkline.transports.http.sessionless import SessionlessEndpoint
 from trunkline.transports.http.stateless import StatelessEndpoint
 from trunkline.transports.http.streamable import Endpoint
@@ -65,15 +67,18 @@ class App:
         gate: Gate | None = None,
         released: Callable[[], None] = lambda: None,
         keeper: Callable[[], SessionKeeper | None] = lambda: None,
+        relay: Callable[[], Relay | None] = lambda: None,
         health: Health | None = None,
     ) -> None:
         """`start` readies the server for the running loop, as often as it is asked; `stop` ends it; `released` ends
         what it has open for those who only listen. Without a gate everybody may come in, as nobody in particular.
-        `keeper` gives who keeps sessions, of a server that is ready; `health` says how it stands."""
+        `keeper` gives who keeps sessions, of a server that is ready, and `relay` who carries requests to those that
+        other processes hold; `health` says how it stands."""
         self._start = start
         self._stop = stop
         self._released = released
         self._keeper = keeper
+        self._relay = relay
         self._health = health
         self._path = "/" + path.strip("/")
         self._gate = gate
@@ -99,7 +104,15 @@ class App:
     async def _ready(self) -> "House":
         guard, loop = await self._start(), asyncio.get_running_loop()
         if self._house is None or self._loop is not loop:  # which it may not be for others who came meanwhile
-            self._house = House(guard, self._path, self._gate, self._released, self._keeper(), self._health)
+            self._house = House(
+                guard,
+                self._path,
+                self._gate,
+                released=self._released,
+                keeper=self._keeper(),
+                relay=self._relay(),
+                health=self._health,
+            )
             self._loop = loop
         return self._house
 
@@ -158,20 +171,24 @@ class House:
         guard: Guard,
         path: str,
         gate: Gate | None = None,
+        *,
         released: Callable[[], None] = lambda: None,
         keeper: SessionKeeper | None = None,
+        relay: Relay | None = None,
         health: Health | None = None,
     ) -> None:
         settings = guard.settings
+        self._relay = relay
+        self._front = front = None if relay is None else Front(relay)
         self.guard = guard
         self.proxies = Proxies(settings.trusted_proxies)
         self.stateless = StatelessEndpoint(guard)
         self.streamable: Endpoint | SessionlessEndpoint = (
-            Endpoint(guard, self.stateless, keeper)
+            Endpoint(guard, self.stateless, keeper, front)
             if settings.http_sessions
             else SessionlessEndpoint(guard, self.stateless)
         )
-        self.legacy = LegacyEndpoint(guard, _MESSAGES)
+        self.legacy = LegacyEndpoint(guard, _MESSAGES, front)
         self.websocket = WebSocketEndpoint(guard, settings)
         self._path = path
         self._gate = gate
@@ -182,6 +199,19 @@ class House:
         if settings.legacy_sse and settings.http_sessions:
             self._routes.setdefault(_SSE, self.legacy.stream)
             self._routes.setdefault(_MESSAGES, self.legacy.post)
+
+        if relay is not None:
+            relay.arrivals.hosts.append(self)
+
+    async def carried(self, visit: Carried) -> bool:
+        """Answers an HTTP request that another process has let in, if what it is for is here."""
+        if visit.for_messages:
+            return await self.legacy.carried(visit)
+        return isinstance(self.streamable, Endpoint) and await self.streamable.carried(visit)
+
+    def deposed(self) -> None:
+        """Nobody finds the streams of HTTP+SSE any more by the name of this process."""
+        self.legacy.end_streams("others take this process for dead")
 
     async def visited(self, visit: Visit) -> None:
         """Answers an HTTP request, if it may come in."""
@@ -272,6 +302,8 @@ class House:
         self._released()
         self.streamable.release()
         self.legacy.release()
+        if self._front is not None:
+            self._front.release()
 
     def close_later(self) -> None:
         """Ends what is left once `drain_timeout` is over."""
@@ -283,6 +315,10 @@ class House:
         """Ends what is left."""
         if self._end is not None:
             self._end.cancel()
+        if self._relay is not None and self in self._relay.arrivals.hosts:
+            self._relay.arrivals.hosts.remove(self)
+        if self._front is not None:
+            self._front.close()
         self.streamable.close("the server has stopped")
         self.stateless.close("the server has stopped")
         self.legacy.close("the server has stopped")

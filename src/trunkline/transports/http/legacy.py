@@ -14,7 +14,10 @@ from urllib.parse import parse_qs
 from trunkline.config import Settings
 from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
 from trunkline.transports.guard import Guard
+from trunkline.transports.http.carried import Carried
 from trunkline.transports.http.reading import Reading
+from trunkline.transports.http.relaying import Front, Outcome
+from trunkline.transports.http.seeking import refuse_lost
 from trunkline.transports.http.visits import HeaderView, Visit
 from trunkline.wire import codec, sse
 from trunkline.wire.messages import Batch, Encoded, ErrorResponse, Incoming, Message, Request, RequestId, Response
@@ -150,10 +153,12 @@ def _parts(message: Incoming | Encoded | Sequence[Message]) -> Sequence[Any]:
 class LegacyEndpoint:
     """Two addresses: one for streams, one for what is posted."""
 
-    def __init__(self, guard: Guard, messages: str) -> None:
+    def __init__(self, guard: Guard, messages: str, front: Front | None = None) -> None:
+        """What is posted for a stream that another process has is carried there by the front."""
         self._guard = guard
         self._settings = guard.settings
         self._reading = Reading(guard.settings, guard.clock)
+        self._front = front
         self._messages = messages  # the path to post to
         self._lines: dict[str, tuple[LegacyChannel, Any]] = {}
 
@@ -168,7 +173,7 @@ class LegacyEndpoint:
         if (busy := self._guard.refuse_more("streams")) is not None:
             await visit.refuse(503, busy.why, (b"retry-after", busy.wait), kind=busy.kind)
             return
-        token = secrets.token_urlsafe(32)
+        token = self._new_token()
         channel = LegacyChannel(visit.peer, self._settings)
         channel.open(self._guard.admit(channel, channel.lost))
         self._lines[token] = (channel, visit.principal)
@@ -185,6 +190,11 @@ class LegacyEndpoint:
             del self._lines[token]
             channel.lost(Closed("the peer closed the stream"))
 
+    def _new_token(self) -> str:
+        """What nobody can guess, and which process has the stream, where there are others."""
+        token = secrets.token_urlsafe(32)
+        return token if self._front is None else f"{token}.{self._front.name}"
+
     async def post(self, visit: Visit) -> None:
         """Takes a message for a stream; its answer goes there."""
         if visit.scope["method"] != "POST":
@@ -193,21 +203,55 @@ class LegacyEndpoint:
         query: bytes = visit.scope.get("query_string", b"")
         token = parse_qs(query.decode("latin-1")).get("session_id", [""])[0]
         channel, owner = self._lines.get(token, (None, None))
-        if channel is None or owner != visit.principal:
-            await visit.refuse(404, "there is no such session; open a stream first", kind="session_not_found")
+        holder = token.rpartition(".")[2]
+        if channel is not None and owner == visit.principal:
+            body = await self._reading.body(visit)
+            if body is not None:
+                await self._hand_over(visit, channel, body)
+        elif channel is None and self._front is not None and self._front.knows(holder):
+            await self._carry(visit, self._front, holder, token)
+        else:
+            await self._refuse(visit)
+
+    async def _hand_over(self, visit: Visit, channel: LegacyChannel, body: bytes) -> None:
+        message = codec.decode(body)
+        await visit.respond(202)
+        channel.received(message, Origin(visit.principal, HeaderView(visit.headers), channel))
+
+    async def _refuse(self, visit: Visit) -> None:
+        await visit.refuse(404, "there is no such session; open a stream first", kind="session_not_found")
+
+    async def _carry(self, visit: Visit, front: Front, holder: str, token: str) -> None:
+        body = await self._reading.body(visit)
+        if body is None:
             return
-        message = await self._reading.message(visit)
-        if message is not None:
-            await visit.respond(202)
-            channel.received(message, Origin(visit.principal, HeaderView(visit.headers), channel))
+        match await front.carry(visit, holder, token, body, messages=True):
+            case Outcome.NOT_HELD:
+                await self._refuse(visit)
+            case Outcome.LOST:
+                await refuse_lost(visit)
+            case Outcome.ANSWERED:
+                pass
+
+    async def carried(self, visit: Carried) -> bool:
+        """Takes a message that another process has let in, if its stream is here."""
+        channel, owner = self._lines.get(visit.ident, (None, None))
+        if channel is None or not visit.belongs_to(owner):
+            return False
+        await self._hand_over(visit, channel, visit.posted)
+        return True
 
     def release(self) -> None:
         """Ends the streams on which nothing is being answered, and the others when it is."""
         for channel, _ in list(self._lines.values()):
             channel.release()
 
-    def close(self, reason: str) -> None:
-        """Ends every stream."""
+    def end_streams(self, reason: str) -> None:
+        """Ends every stream; who comes back may have another."""
         for channel, _ in list(self._lines.values()):
             channel.lost(Closed(reason))
+
+    def close(self, reason: str) -> None:
+        """Ends all of it."""
+        self.end_streams(reason)
         self._reading.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -20,11 +21,13 @@ from trunkline.transports.http.connections import Connections
 from trunkline.transports.http.gate import Gate
 from trunkline.transports.http.health import Health
 from trunkline.transports.http.keeper import SessionKeeper
+from trunkline.transports.http.relaying import Relay
 from trunkline.transports.tcp import BACKLOG, LOOPBACK, warn_if_open
 from trunkline.transports.websocket.connections import WebSocketConnection
 
 __all__ = ["Source", "bind", "listen_http", "names_of"]
 
+_NOT_HERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})  # a name may have more than the machine
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - to be told from the others
 
 
@@ -51,23 +54,40 @@ def bind(host: str, port: int) -> list[socket.socket]:
     """Sockets that listen at a host, at each address that it has, for somebody who takes connections in without a
     loop. A port that is left open is the same at all of them."""
     made: list[socket.socket] = []
+    chosen, missing = port, OSError("it has no address")
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            place = socket.socket(family, kind, protocol)
-            made.append(place)
-            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                place.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            place.bind((address[0], port, *address[2:]))
-            port = port or place.getsockname()[1]
-            place.listen(BACKLOG)
-            place.setblocking(False)
+        for family, _, _, _, address in dict.fromkeys(found):
+            try:
+                made.append(_bound(family, (address[0], chosen, *address[2:])))
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                missing = error
+            else:
+                chosen = made[-1].getsockname()[1]
+        if not made:
+            raise missing
     except OSError as error:
         for place in made:
             place.close()
         raise _cannot_listen(host, port, error) from error
     return made
+
+
+def _bound(family: int, address: tuple[Any, ...]) -> socket.socket:
+    place = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            place.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        place.bind(address)
+        place.listen(BACKLOG)
+        place.setblocking(False)
+    except BaseException:
+        place.close()
+        raise
+    return place
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> TransportError:
@@ -83,11 +103,13 @@ async def listen_http(
     tls: ssl.SSLContext | None = None,
     gate: Gate | None = None,
     keeper: SessionKeeper | None = None,
+    relay: Relay | None = None,
     health: Health | None = None,
     source: Source | None = None,
 ) -> Listener:
     """Waits for clients at a host and port: Streamable HTTP and WebSocket at a path, HTTP+SSE beside it. Sessions
-    outlive this process if there is a keeper. Where there is a source of connections, somebody else listens there."""
+    outlive this process if there is a keeper; `relay` carries requests to where others are held. Where there is a
+    source of connections, somebody else listens there."""
 
     async def guarded() -> Guard:
         return guard
@@ -95,7 +117,7 @@ async def listen_http(
     async def nothing() -> None:
         pass
 
-    app = App(guarded, nothing, path=path, gate=gate, keeper=lambda: keeper, health=health)
+    app = App(guarded, nothing, path=path, gate=gate, keeper=lambda: keeper, relay=lambda: relay, health=health)
     connections = Connections(guard, _config(app, guard.settings))
     secured: dict[str, Any] = {"ssl": tls} if tls else {}
     scheme = "https" if tls else "http"

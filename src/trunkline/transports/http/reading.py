@@ -26,6 +26,11 @@ class Reading:
 
     async def message(self, visit: Visit) -> Incoming | None:
         """What was posted; None if there is none to be had, which the peer has been told."""
+        body = await self.body(visit)
+        return None if body is None else codec.decode(body)
+
+    async def body(self, visit: Visit) -> bytes | None:
+        """The same, as it came."""
         kind = visit.headers.get(b"content-type", b"")
         if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
             await visit.refuse(415, "the content type must be application/json", kind="unsupported_media_type")
@@ -36,7 +41,7 @@ class Reading:
             return None
         reader = self._patience.begin()
         try:
-            return codec.decode(await visit.body(self._limit))
+            return await visit.body(self._limit)
         except BodyTooLarge:
             await self._too_large(visit)
         except Disconnected:

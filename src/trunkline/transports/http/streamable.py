@@ -11,20 +11,23 @@ from trunkline.errors import StoreError
 from trunkline.protocol.revisions import HANDSHAKE
 from trunkline.transports.guard import STOPPING, Busy, Guard
 from trunkline.transports.http.answering import KINDS, VERSION, Answering, accepts, refuse_kinds
+from trunkline.transports.http.carried import Carried
 from trunkline.transports.http.channel import HttpChannel
 from trunkline.transports.http.events import read_position
 from trunkline.transports.http.keeper import KeptSession, SessionKeeper
 from trunkline.transports.http.reading import Reading
+from trunkline.transports.http.relaying import Front
 from trunkline.transports.http.restoring import Missing, Restoring
+from trunkline.transports.http.seeking import SESSION, UNKEPT, Seeking
 from trunkline.transports.http.sessions import HttpSession, Sessions
 from trunkline.transports.http.stateless import StatelessEndpoint, is_modern, known_version, refuse_malformed
 from trunkline.transports.http.streams import STANDALONE
 from trunkline.transports.http.visits import HeaderView, Visit
+from trunkline.wire import codec
 from trunkline.wire.messages import Incoming, Malformed, Request
 
 __all__ = ["Endpoint"]
 
-_SESSION: Final = b"mcp-session-id"
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
 _MODERN_METHODS: Final = b"POST, OPTIONS"
 _KNOWN: Final = frozenset((None, *(revision.value.encode() for revision in HANDSHAKE)))  # None: not named
@@ -33,11 +36,18 @@ _KNOWN: Final = frozenset((None, *(revision.value.encode() for revision in HANDS
 class Endpoint:
     """One address, and the sessions that were opened there."""
 
-    def __init__(self, guard: Guard, stateless: StatelessEndpoint, keeper: SessionKeeper | None = None) -> None:
-        """Sessions outlive this process if there is a keeper."""
-        self.sessions = Sessions(guard.settings, guard.clock)
+    def __init__(
+        self,
+        guard: Guard,
+        stateless: StatelessEndpoint,
+        keeper: SessionKeeper | None = None,
+        front: Front | None = None,
+    ) -> None:
+        """Sessions outlive this process if there is a keeper. Those that others hold are reached through the front."""
+        self.sessions = Sessions(guard.settings, guard.clock, keeper)
         self._keeper = keeper
         self._restoring = Restoring(guard, self.sessions, keeper)
+        self._seeking = Seeking(guard, self._restoring, front)
         self._stateless = stateless
         self._guard = guard
         self._settings = guard.settings
@@ -64,27 +74,38 @@ class Endpoint:
         if not accepts(visit.headers.get(b"accept", b""), *KINDS):
             await refuse_kinds(visit)
             return
-        message = await self._reading.message(visit)
-        if message is None:
+        body = await self._reading.body(visit)
+        if body is None:
             return
+        found = self._at_hand(visit)
+        if found is None and SESSION in visit.headers and visit.headers.get(VERSION) in _KNOWN:
+            found = await self._seeking.seek(visit, body)
+            if found is None:
+                return
+        await self._take(visit, codec.decode(body), found)
+
+    async def _take(self, visit: Visit, message: Incoming, found: HttpSession | Missing | None) -> None:
+        """Answers what was posted, in a session that was found; or says why there is none."""
         if await self._stateless.takes(visit, message):
             return
-        session = self._at_hand(visit) or await self._session(visit, message)
-        if session is None:
-            return
+        session = found if isinstance(found, HttpSession) else await self._session(visit, message, found)
+        if session is not None:
+            await self._exchange(visit, session, message)
+
+    async def _exchange(self, visit: Visit, session: HttpSession, message: Incoming) -> None:
         channel = session.channel
         channel.active += 1
         try:
             exchange = channel.exchange(message, visit.principal, HeaderView(visit.headers))
             if exchange.ids and not exchange.decided:
                 await self._answering.decide(exchange)
-            if _SESSION not in visit.headers:
+            if SESSION not in visit.headers:
                 if exchange.failed:
                     await self._end(session, "the handshake failed")
                 else:
-                    visit.extra = [(_SESSION, session.id.encode()), *visit.extra]
+                    visit.extra = [(SESSION, session.id.encode()), *visit.extra]
             elif not exchange.ids and session.kept is not None and not await self._kept(session.kept):
-                await self._unkept(visit)
+                await refuse_missing(visit, UNKEPT)
                 return
             await self._answering.answer(visit, exchange)
         finally:
@@ -92,17 +113,18 @@ class Endpoint:
 
     def _at_hand(self, visit: Visit) -> HttpSession | None:
         """The session that a request names, if nothing speaks against it."""
-        ident = visit.headers.get(_SESSION)
+        ident = visit.headers.get(SESSION)
         if ident is None or visit.headers.get(VERSION) not in _KNOWN:
             return None
         return self.sessions.get(ident.decode("latin-1"), visit.principal)
 
-    async def _session(self, visit: Visit, message: Incoming) -> HttpSession | None:
-        """The session that a message belongs to; None if there is none, which the peer has been told."""
+    async def _session(self, visit: Visit, message: Incoming, missing: Missing | None) -> HttpSession | None:
+        """The session that a message opens; None if it opens none, which the peer has been told."""
         if not await known_version(visit, message):
             return None
-        if _SESSION in visit.headers:
-            return await self._missed(visit)
+        if missing is not None:
+            await refuse_missing(visit, missing)
+            return None
         if isinstance(message, Request) and message.method == "initialize":
             return await self._new(visit)
         if isinstance(message, Malformed):
@@ -110,22 +132,6 @@ class Endpoint:
         else:
             await visit.refuse(400, "a session is needed: initialize, then send Mcp-Session-Id")
         return None
-
-    async def _missed(self, visit: Visit) -> HttpSession | None:
-        """The session that a request names, from wherever it is kept; None if there is none, or something is wrong with
-        the revision, which the peer has been told."""
-        if not await known_version(visit):
-            return None
-        try:
-            found = await self._restoring.find(visit.headers[_SESSION].decode("latin-1"), visit.principal, visit.peer)
-        except StoreError:
-            await self._unkept(visit)
-            return None
-        if isinstance(found, Missing):
-            wait = () if found.wait is None else ((b"retry-after", found.wait),)
-            await visit.refuse(found.status, found.why, *wait, kind=found.kind)
-            return None
-        return found
 
     async def _new(self, visit: Visit) -> HttpSession | None:
         full = self.sessions.full_for(visit.principal)
@@ -149,10 +155,6 @@ class Endpoint:
         done, _ = await asyncio.wait([unsettled], timeout=self._settings.quick_timeout)
         return bool(done) and unsettled.exception() is None
 
-    async def _unkept(self, visit: Visit) -> None:
-        why = "what is kept of sessions cannot be reached; try again later"
-        await visit.refuse(503, why, (b"retry-after", b"1"), kind="temporarily_unavailable")
-
     async def _end(self, session: HttpSession, reason: str) -> None:
         """Ends a session for good."""
         self.sessions.remove(session, reason)
@@ -166,8 +168,10 @@ class Endpoint:
             await visit.refuse(406, "Accept must have text/event-stream", kind="media_type_not_acceptable")
             return
         session = await self._named(visit)
-        if session is None:
-            return
+        if session is not None:
+            await self._stream(visit, session)
+
+    async def _stream(self, visit: Visit, session: HttpSession) -> None:
         channel, number, after = session.channel, STANDALONE, None
         if (last := visit.headers.get(b"last-event-id")) is not None:
             number, after = read_position(last.decode("latin-1")) or (STANDALONE, -1)
@@ -187,20 +191,53 @@ class Endpoint:
 
     async def _delete(self, visit: Visit) -> None:
         session = await self._named(visit)
-        if session is None:
-            return
+        if session is not None:
+            await self._drop(visit, session)
+
+    async def _drop(self, visit: Visit, session: HttpSession) -> None:
         try:
             await self._end(session, "the client ended the session")
         except StoreError:
-            await self._unkept(visit)
+            await refuse_missing(visit, UNKEPT)
         else:
             await visit.respond(204)
 
     async def _named(self, visit: Visit) -> HttpSession | None:
-        if _SESSION not in visit.headers:
+        if SESSION not in visit.headers:
             await visit.refuse(400, "a session is needed: send Mcp-Session-Id")
             return None
-        return self._at_hand(visit) or await self._missed(visit)
+        found = self._at_hand(visit)
+        if found is None and await known_version(visit):
+            found = await self._seeking.seek(visit)
+        if isinstance(found, Missing):
+            await refuse_missing(visit, found)
+            return None
+        return found
+
+    # --- what others have carried here -------------------------------------------------------------
+
+    async def carried(self, visit: Carried) -> bool:
+        """Answers a request that another process has let in, if its session is here."""
+        if not self.sessions.holds(visit.ident):
+            await self._restoring.brought(visit.ident)
+        session = await self._held(visit)
+        if session is None:
+            return False
+        match visit.scope["method"]:
+            case "POST":
+                await self._take(visit, codec.decode(visit.posted), session)
+            case "GET":
+                await self._stream(visit, session)
+            case _:
+                await self._drop(visit, session)
+        return True
+
+    async def _held(self, visit: Carried) -> HttpSession | None:
+        """The session that a request is for, if it is here and belongs to who sent it."""
+        ident, sessions = visit.ident, self.sessions
+        if not sessions.holds(ident) or not visit.belongs_to(owner := sessions.owner(ident)):
+            return None
+        return sessions.get(ident, owner) or await sessions.confirmed(ident, owner)
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -213,3 +250,9 @@ class Endpoint:
         """Ends every session."""
         self.sessions.close(reason)
         self._reading.close()
+
+
+async def refuse_missing(visit: Visit, missing: Missing) -> None:
+    """Tells a peer why there is no session."""
+    wait = () if missing.wait is None else ((b"retry-after", missing.wait),)
+    await visit.refuse(missing.status, missing.why, *wait, kind=missing.kind)

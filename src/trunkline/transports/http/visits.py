@@ -110,7 +110,11 @@ class Visit:
 
     async def begin_stream(self) -> None:
         """The beginning of a stream of events."""
-        await self._send({"type": "http.response.start", "status": 200, "headers": [*_STREAM, *self.extra]})
+        await self.begin(200, _STREAM)
+
+    async def begin(self, status: int, headers: Headers) -> None:
+        """The beginning of a stream."""
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.extra]})
 
     @property
     def more(self) -> Callable[[bytes], bool] | None:
