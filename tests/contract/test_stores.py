@@ -470,12 +470,50 @@ async def test_a_lease_that_was_given_back_is_good_for_nothing(store: Store) -> 
     assert await store.get(KEY) is None
 
 
+async def test_a_lease_can_be_taken_from_a_holder_that_is_known_to_be_gone_and_from_nobody_else(place: Place) -> None:
+    ours, theirs = await place.enter(), await place.enter()
+    gone = lease(await ours.acquire("session/1", "gone", 10))
+    found = await theirs.acquire("session/1", "them", 10)
+    assert isinstance(found, Held)
+    assert await theirs.acquire("session/1", "them", 10, over=found.token - 1) == found
+    place.clock.advance(1)
+    gone = await ours.renew(gone, 10)  # it is the same lease, so that is the same token
+    new = lease(await theirs.acquire("session/1", "them", 10, over=found.token))
+    assert new.token > gone.token
+    assert (new.holder, new.expires) == ("them", place.clock.now() + 10)
+    assert await ours.acquire("session/1", "third", 10, over=gone.token) == Held("them", new.expires, new.token)
+    with pytest.raises(Fenced):
+        await ours.commit([Put(KEY, b"late")], fence=gone)
+    await theirs.commit([Put(KEY, b"theirs")], fence=new)
+
+
+async def test_a_lease_that_nobody_has_is_given_whomever_it_is_wanted_over(place: Place) -> None:
+    store = await place.enter()
+    first = lease(await store.acquire("session/1", "us", 10, over=7))
+    place.clock.advance(10)
+    second = lease(await store.acquire("session/1", "them", 10, over=first.token - 1))
+    assert second.token > first.token
+
+
+async def test_of_many_who_want_a_lease_over_the_same_one_at_once_one_gets_it(place: Place) -> None:
+    stores = [await place.enter(), await place.enter()]
+    gone = lease(await stores[0].acquire("session/1", "gone", 10))
+    asked = [stores[n % 2].acquire("session/1", f"holder {n}", 10, over=gone.token) for n in range(30)]
+    given = await asyncio.gather(*asked)
+    [held] = [outcome for outcome in given if isinstance(outcome, Lease)]
+    assert [outcome for outcome in given if isinstance(outcome, Held)] == [
+        Held(held.holder, held.expires, held.token)
+    ] * 29
+
+
 async def test_of_many_who_want_a_lease_at_once_one_gets_it(place: Place) -> None:
     stores = [await place.enter(), await place.enter()]
     asked = [stores[number % 2].acquire("session/1", f"holder {number}", 10) for number in range(30)]
     given = await asyncio.gather(*asked)
     [held] = [outcome for outcome in given if isinstance(outcome, Lease)]
-    assert [outcome for outcome in given if isinstance(outcome, Held)] == [Held(held.holder, held.expires, held.token)] * 29
+    assert [outcome for outcome in given if isinstance(outcome, Held)] == [
+        Held(held.holder, held.expires, held.token)
+    ] * 29
 
 
 async def test_leases_and_items_of_one_name_are_different_things(store: Store) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.contract.kept import STORES, Place
 
 from trunkline.errors import Conflict, Fenced
-from trunkline.stores.store import ABSENT, Delete, Item, Lease, Put, Store, Write
+from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, Write
 
 KEYS = ["home/1", "home/1/a", "home/1/a/b", "home/1/b", "home/1/ä"]
 NAMES = ["home/1", "home/1/a"]
@@ -30,7 +30,11 @@ steps = st.one_of(
         st.one_of(st.none(), st.integers(0, 5)),  # the fence: one of the leases that were given
     ),
     st.tuples(
-        st.just("acquire"), st.sampled_from(NAMES), st.sampled_from(["us", "them"]), st.sampled_from([2.0, 10.0])
+        st.just("acquire"),
+        st.sampled_from(NAMES),
+        st.sampled_from(["us", "them"]),
+        st.sampled_from([2.0, 10.0]),
+        st.one_of(st.none(), st.integers(0, 5)),  # over: one of the leases that were given
     ),
     st.tuples(st.just("renew"), st.integers(0, 5), st.sampled_from([2.0, 10.0])),
     st.tuples(st.just("release"), st.integers(0, 5)),
@@ -92,16 +96,17 @@ class Sequence:
                 model.versions[write.key].append(version)
                 model.items[write.key] = Item(write.key, write.value, version, write.expires)
 
-    async def acquire(self, name: str, holder: str, ttl: float) -> None:
+    async def acquire(self, name: str, holder: str, ttl: float, of: int | None) -> None:
         model = self.model
+        over = None if of is None or not model.given else model.given[of % len(model.given)].token
         current = model.leases.get(name)
-        free = current is None or current.expires <= model.now or current.holder == holder
-        found = await self.store.acquire(name, holder, ttl)
-        assert (found.holder, found.expires) == (
-            (holder, model.now + ttl) if free else (current.holder, current.expires)
-        )
+        free = current is None or current.expires <= model.now or current.holder == holder or current.token == over
+        found = await self.store.acquire(name, holder, ttl, over=over)
         assert isinstance(found, Lease) is free
-        if isinstance(found, Lease):
+        if not isinstance(found, Lease):
+            assert found == Held(current.holder, current.expires, current.token)
+        else:
+            assert (found.holder, found.expires) == (holder, model.now + ttl)
             assert found.token > max((lease.token for lease in model.given if lease.name == name), default=0)
             model.leases[name] = found
             model.given.append(found)

@@ -26,6 +26,7 @@ __all__ = [
     "expect",
     "grant",
     "hold",
+    "is_process",
     "prolong",
 ]
 
@@ -106,9 +107,14 @@ def check_lease(name: str, holder: str, ttl: float) -> None:
         raise MisuseError(f"a lease needs some time and has an end, unlike {ttl!r} s")
 
 
+def is_process(name: str) -> bool:
+    """Whether a text can be a name on a bus."""
+    return _PROCESS.fullmatch(name) is not None
+
+
 def check_process(name: str) -> None:
     """Raises `MisuseError` for a text that is no name on a bus."""
-    if not _PROCESS.fullmatch(name):
+    if not is_process(name):
         raise MisuseError(f"{name[:80]!r} is no name: it has 1 to {MOST_NAME_CHARACTERS} letters, digits and dashes")
 
 

@@ -33,7 +33,7 @@ _NOT_YET: Final = "+"  # before the name of a socket that does not listen yet
 _FORGOTTEN: Final = 60.0  # seconds after which one that still does not never will
 _TEMPORARY: Final = Path("/tmp")  # noqa: S108 - not what the environment says: all processes have to find the same one
 _BACKLOG: Final = 1024
-_PATIENCE: Final = 2.0  # seconds that who joins waits for those that do not answer, and who leaves for slow readers
+PATIENCE: Final = 2.0  # seconds that who joins waits for those that do not answer, and who leaves for slow readers
 _ATTEMPTS: Final = 10
 
 
@@ -96,27 +96,15 @@ class UnixBus:
 
     async def _meet(self) -> None:
         """Dials all that are there, and waits for their answers; not for ever, since one may be stopped."""
-        for found in self._sockets():
-            if found.startswith(_NOT_YET):
-                self._remove_forgotten(self._folder / found)
-            elif found not in {self._name, *self._peers}:
+        for found in _sockets(self._folder):
+            if found not in {self._name, *self._peers}:
                 self._dial(found)
         dialled = [link for link in self._peers.values() if link is not None]
         if dialled:
-            await asyncio.wait([link.answered for link in dialled], timeout=_PATIENCE)
+            await asyncio.wait([link.answered for link in dialled], timeout=PATIENCE)
         for link in dialled:
             if not link.answered.done():
                 self._ears.met(link.to)
-
-    def _sockets(self) -> list[str]:
-        with os.scandir(self._folder) as found:
-            return [entry.name for entry in found if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)]
-
-    @staticmethod
-    def _remove_forgotten(place: Path) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - place.stat().st_mtime > _FORGOTTEN:
-                place.unlink()
 
     async def close(self) -> None:
         """Takes the socket away, sends what is left to those who read, and hangs up."""
@@ -141,7 +129,7 @@ class UnixBus:
             line.close()
         for _ in range(2):
             if lines := [*self._lines]:
-                await asyncio.wait([line.ended for line in lines], timeout=_PATIENCE)
+                await asyncio.wait([line.ended for line in lines], timeout=PATIENCE)
             for line in lines:
                 line.abort()
 
@@ -284,6 +272,21 @@ def _make_folder(folder: Path) -> None:
             raise StoreUnusable(
                 f"{folder} is not a folder that is ours alone (0700); what is said there is nobody's else"
             )
+
+
+def _sockets(folder: Path) -> list[str]:
+    """The names of those that are there. What has never got a name is removed."""
+    names: list[str] = []
+    for place in [*folder.iterdir()]:
+        with contextlib.suppress(FileNotFoundError):  # somebody has just left
+            found = place.lstat()
+            if not stat.S_ISSOCK(found.st_mode):
+                continue
+            if rules.is_process(place.name):
+                names.append(place.name)
+            elif time.time() - found.st_mtime > _FORGOTTEN:
+                place.unlink()
+    return names
 
 
 def _connected(place: Path) -> socket.socket:

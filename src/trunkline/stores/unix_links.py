@@ -10,6 +10,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
+from trunkline.stores import rules
+from trunkline.stores.bus import MOST_MESSAGE_BYTES
+
 __all__ = ["Frames", "Incoming", "Outgoing", "framed"]
 
 MUCH: Final = 1 << 20  # bytes that have not left: who can wait should
@@ -45,6 +48,11 @@ class Frames:
             at, end = end, self._end(whole, end)
         self._pieces, self._size, self._needed = [whole[at:]], len(whole) - at, end - at
         return messages
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether what comes is nothing of ours: no message is that long."""
+        return self._needed > _HEAD + MOST_MESSAGE_BYTES
 
     @staticmethod
     def _end(whole: bytes, at: int) -> int:
@@ -213,9 +221,17 @@ class Incoming(_Line):
             if self.sender:
                 self._heard(self.sender, message)
             else:
-                self.sender, _, number = message.decode("ascii", "replace").partition(" ")
-                self.number = int(number)
-                self._greeted(self)
+                self._greet(message)
+        if self._frames.hopeless:
+            self.abort()
+
+    def _greet(self, hello: bytes) -> None:
+        name, _, number = hello.decode("ascii", "replace").partition(" ")
+        if rules.is_process(name) and number.isdigit():
+            self.sender, self.number = name, int(number)
+            self._greeted(self)
+        else:
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """What was on the way is lost."""

@@ -27,7 +27,7 @@ __all__ = ["RedisBus"]
 
 MUCH: Final = 1 << 20  # bytes that Redis has not taken yet: who can wait should
 TOO_MUCH: Final = 64 << 20  # bytes at which nothing more is sent
-_ANSWERS: Final = 2.0  # seconds that who joins waits for those that do not answer; one may be stopped
+ANSWERS: Final = 2.0  # seconds that who joins waits for those that do not answer; one may be stopped
 _MOST_GONE: Final = 1000  # names
 
 _MESSAGE: Final = b"m"
@@ -178,8 +178,8 @@ class RedisBus:
     def _came(self, message: list[Any]) -> None:
         """Something was published. Until all channels are subscribed to, it counts as lost."""
         head, _, body = message[-1].partition(b"\n")
-        kind, sender = head[:1], head[1:].decode()
-        if sender == self._name or not self._subscribed:
+        kind, sender = head[:1], head[1:].decode("ascii", "replace")
+        if sender == self._name or not self._subscribed or not rules.is_process(sender):
             return
         if kind == _BYE:
             self._forget(sender)
@@ -253,7 +253,7 @@ class RedisBus:
         self._greeting = False
         self._say(None, self._hello)
         if self._awaited:
-            await asyncio.wait([self._answered], timeout=_ANSWERS)
+            await asyncio.wait([self._answered], timeout=ANSWERS)
         for name in [*self._awaited]:
             self._know(name)
 
