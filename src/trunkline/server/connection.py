@@ -33,6 +33,7 @@ from trunkline.wire.messages import Incoming, RequestId
 
 if TYPE_CHECKING:
     from trunkline.server.crew.crew import Crew
+    from trunkline.server.crew.news import News
     from trunkline.server.keeping import Keeper, KeptSession
     from trunkline.server.ledger import Ledger
     from trunkline.server.slots import Slots
@@ -62,6 +63,7 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
     tasks: "Tasks"
     keeper: "Keeper | None" = None  # of sessions, where they outlive the process
     crew: "Crew | None" = None  # the other processes that share the store, where they can be reached
+    news: "News | None" = None  # for clients of all of them, where sessions outlive the process
     slots: "Slots | None" = None  # of tools that all who share the store may call only so often at once
     lifespan: Any = None  # what the server holds while it serves
 
@@ -271,7 +273,7 @@ class Connection(connection.Connection):
         """Tells that the session has left a phase; that the handshake is complete is kept."""
         super().phase_changed(before)
         if before is Phase.INITIALIZING and self.kept is not None:
-            self.kept.touch()
+            self.kept.changed()
 
     def keep(self, answer: Any) -> Any:
         """An answer to a call that has changed something about the session: it leaves once that is kept."""
@@ -293,16 +295,16 @@ class Connection(connection.Connection):
 class KeptConnection(Connection):
     """One client of a server that keeps what its clients are told."""
 
-    __slots__ = ("_keeper",)
+    __slots__ = ("_news",)
 
-    def __init__(self, shared: Shared, channel: Channel, keeper: "Keeper") -> None:
+    def __init__(self, shared: Shared, channel: Channel, news: "News") -> None:
         super().__init__(shared, channel)
-        self._keeper = keeper
+        self._news = news
 
     def _ended(self, call: Running, value: Any, error: BaseException | None) -> None:
-        """Answers a call that has come to its end, once everything is kept that others are told: it may have been the
-        reason, and who is answered counts on it."""
-        if call.done or (news := self._keeper.news) is None:
+        """Answers a call that has come to its end, once everything is kept, here and elsewhere, that others are told:
+        it may have been the reason, and who is answered counts on it."""
+        if call.done or (news := self._news.unsettled) is None:
             super()._ended(call, value, error)
             return
         if call.noted is None:  # it has no time yet

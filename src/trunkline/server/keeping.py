@@ -7,19 +7,23 @@ answer is kept before the answer leaves. That a session was used is written ever
 A request with the id of a session that this process does not know has it looked up. Its conversation is made what it
 was, in this order: it hears of its resources again; what was being worked on when the process died is answered, with
 the one thing that is known of it, that its outcome is unknown; what was agreed upon holds; and its time runs.
+
+Where several processes share a store, each session is held by one of them (`holding.py`). Another takes it only when
+that one is gone, and reads what is kept of it only then: nothing is written any more by whoever held it before.
 """
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakValueDictionary
 
 from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.conversation.drive import After, Work
-from trunkline.errors import InternalError, StoreUnavailable, StoreUnusable
+from trunkline.errors import Fenced, InternalError, StoreUnavailable, StoreUnusable
 from trunkline.facts import HandlerFailed, Observers, RestoreStep
 from trunkline.protocol.capabilities import Negotiated
 from trunkline.protocol.inflight import Running
@@ -28,17 +32,19 @@ from trunkline.protocol.methods import METHODS
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import LOGGING_LEVELS, ResourceUpdatedParams
 from trunkline.server.gathering import Gathering
+from trunkline.server.holding import Holding
 from trunkline.server.kept_events import KeptEvents
 from trunkline.server.records import Agreed, Metadata, SessionRecord, read_record
 from trunkline.server.rounds import named
-from trunkline.stores.store import Delete, Store, key_of
+from trunkline.stores.store import Delete, Lease, Store, key_of
 from trunkline.transports.channel import Origin
-from trunkline.transports.http.keeper import EXPIRED, Expired, Revived
+from trunkline.transports.http.keeper import EXPIRED, Elsewhere, Expired, Revived
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorResponse, RequestId
 
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection
+    from trunkline.server.crew.crew import Crew
 
 __all__ = ["Keeper", "KeptSession"]
 
@@ -48,6 +54,7 @@ _REQUESTS: Final = 1 << 20  # ids of requests of ours that one process may use u
 _UPDATED: Final = "notifications/resources/updated"
 _SUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/subscribe")
 _PAGE: Final = 500
+_FOR_GOOD: Final = 20 * 365 * 86400.0  # seconds that a session is held which never expires
 
 
 class Interrupted(InternalError):
@@ -62,32 +69,60 @@ class Interrupted(InternalError):
 class KeptSession:
     """One session."""
 
-    def __init__(self, ident: str, store: Store, gathering: Gathering, settings: Settings, wall: Clock) -> None:
+    def __init__(self, ident: str, holding: Holding, gathering: Gathering, settings: Settings, wall: Clock) -> None:
         self.connection: Connection | None = None  # who holds it now
         self.owner = ""  # the principal, in letters
         self.ending = False  # for good: nobody finds it any more
+        self.holding = holding
+        holding.taken = self._taken
         self._ident = ident
-        self._home = key_of("session", ident)
+        self._home = holding.at
         self._key = f"{self._home}/record"
-        self._store = store
         self._settings = settings
         self._wall = wall
         self._gathering = gathering
         self._created = wall.now()
         self._generation = 0
         self._found: SessionRecord | None = None  # what another process has left
-        self.events = KeptEvents(self._home, store, gathering, settings, self._expires)
+        self._told: Callable[[], None] | None = None  # that yet another has taken it
+        self.events = KeptEvents(holding, gathering, settings, self._expires)
 
     def _expires(self) -> float | None:
         ttl = self._settings.session_ttl
         return None if ttl is None else self._wall.now() + _REMEMBERED * ttl
 
+    # --- holding -------------------------------------------------------------------------------
+
+    def on_taken(self, told: Callable[[], None]) -> None:
+        """Names who is told when another process has taken it."""
+        self._told = told
+
+    def _taken(self) -> None:
+        self.events.lose()
+        self.connection = None
+        if self._told is not None:
+            self._told()
+
+    async def confirm(self) -> bool:
+        """Whether this process still holds it."""
+        return await self.holding.confirm()
+
+    async def leave(self) -> None:
+        """Leaves it to whoever finds it next."""
+        self.events.close()
+        await self.holding.release()
+
     # --- writing -------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """It was used now, or has changed: it is written down as it is, soon."""
+        """It was used now: that is written down soon, and it is held for longer."""
+        self.changed()
+        self.holding.renew()
+
+    def changed(self) -> None:
+        """It has changed: it is written down as it is, soon."""
         if (connection := self._standing) is not None:
-            self._gathering.put(self._key, codec.to_json(self._record(connection)), self._expires())
+            self._gathering.put(self.holding, self._key, codec.to_json(self._record(connection)), self._expires())
 
     @property
     def _standing(self) -> "Connection | None":
@@ -121,12 +156,14 @@ class KeptSession:
         """What is done when it is kept as it is now; None if there is nothing to be kept."""
         if (connection := self._standing) is None:
             return None
-        return self._gathering.keep(self._key, codec.to_json(self._record(connection)), self._expires())
+        return self._gathering.keep(self.holding, self._key, codec.to_json(self._record(connection)), self._expires())
 
     async def keep(self) -> None:
         """Waits until it is kept as it is now."""
         if (keeping := self._keep()) is not None:
             await asyncio.shield(keeping)
+        elif self.holding.over:
+            raise Fenced(self._home, 0)
 
     def kept(self, answer: Any) -> Work:
         """An answer, once what it says is kept."""
@@ -136,7 +173,7 @@ class KeptSession:
     @property
     def unsettled(self) -> "asyncio.Future[None] | None":
         """What is done when all that has changed is kept; None if it is."""
-        return self._gathering.unsettled(self._home)
+        return self._gathering.unsettled(self.holding)
 
     async def drop(self) -> None:
         """Keeps nothing of it any more."""
@@ -146,8 +183,9 @@ class KeptSession:
         try:
             if (unsettled := self.unsettled) is not None:
                 await asyncio.wait([unsettled])
-            while page := await self._store.scan(f"{self._home}/", limit=_PAGE):
-                await self._store.commit([Delete(item.key) for item in page])
+            while page := await self.holding.store.scan(f"{self._home}/", limit=_PAGE):
+                await self.holding.commit([Delete(item.key) for item in page])
+            await self.holding.release()
         finally:
             self.ending = False
 
@@ -222,18 +260,53 @@ class KeptSession:
 class Keeper:
     """Keeps the sessions of a server."""
 
-    def __init__(self, store: Store, settings: Settings, wall: Clock, observers: Observers) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, wall: Clock, observers: Observers, crew: "Crew | None" = None
+    ) -> None:
+        """`crew` are the others that share the store, if there can be any."""
         self._store = store
         self._observers = observers
-        self._gathering = Gathering(store, partial(self._report, "what is kept of sessions"))
+        self._gathering = Gathering(partial(self._report, "what is kept of sessions"))
         self._settings = settings
         self._wall = wall
         self._held: WeakValueDictionary[str, KeptSession] = WeakValueDictionary()
+        self._alone: WeakValueDictionary[str, Holding] = WeakValueDictionary()  # where there are no others
+        self._crew = crew
+        if crew is not None:
+            crew.on_deposed(self._let_go)
+            crew.on_missed(self._renamed)
 
     def opened(self, ident: str) -> KeptSession:
         """A session that a client is about to open."""
-        kept = self._held[ident] = KeptSession(ident, self._store, self._gathering, self._settings, self._wall)
+        return self._hold(ident, None)
+
+    def _hold(self, ident: str, lease: Lease | None) -> KeptSession:
+        holding = Holding(key_of("session", ident), self._store, self._crew, self._ttl, lease)
+        if self._crew is None:
+            holding = self._alone.setdefault(ident, holding)
+        kept = KeptSession(ident, holding, self._gathering, self._settings, self._wall)
+        self._held[ident] = kept
         return kept
+
+    @property
+    def _ttl(self) -> float:
+        ttl = self._settings.session_ttl
+        return _FOR_GOOD if ttl is None else _REMEMBERED * ttl
+
+    @property
+    def sure_until(self) -> float:
+        """Until when no other process can have taken what this one holds."""
+        return inf if self._crew is None else self._crew.sure_until
+
+    def _let_go(self) -> None:
+        """This process was taken for dead, and others may hold what it held."""
+        for kept in list(self._held.values()):
+            kept.holding.lose()
+
+    def _renamed(self) -> None:
+        """This process may have another name than before."""
+        for kept in list(self._held.values()):
+            kept.holding.renamed()
 
     def held_by(self, connection: "Connection", ident: str) -> KeptSession | None:
         """What is kept of the session that a connection is for."""
@@ -252,10 +325,28 @@ class Keeper:
         """What is done when all that clients have yet to hear of, in whatever session, is kept; None if it is."""
         return self._gathering.urgent
 
-    async def find(self, ident: str, principal: Any) -> KeptSession | Literal[Expired.EXPIRED] | None:
-        """A session of that principal's that another process has held."""
+    async def find(self, ident: str, principal: Any) -> KeptSession | Literal[Expired.EXPIRED] | Elsewhere | None:
+        """A session of that principal's that another process has held, or does."""
         if not _OURS.fullmatch(ident):
             return None
+        found = await self._look_up(ident, principal)
+        if not isinstance(found, SessionRecord):
+            return found
+        if self._crew is None:
+            return self._go_on(ident, None, found)
+        lease = await self._take(key_of("session", ident), self._crew)
+        if not isinstance(lease, Lease):
+            return lease
+        found = await self._look_up(ident, principal)  # as it is now that nobody else can change it
+        if not isinstance(found, SessionRecord):
+            await self._store.release(lease)
+            return found
+        if lease.holder != self._crew.name:  # that one was declared dead meanwhile
+            return await self.find(ident, principal)
+        return self._go_on(ident, lease, found)
+
+    async def _look_up(self, ident: str, principal: Any) -> SessionRecord | Literal[Expired.EXPIRED] | None:
+        """What is kept of a session of that principal's."""
         item = await self._store.get(f"{key_of('session', ident)}/record")
         held = self._held.get(ident)
         if item is None or (held is not None and held.ending):
@@ -270,7 +361,17 @@ class Keeper:
         ttl = self._settings.session_ttl
         if ttl is not None and self._wall.now() - record.last_accessed >= ttl:
             return EXPIRED
-        kept = self.opened(ident)
+        return record
+
+    async def _take(self, at: str, crew: "Crew") -> Lease | Elsewhere:
+        """The right to a session, or who has it and is not gone."""
+        given = await self._store.acquire(at, crew.name, self._ttl)
+        if not isinstance(given, Lease) and await crew.gone(given.holder):
+            given = await self._store.acquire(at, crew.name, self._ttl, over=given.token)
+        return given if isinstance(given, Lease) else Elsewhere(given.holder)
+
+    def _go_on(self, ident: str, lease: Lease | None, record: SessionRecord) -> KeptSession:
+        kept = self._hold(ident, lease)
         kept.found(record)
         return kept
 

@@ -16,8 +16,9 @@ from msgspec import Struct
 from trunkline.config import Settings
 from trunkline.errors import StoreError
 from trunkline.server.gathering import Gathering
+from trunkline.server.holding import Holding
 from trunkline.server.records import StreamRecord, read_number, read_stream
-from trunkline.stores.store import Item, Store
+from trunkline.stores.store import Item
 from trunkline.transports.http.events import MemoryEvents
 from trunkline.wire import codec
 from trunkline.wire.messages import RequestId
@@ -40,10 +41,15 @@ class KeptEvents:
     """The streams of one session."""
 
     def __init__(
-        self, home: str, store: Store, gathering: Gathering, settings: Settings, expires: Callable[[], float | None]
+        self,
+        holding: Holding,
+        gathering: Gathering,
+        settings: Settings,
+        expires: Callable[[], float | None],
     ) -> None:
-        self._home = home
-        self._store = store
+        self._holding = holding
+        self._home = holding.at
+        self._store = holding.store
         self._gathering = gathering
         self._expires = expires
         self._log = MemoryEvents(settings.replay_events, settings.replay_bytes)
@@ -57,6 +63,7 @@ class KeptEvents:
         self._batch: asyncio.Future[None] | None = None  # the last that something was added to
         self._in_batch: dict[int, tuple[int, int]] = {}  # of each stream in it, the newest event and how many writes
         self._closed = False
+        self._lost = False  # another process goes on
         self.newest = 0  # the highest number of a stream
 
     def listen(self, told: Callable[[int], None]) -> None:
@@ -81,7 +88,7 @@ class KeptEvents:
         self._put(self._event(stream, number), frame, stream, number)
         oldest, _ = self._log.bounds(stream)
         for gone in range(self._oldest.get(stream, 0) + 1, oldest + 1):
-            self._gathering.delete(self._event(stream, gone))
+            self._gathering.delete(self._holding, self._event(stream, gone))
         self._oldest[stream] = oldest
         if stream == STANDALONE and read is not None:
             self._awaited = number
@@ -98,7 +105,7 @@ class KeptEvents:
         if number > self._read:
             self._read = number
             if not self._closed:
-                self._gathering.put(f"{self._home}/position", codec.to_json(number), self._expires())
+                self._gathering.put(self._holding, f"{self._home}/position", codec.to_json(number), self._expires())
 
     def end(self, stream: int) -> None:
         """The requests of a stream have been answered."""
@@ -113,8 +120,8 @@ class KeptEvents:
             return
         oldest, last = self._log.bounds(stream)
         for number in range(oldest + 1, last + 1):
-            self._gathering.delete(self._event(stream, number))
-        self._gathering.delete(f"{self._home}/streams/{stream:08}")
+            self._gathering.delete(self._holding, self._event(stream, number))
+        self._gathering.delete(self._holding, f"{self._home}/streams/{stream:08}")
         self._log.drop(stream)
         self._oldest.pop(stream, None)
 
@@ -130,8 +137,10 @@ class KeptEvents:
         """Keeps something of a stream, of which `number` is the newest event then. What belongs to no request is kept
         before anybody is answered: an answer may be what it was about."""
         if self._closed:
+            if self._lost:
+                self._unsafe.setdefault(stream, _Unsafe(number - 1))  # nobody is given it
             return
-        done = self._gathering.put(key, value, self._expires(), urgent=stream == STANDALONE)
+        done = self._gathering.put(self._holding, key, value, self._expires(), urgent=stream == STANDALONE)
         if done is not self._batch:
             self._batch, self._in_batch = done, {}
             done.add_done_callback(partial(self._kept, self._in_batch))
@@ -142,7 +151,9 @@ class KeptEvents:
         self._in_batch[stream] = (number, unsafe.writes)
 
     def _kept(self, batch: dict[int, tuple[int, int]], _: "asyncio.Future[None]") -> None:
-        """A round has been written, or never will be: more of some streams can be sent."""
+        """A round has been written, or never will be: more of some streams can be sent. What was refused is not."""
+        if self._lost:
+            return
         for stream, (number, writes) in batch.items():
             unsafe = self._unsafe[stream]
             unsafe.safe = number
@@ -154,6 +165,10 @@ class KeptEvents:
     def close(self) -> None:
         """Keeps nothing more."""
         self._closed = True
+
+    def lose(self) -> None:
+        """Another process goes on with them. What is not known to be kept by now is never there to be read."""
+        self._closed = self._lost = True
 
     # --- reading -------------------------------------------------------------------------------
 

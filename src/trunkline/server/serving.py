@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -38,6 +38,7 @@ from trunkline.wire.messages import Encoded, Notification
 
 if TYPE_CHECKING:
     from trunkline.server.crew.crew import Crew
+    from trunkline.server.crew.news import News
     from trunkline.server.filewatch import FileWatch
     from trunkline.server.keeping import Keeper
     from trunkline.server.ledger import Ledger
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Parts", "Serving"]
 
+_LISTS: Final = frozenset(CHANGES.values())
 _UNSUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/unsubscribe")
 
 
@@ -61,6 +63,18 @@ class Parts(Struct, frozen=True):
     health: Predicates
     lifespan: "Lifespan | None" = None
     clock: Clock | None = None
+
+
+class Carrying(Protocol):
+    """What goes between this process and others, on behalf of clients."""
+
+    async def drained(self) -> None:
+        """Waits until all that others answer is answered."""
+        ...
+
+    async def close(self) -> None:
+        """Ends it."""
+        ...
 
 
 class Serving:
@@ -79,7 +93,9 @@ class Serving:
         self.on_roots_changed: list[Callable[[Any], Awaitable[None]]] = []
         self.places: list[Listener] = []
         self.files: FileWatch | None = None
+        self.carrying: Carrying | None = None
         self._announcer: Announcer | None = None
+        self._spreader: Announcer | None = None  # to other processes
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: int | None = None
         self._shared: Shared | None = None
@@ -110,8 +126,8 @@ class Serving:
         if lifespan is not None and not lifespan.running:
             raise MisuseError("a server with a lifespan is started first: `await server.start()`")
         shared = self.ready()
-        keeper = shared.keeper
-        connection = Connection(shared, channel) if keeper is None else KeptConnection(shared, channel, keeper)
+        news = shared.news
+        connection = Connection(shared, channel) if news is None else KeptConnection(shared, channel, news)
         self.peers.arrived(connection)
         return connection
 
@@ -132,6 +148,8 @@ class Serving:
         clock = parts.clock or LoopClock(loop)
         wall = parts.clock or WallClock()
         store = parts.store.use(wall)
+        crew = self._crew(store, clock, wall)
+        keeper = self._keeper(store, wall, crew)
         self._announcer = Announcer(settings.list_changed_interval, clock, self._send_changed)
         return Shared(
             offer=self._offer,
@@ -148,8 +166,9 @@ class Serving:
             store=store,
             wall=wall,
             tasks=Tasks(store, wall, settings, Recovery),
-            keeper=self._keeper(store, wall),
-            crew=self._crew(store, clock, wall),
+            keeper=keeper,
+            crew=crew,
+            news=self._tidings(keeper, crew, clock),
             ledger=self._get_ledger,
             slots=self._slots(store, wall),
             lifespan=None if parts.lifespan is None else parts.lifespan.value,
@@ -163,17 +182,17 @@ class Serving:
             self._ledger = Ledger(shared.store, self._offer.settings, shared.wall, shared.clock)
         return self._ledger
 
-    def _keeper(self, store: "Store", wall: Clock) -> "Keeper | None":
+    def _keeper(self, store: "Store", wall: Clock, crew: "Crew | None") -> "Keeper | None":
         """Who keeps sessions, if the store outlives the process."""
         if not self._parts.store.lasting:
             return None
         from trunkline.server.keeping import Keeper
 
-        return Keeper(store, self._offer.settings, wall, self._parts.observers)
+        return Keeper(store, self._offer.settings, wall, self._parts.observers, crew)
 
     def _crew(self, store: "Store", clock: Clock, wall: Clock) -> "Crew | None":
         """The processes that share the store, if it has a way to them."""
-        bus = store.bus() if self._parts.store.lasting and hasattr(store, "bus") else None
+        bus = store.bus() if self._parts.store.lasting else None
         if bus is None:
             return None
         from trunkline.server.crew.crew import Crew
@@ -188,6 +207,19 @@ class Serving:
         from trunkline.server.slots import Slots
 
         return Slots(store, wall, self._offer.info.name, self._offer.settings.process_lease)
+
+    def _tidings(self, keeper: "Keeper | None", crew: "Crew | None", clock: Clock) -> "News | None":
+        """What is new for clients, where it is kept or others have to hear of it."""
+        if keeper is None:
+            return None
+        from trunkline.server.crew.news import News
+
+        news = News(keeper, crew, self._heard)
+        if crew is not None:
+            self._spreader = Announcer(self._offer.settings.list_changed_interval, clock, news.tell)
+            crew.on_missed(self._missed)
+            crew.on_deposed(self.listeners.end)  # so that clients ask again what they want to hear of
+        return news
 
     def _seal_keys(self, store: "Store", wall: Clock) -> "SealKeys | None":
         """Keys for states that clients carry, if the store outlives the process and none are set."""
@@ -214,12 +246,36 @@ class Serving:
 
     def announce(self, name: str) -> None:
         """Tells everybody, soon, what that notification says. Callable from any thread."""
+        self.announce_here(name)
+        if self._spreader is not None:
+            self.post(partial(self._spreader.changed, name))
+
+    def announce_here(self, name: str) -> None:
+        """Tells those who are clients of this process. Callable from any thread."""
         if self.peers:
             self.post(partial(self._announce, name))
 
     def _announce(self, name: str) -> None:
         if self._announcer is not None:
             self._announcer.changed(name)
+
+    def updated(self, uri: str) -> None:
+        """A resource has changed: everybody is told who wants to know."""
+        self.updates.send(uri)
+        if self._shared is not None and self._shared.news is not None:
+            self._shared.news.tell(uri)
+
+    def _heard(self, piece: str) -> None:
+        """Another process tells what is new."""
+        if piece in _LISTS:
+            self.announce_here(piece)
+        else:
+            self.updates.send(piece)
+
+    def _missed(self) -> None:
+        """Whatever other processes have told may not have been heard."""
+        for piece in (*self.watchers.subscriptions.wanted(), *_LISTS):
+            self._heard(piece)
 
     def _send_changed(self, name: str) -> None:
         params = Empty()
@@ -278,6 +334,8 @@ class Serving:
     async def drain(self) -> None:
         """Waits until what is under way is done."""
         await asyncio.gather(*(connection.drained() for connection in self.peers))
+        if self.carrying is not None:
+            await self.carrying.drained()
         if self._ledger is not None:
             await self._ledger.drained()
         if self._shared is not None:
@@ -289,6 +347,9 @@ class Serving:
         await asyncio.gather(*(connection.channel.close() for connection in self.peers))
         for place in places:
             await place.gone()
+        carrying, self.carrying = self.carrying, None
+        if carrying is not None:
+            await carrying.close()
 
     async def persist(self) -> None:
         """Writes down what is to outlive the process."""
@@ -307,12 +368,16 @@ class Serving:
     async def let_go(self) -> None:
         """Ends what is left, and the lifespan."""
         await asyncio.gather(*self._background, return_exceptions=True)
-        if self._shared is not None and self._announcer is not None:
-            self._announcer.close()
+        for announcer in (self._announcer, self._spreader):
+            if announcer is not None:
+                announcer.close()
+        if self._shared is not None:
             self._shared.threads.close()
+            if self._shared.crew is not None:
+                await self._shared.crew.close()
         if self.files is not None:
             self.files.close()
-        self._loop = self._thread = self._shared = self._announcer = self._ledger = None
+        self._loop = self._thread = self._shared = self._announcer = self._spreader = self._ledger = None
         self.peers.forget_pause()
         self._health.unsettle()
         if self._parts.lifespan is not None:

@@ -188,6 +188,7 @@ async def test_a_store_that_does_not_answer_is_no_reason_to_begin_anew(lives: Li
 async def test_sessions_that_never_expire_stay_that_way(lives: Lives, clock: ManualClock) -> None:
     life = await lives.begin(settings=Settings(session_ttl=None))
     session = await life.host.session()
+    await lives.end()
     clock.advance(1e8)
     life = await lives.begin(settings=Settings(session_ttl=None))
     assert "result" in (await life.request(session, "ping")).json

@@ -21,10 +21,10 @@ async def test_an_event_is_sent_when_it_is_kept_and_not_before(lives: Lives) -> 
     await waiting.event()
     commit, asked, answered = life.store.commit, asyncio.Event(), asyncio.Event()
 
-    async def late(writes: Any) -> int:
+    async def late(writes: Any, **options: Any) -> int:
         asked.set()
         await answered.wait()
-        return await commit(writes)
+        return await commit(writes, **options)
 
     life.store.commit = late  # type: ignore[method-assign, assignment]
     life.server.notify_updated("note://a")
@@ -51,7 +51,7 @@ async def test_a_store_that_was_away_for_a_moment_loses_no_event(lives: Lives) -
     await stream.event()
     commit = life.store.commit
 
-    async def away(_: Any) -> int:
+    async def away(_: Any, **__: Any) -> int:
         life.store.commit = commit  # type: ignore[method-assign]
         raise StoreUnavailable("not now")
 
@@ -138,7 +138,7 @@ async def test_what_can_never_be_kept_is_reported_and_sent(lives: Lives) -> None
     await stream.event()
     commit = life.store.commit
 
-    async def broken(_: Any) -> int:
+    async def broken(_: Any, **__: Any) -> int:
         raise StoreUnusable("the disk is gone")
 
     life.store.commit = broken  # type: ignore[method-assign, assignment]

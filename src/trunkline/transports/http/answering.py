@@ -11,6 +11,7 @@ from typing import Final
 
 from trunkline.clock import Clock
 from trunkline.config import Settings
+from trunkline.errors import InternalError
 from trunkline.protocol.revisions import Revision
 from trunkline.transports.http.channel import Exchange
 from trunkline.transports.http.events import position
@@ -51,6 +52,9 @@ class Answering:
             await self.flow(visit, exchange.stream)
         elif exchange.answer is not None:
             await self._answer_plainly(visit, exchange, exchange.answer)
+        elif exchange.moved:
+            why = "another process goes on with this session: whether this request was done is not known"
+            await visit.refuse(502, why, code=InternalError.code, kind="outcome_unknown")
         elif exchange.ids and not exchange.dropped:
             await visit.refuse(404, "the session has ended", kind="session_not_found")
         else:
@@ -67,8 +71,10 @@ class Answering:
         run out: with a new proof it can be read on."""
         reader = stream.attach(after)
         await visit.begin_stream()
-        if stream.ids and after is None and visit.headers.get(VERSION, _PRIMED) >= _PRIMED:
+        primed = stream.ids and after is None and visit.headers.get(VERSION, _PRIMED) >= _PRIMED
+        if primed:
             await stream.begun(reader)
+        if primed and stream.reads(reader):
             await visit.go_on(sse.encode(b"", id=position(stream.number, stream.read), retry=self._retry))
         gone = asyncio.ensure_future(visit.hung_up())
         gone.add_done_callback(lambda _: stream.rouse())

@@ -60,8 +60,8 @@ class Exchange:
     """One POST: what it asks, and what comes of it."""
 
     __slots__ = (
-        *("_channel", "_done", "answer", "dropped", "failed", "faults", "finished", "ids", "lacks", "number", "over"),
-        *("status", "stream"),
+        *("_channel", "_done", "answer", "dropped", "failed", "faults", "finished", "ids", "lacks", "moved", "number"),
+        *("over", "status", "stream"),
     )
 
     def __init__(self, channel: "Streaming", ids: Sequence[RequestId]) -> None:
@@ -74,6 +74,7 @@ class Exchange:
         self.answer: bytes | None = None  # the last message
         self.failed = False  # the answer is an error
         self.over = False  # there will be no answer
+        self.moved = False  # another process goes on with the session, and nobody here knows what comes of it
         self.dropped: tuple[RequestId, ...] = ()  # the requests that were cancelled
         self.stream: Stream | None = None  # once something was sent before the answer
         self.finished: Callable[[], None] | None = None  # is told of the answer
@@ -124,9 +125,10 @@ class Exchange:
                 self.stream.conclude()
             self.abandon()
 
-    def abandon(self) -> None:
+    def abandon(self, *, moved: bool = False) -> None:
         """There will be no answer."""
         self.over = True
+        self.moved = moved
         if self.stream is not None:
             self.stream.end()
         self._rouse()
@@ -156,6 +158,7 @@ class HttpChannel:
         "_events",
         "_exchanges",
         "_info",
+        "_moved",
         "_numbers",
         "_receiver",
         "_settings",
@@ -177,6 +180,7 @@ class HttpChannel:
         self._settings = settings
         self._receiver: Receiver | None = None
         self._closed = False
+        self._moved = False
         self._current: Exchange | None = None  # the one that is being handed over
         self._exchanges: dict[RequestId, Exchange] = {}
         self._events = events  # if not given, made when the first event is sent
@@ -230,7 +234,7 @@ class HttpChannel:
     def _expect(self, exchange: Exchange) -> None:
         """The answer will come later, unless the session has ended meanwhile."""
         if self._closed:
-            exchange.abandon()
+            exchange.abandon(moved=self._moved)
             return
         for ident in exchange.ids:
             if ident not in exchange.dropped:
@@ -300,6 +304,8 @@ class HttpChannel:
             if self._events is None:
                 self._events = MemoryEvents(self._settings.replay_events, self._settings.replay_bytes)
             found = self._streams[number] = Stream(number, self._events)
+            if self._moved:
+                found.move()
         return found
 
     def known_stream(self, number: int) -> Stream | None:
@@ -370,7 +376,15 @@ class HttpChannel:
         if self._receiver is not None:
             self._receiver.closed(closed)
         for exchange in exchanges.values():
-            exchange.abandon()
+            exchange.abandon(moved=self._moved)
+
+    def moved(self) -> None:
+        """Another process goes on with the session. Whoever reads a stream is let go, to read on there."""
+        if not self._closed:
+            self._moved = True
+            for stream in self._streams.values():
+                stream.move()
+            self.lost(Closed("session_moved"))
 
 
 def scopes_missed(error: ErrorResponse) -> Sequence[str] | None:

@@ -73,6 +73,10 @@ class KeptSession(Protocol):
         """Keeps nothing of it any more: it was ended."""
         ...
 
+    async def leave(self) -> None:
+        """Leaves one that was found to whoever finds it next: it is not gone on with here."""
+        ...
+
 
 class SessionKeeper(Protocol):
     """Keeps the sessions of an endpoint."""

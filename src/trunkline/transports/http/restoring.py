@@ -1,7 +1,8 @@
 """Going on with a session that another process has held: a request names it, and it is not here.
 
 However many requests name it at once, it is brought back once. It counts from then on like any other: there have to be
-room for it and time left, and it belongs to whoever opened it.
+room for it and time left, and it belongs to whoever opened it. One that another process still holds stays there. One
+that is here is asked for too, when this process cannot be sure that nobody has taken it.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from trunkline.transports.channel import Closed
 from trunkline.transports.guard import STOPPING as TOLD_TO_ALL
 from trunkline.transports.guard import Guard
 from trunkline.transports.http.channel import HttpChannel
-from trunkline.transports.http.keeper import EXPIRED, KeptSession, SessionKeeper
+from trunkline.transports.http.keeper import EXPIRED, Elsewhere, KeptSession, SessionKeeper
 from trunkline.transports.http.sessions import HttpSession, Sessions
 
 __all__ = ["Missing", "Restoring"]
@@ -33,24 +34,25 @@ TOO_OLD: Final = Missing("the session was not used for too long; initialize agai
 STOPPING: Final = Missing(TOLD_TO_ALL.why, TOLD_TO_ALL.kind, 503, TOLD_TO_ALL.wait)
 
 
+Found = HttpSession | Missing | Elsewhere
+
+
 class Restoring:
-    """Finds sessions that are not here."""
+    """Finds sessions that are not here, or not for certain."""
 
     def __init__(self, guard: Guard, sessions: Sessions, keeper: SessionKeeper | None) -> None:
         self._guard = guard
         self._sessions = sessions
         self._keeper = keeper
-        self._under_way: dict[tuple[str, Any], asyncio.Task[HttpSession | Missing]] = {}
+        self._under_way: dict[tuple[str, Any], asyncio.Task[Found]] = {}
 
-    async def find(self, ident: str, principal: Any, peer: str) -> HttpSession | Missing:
-        """The session of that id, if it is that principal's and is kept somewhere; or why there is none. Raises
-        `StoreError` if that cannot be found out."""
+    async def find(self, ident: str, principal: Any, peer: str) -> Found:
+        """The session of that id, if it is that principal's and is kept somewhere; or who holds it, or why there is
+        none. Raises `StoreError` if that cannot be found out."""
         if self._sessions.expired(ident, principal):
             return TOO_OLD
-        if self._keeper is None or self._sessions.holds(ident):
+        if self._keeper is None:
             return NO_SUCH
-        if self._guard.closing:
-            return STOPPING
         key = (ident, principal)
         task = self._under_way.get(key)
         if task is None:
@@ -59,13 +61,29 @@ class Restoring:
             task.add_done_callback(lambda _: self._under_way.pop(key))
         return await asyncio.shield(task)  # who hangs up does not keep others from it
 
-    async def _find(self, keeper: SessionKeeper, ident: str, principal: Any, peer: str) -> HttpSession | Missing:
+    async def brought(self, ident: str) -> None:
+        """Waits for a session that is being brought here, if it is."""
+        if under_way := [task for (one, _), task in self._under_way.items() if one == ident]:
+            await asyncio.wait(under_way)
+
+    async def _find(self, keeper: SessionKeeper, ident: str, principal: Any, peer: str) -> Found:
+        if (session := await self._sessions.confirmed(ident, principal)) is not None:
+            return session
+        if self._sessions.holds(ident):
+            return NO_SUCH
+        if self._guard.closing:
+            return STOPPING
         kept = await keeper.find(ident, principal)
         if kept is None:
             return NO_SUCH
         if kept is EXPIRED:
             return TOO_OLD
-        return self._full_for(principal) or await self._revive(kept, ident, principal, peer)
+        if isinstance(kept, Elsewhere):
+            return kept
+        found = self._full_for(principal) or await self._revive(kept, ident, principal, peer)
+        if isinstance(found, Missing):
+            await kept.leave()  # others may have room for it
+        return found
 
     def _full_for(self, principal: Any) -> Missing | None:
         full = self._sessions.full_for(principal)
@@ -78,6 +96,7 @@ class Restoring:
             revived = await kept.revive(principal)
         except BaseException:
             channel.lost(Closed("the session could not be brought back"))
+            await kept.leave()
             raise
         if channel.closed:
             return STOPPING

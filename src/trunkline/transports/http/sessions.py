@@ -6,6 +6,7 @@ make room: when the house is full, whoever comes last is turned away, and first 
 
 import secrets
 from collections.abc import Iterator
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from trunkline.clock import Clock, Timer
 from trunkline.config import Settings
 from trunkline.transports.channel import Closed
 from trunkline.transports.http.channel import HttpChannel
-from trunkline.transports.http.keeper import KeptSession
+from trunkline.transports.http.keeper import KeptSession, SessionKeeper
 
 __all__ = ["HttpSession", "Sessions"]
 
@@ -38,7 +39,9 @@ class HttpSession(Struct):
 class Sessions:
     """All sessions of one endpoint."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, keeper: SessionKeeper | None = None) -> None:
+        """Of those that are kept, `keeper` says for how long nobody else can have them."""
+        self._keeper = keeper
         self._settings = settings
         self._clock = clock
         self._sessions: dict[str, HttpSession] = {}
@@ -77,19 +80,28 @@ class Sessions:
         session = HttpSession(ident, channel, principal, now, kept, self._next_touch(now, kept))
         self._sessions[session.id] = session
         self._held[principal] = self._held.get(principal, 0) + 1
+        if kept is not None:
+            kept.on_taken(partial(self._moved, session))
         if self._timer is None and self._settings.session_ttl is not None:
             self._wait()
         return session
 
     def get(self, ident: str, principal: Any) -> HttpSession | None:
-        """The session of that id, if it is that principal's and still open. It counts as used from now on."""
+        """The session of that id, if it is that principal's, still open, and certainly held here. It counts as used
+        from now on."""
         session = self._sessions.get(ident)
         if session is None or session.principal != principal or session.channel.closed:
             return None
-        now = session.used = self._clock.now()
+        now = self._clock.now()
+        if self._keeper is not None and now >= self._keeper.sure_until:
+            return None
+        self._use(session, now)
+        return session
+
+    def _use(self, session: HttpSession, now: float) -> None:
+        session.used = now
         if now >= session.touch_at:
             self._touch(session, now)
-        return session
 
     def _touch(self, session: HttpSession, now: float) -> None:
         if session.kept is not None:
@@ -100,9 +112,26 @@ class Sessions:
         ttl = self._settings.session_ttl
         return inf if kept is None or ttl is None else now + ttl / _TOUCHES
 
+    def owner(self, ident: str) -> Any:
+        """Whose session that is, of one that is here."""
+        return self._sessions[ident].principal
+
     def holds(self, ident: str) -> bool:
         """Whether a session of that id is here, whoever's it is and whatever has become of it."""
         return ident in self._sessions
+
+    async def confirmed(self, ident: str, principal: Any) -> HttpSession | None:
+        """The same as `get`, of a session of which it has to be asked whether it is held here. Raises `StoreError` if
+        that cannot be found out."""
+        session = self._sessions.get(ident)
+        if session is None or session.principal != principal or session.channel.closed:
+            return None
+        if session.kept is not None and not await session.kept.confirm():
+            return None
+        if session.channel.closed:
+            return None
+        self._use(session, self._clock.now())
+        return session
 
     def expired(self, ident: str, principal: Any) -> bool:
         """Whether that principal had a session of that id, until it was not used for too long."""
@@ -117,13 +146,24 @@ class Sessions:
 
     def remove(self, session: HttpSession, reason: str) -> None:
         """Ends a session."""
-        if self._sessions.pop(session.id, None) is not None:
-            left = self._held[session.principal] - 1
-            if left:
-                self._held[session.principal] = left
-            else:
-                del self._held[session.principal]
+        if self._forget(session):
             session.channel.lost(Closed(reason))
+
+    def _moved(self, session: HttpSession) -> None:
+        """Another process goes on with a session: it is none of ours any more."""
+        self._forget(session)
+        session.channel.moved()
+
+    def _forget(self, session: HttpSession) -> bool:
+        if self._sessions.get(session.id) is not session:
+            return False
+        del self._sessions[session.id]
+        left = self._held[session.principal] - 1
+        if left:
+            self._held[session.principal] = left
+        else:
+            del self._held[session.principal]
+        return True
 
     def _wait(self) -> None:
         self._timer = self._clock.call_at(self._clock.now() + self._settings.session_sweep, self._sweep)

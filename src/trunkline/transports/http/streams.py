@@ -21,8 +21,8 @@ class Stream:
     """One stream of events."""
 
     __slots__ = (
-        *("_awaited", "_drained", "_events", "_reader", "_unwanted", "_wake", "ended", "ids", "number", "push", "read"),
-        "unread",
+        *("_awaited", "_drained", "_events", "_moved", "_reader", "_unwanted", "_wake", "ended", "ids", "number"),
+        *("push", "read", "unread"),
     )
 
     def __init__(self, number: int, events: EventStore, *, ids: bool = True) -> None:
@@ -36,6 +36,7 @@ class Stream:
         self._reader: object = None
         self._awaited = number != STANDALONE or not ids  # somebody reads, or is about to
         self._unwanted = False  # the next who comes to read
+        self._moved = False  # another process goes on with it
         self._wake: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
 
@@ -87,7 +88,7 @@ class Stream:
     def attach(self, after: int | None = None) -> object:
         """A new reader, who takes the place of any other; it reads on after a number, or where the last one stopped."""
         reader = object()
-        if self._unwanted:
+        if self._unwanted or self._moved:
             self._unwanted = False
             return reader
         if after is not None:
@@ -114,6 +115,11 @@ class Stream:
     def release(self) -> None:
         """Has whoever reads, or is about to, go and come back later."""
         self._unwanted = self._reader is None
+        self.detach()
+
+    def move(self) -> None:
+        """Another process goes on with it: whoever reads, or comes to, reads on there."""
+        self.ended = self._moved = True
         self.detach()
 
     @property
