@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -13,12 +13,13 @@ from trunkline.auth.server.credentials import Given, Malformed, given_in, in_que
 from trunkline.auth.server.places import Place, place_of, published_at, said_place
 from trunkline.auth.server.refusing import Refusing, proof_algorithms
 from trunkline.auth.server.verifying import BadToken, Unavailable, Verified
+from trunkline.errors import StoreError
 from trunkline.transports.http.gate import Admitted, Turned, Verdict
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
     from trunkline.auth.server.gate import ResourceServer
-    from trunkline.auth.server.proofs import Proofs
+    from trunkline.auth.server.proofs import BadProof, Memory, Proofs, Used
 
 __all__ = ["Entrance"]
 
@@ -46,8 +47,12 @@ class _Comer(Struct, frozen=True):
 class Entrance:
     """Decides who may come in to the endpoint at a path."""
 
-    def __init__(self, resource: "ResourceServer", path: str) -> None:
+    def __init__(
+        self, resource: "ResourceServer", path: str, memory: "Callable[[], Memory | None] | None" = None
+    ) -> None:
+        """`memory` gives what other processes remember of proofs as well, where there are others."""
         self._resource = resource
+        self._memory = memory
         self._path = path
         self._refusing = Refusing(resource.scopes, "DPoP" if resource.dpop else "Bearer")
         self._places: dict[object, Place] = {}
@@ -118,7 +123,8 @@ class Entrance:
             return self._refusing.unauthorized(comer.place, bad.why, bad.kind, error="invalid_token", scheme=scheme)
         except Unavailable as trouble:
             return self._unavailable(trouble, comer.now)
-        return self._decided(comer, verified)
+        verdict = self._decided(comer, verified)
+        return verdict if isinstance(verdict, Admitted | Turned) else await verdict
 
     async def _verified(self, comer: _Comer) -> Verified:
         """What a token proves: to the verifier for its issuer, or to the first that knows it."""
@@ -137,12 +143,39 @@ class Entrance:
             return held
         raise bad
 
-    def _decided(self, comer: _Comer, verified: Verified) -> Verdict:
+    def _decided(self, comer: _Comer, verified: Verified) -> Verdict | Awaitable[Verdict]:
         """Whether whoever a token is about may come in, with this very request."""
-        if verified.key is not None or comer.given.scheme == "DPoP" or self._resource.dpop:
-            wrong = self._unproved(comer, verified)
-            if wrong is not None:
-                return wrong
+        if verified.key is None and comer.given.scheme != "DPoP" and not self._resource.dpop:
+            return self._allowed(comer, verified)
+        if isinstance(key := self._key(comer, verified), Turned):
+            return key
+        memory = None if self._memory is None else self._memory()
+        if memory is not None:
+            return self._proved(comer, verified, key, memory)
+        used = self._used(comer, key, self._made_proofs())
+        return used if isinstance(used, Turned) else self._allowed(comer, verified)
+
+    async def _proved(self, comer: _Comer, verified: Verified, key: str, memory: "Memory") -> Verdict:
+        """The same, where a proof may have been used at another process."""
+        from trunkline.auth.server.proofs import UsedBefore
+
+        try:
+            proofs = self._proofs or self._made_proofs(await memory.secret())
+            used = self._used(comer, key, proofs)
+            if not isinstance(used, Turned) and not await memory.first(used.what, used.until):
+                return self._bad_proof(comer, UsedBefore(), proofs)
+        except StoreError as error:
+            return self._unavailable(Unavailable(f"which proofs were used cannot be found out: {error}"), comer.now)
+        return used if isinstance(used, Turned) else self._allowed(comer, verified)
+
+    def _made_proofs(self, secret: bytes | None = None) -> "Proofs":
+        from trunkline.auth.server.proofs import Proofs
+
+        self._proofs = self._proofs or Proofs(nonces=self._resource.dpop_nonces, secret=secret)
+        return self._proofs
+
+    def _allowed(self, comer: _Comer, verified: Verified) -> Verdict:
+        """Whether whoever a token is about may come in, if it is who it says."""
         principal = verified.principal
         if not principal.scopes.issuperset(self._resource.scopes):
             return self._refusing.insufficient(comer.place, principal, comer.given.scheme)
@@ -151,36 +184,38 @@ class Entrance:
             return Turned(403, "you may not come in here", "unauthorized_operation")
         return Admitted(principal, None if verified.expires is None else verified.expires - comer.now)
 
-    def _unproved(self, comer: _Comer, verified: Verified) -> Turned | None:
-        """What is wrong with the proof that a token needs; None if nothing is."""
+    def _key(self, comer: _Comer, verified: Verified) -> str | Turned:
+        """The key that a proof has to be made with, or what is wrong with a token that needs one."""
         if verified.key is None:
             return self._unbound(comer, "the token is not bound to a key, as it has to be")
         if self._resource.dpop is False:
             return self._unbound(comer, "the token is bound to a key, which is not looked at here")
         if comer.given.scheme != "DPoP":
             return self._unbound(comer, "the token is bound to a key: send it as Authorization: DPoP, with a proof")
-        return self._disproved(comer, verified.key)
+        return verified.key
 
     def _unbound(self, comer: _Comer, why: str) -> Turned:
         return self._refusing.unauthorized(comer.place, why, "invalid_token", error="invalid_token", scheme="DPoP")
 
-    def _disproved(self, comer: _Comer, key: str) -> Turned | None:
-        from trunkline.auth.server.proofs import BadProof, NonceWanted, Proofs
+    def _used(self, comer: _Comer, key: str, proofs: "Proofs") -> "Used | Turned":
+        """Uses a proof, or says what is wrong with it."""
+        from trunkline.auth.server.proofs import BadProof
 
-        proofs = self._proofs = self._proofs or Proofs(nonces=self._resource.dpop_nonces)
         proof = comer.headers.get(b"dpop", b"").decode("latin-1")
         method, url = comer.scope.get("method", "GET"), self._asked_at(comer)
         try:
-            proofs.check(proof, key=key, method=method, url=url, token=comer.given.token, now=comer.now)
+            return proofs.check(proof, key=key, method=method, url=url, token=comer.given.token, now=comer.now)
         except BadProof as bad:
-            error = "use_dpop_nonce" if isinstance(bad, NonceWanted) else "invalid_dpop_proof"
-            why = f"the DPoP proof is no good: {bad}"
-            turned = self._refusing.unauthorized(comer.place, why, "invalid_token", error=error, scheme="DPoP")
-            nonce = proofs.nonce(comer.now)
-            return Turned(
-                401, why, turned.kind, [*turned.headers, *([(b"dpop-nonce", nonce.encode())] if nonce else [])]
-            )
-        return None
+            return self._bad_proof(comer, bad, proofs)
+
+    def _bad_proof(self, comer: _Comer, bad: "BadProof", proofs: "Proofs") -> Turned:
+        from trunkline.auth.server.proofs import NonceWanted
+
+        error = "use_dpop_nonce" if isinstance(bad, NonceWanted) else "invalid_dpop_proof"
+        why = f"the DPoP proof is no good: {bad}"
+        turned = self._refusing.unauthorized(comer.place, why, "invalid_token", error=error, scheme="DPoP")
+        nonce = proofs.nonce(comer.now)
+        return Turned(401, why, turned.kind, [*turned.headers, *([(b"dpop-nonce", nonce.encode())] if nonce else [])])
 
     def _asked_at(self, comer: _Comer) -> str:
         """The address of a request, as whoever sent it knows it."""

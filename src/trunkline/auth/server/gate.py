@@ -6,6 +6,7 @@ trusts) and the specification's page on authorization. Tokens are looked at with
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 from trunkline.auth.principal import Principal
 from trunkline.auth.server.entrance import Entrance
@@ -14,6 +15,9 @@ from trunkline.auth.server.verifying import Verifier
 from trunkline.auth.urls import origin_of
 from trunkline.errors import ConfigError
 from trunkline.transports.http.gate import Gate
+
+if TYPE_CHECKING:
+    from trunkline.auth.server.proofs import Memory
 
 __all__ = ["ResourceServer"]
 
@@ -64,15 +68,16 @@ class ResourceServer:
         self.tokens = VerifiedTokens()
         self._implied = {} if implied is None else dict(implied)
 
-    def within(self, path: str, *, named: bool = True) -> Gate:
+    def within(self, path: str, *, named: bool = True, memory: "Callable[[], Memory | None] | None" = None) -> Gate:
         """The gate of an application whose endpoint is at a path. `named` says whether callers are let in only if they
-        ask for names that are known: otherwise tokens would be for whatever they say."""
+        ask for names that are known: otherwise tokens would be for whatever they say. `memory` gives what other
+        processes that serve there know of proofs that were used, once it is needed."""
         if self.public_url is None and not named:
             raise ConfigError(
                 "a server that answers to any host needs ResourceServer(…, public_url='https://…'): tokens are for an "
                 "address, which would be whatever a caller says"
             )
-        return Entrance(self, "/" + path.strip("/"))
+        return Entrance(self, "/" + path.strip("/"), memory)
 
     def held(self, principal: Principal) -> Principal:
         """The principal, with all that its scopes imply."""

@@ -4,50 +4,83 @@ import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from hashlib import sha256
-from hmac import compare_digest
-from typing import Any, Final, cast
+from hmac import compare_digest, digest
+from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 from trunkline.auth.jose import ALGORITHMS, Jose, thumbprint, unverified, verify_with
 from trunkline.auth.urls import origin_of
 
-__all__ = ["BadProof", "NonceWanted", "Proofs"]
+__all__ = ["BadProof", "Memory", "NonceWanted", "Proofs", "Used", "UsedBefore"]
 
 _WINDOW: Final = 300.0  # seconds that a proof may be old
 _AHEAD: Final = 30.0  # seconds that the clock of whoever made it may be ahead of ours
 _MOST_PROOFS: Final = 100_000  # that are remembered, each until it is too old anyway
 _LONGEST_ID: Final = 512
 _NONCE_LIFE: Final = 300.0  # seconds after which another nonce is wanted; the one before is good for as long again
+_NONCE_BYTES: Final = 18
 
 
 class BadProof(Exception):
     """A proof that proves nothing, and why."""
 
 
+class UsedBefore(BadProof):
+    """A proof that somebody has shown already."""
+
+    def __init__(self) -> None:
+        super().__init__("it was used before")
+
+
 class NonceWanted(BadProof):
     """A proof without the number that we want in it."""
+
+
+class Used(NamedTuple):
+    """A proof that was used: what it is known by, and until when it must not be used again."""
+
+    what: str
+    until: float
+
+
+class Memory(Protocol):
+    """What several processes remember together, where one client may come to any of them."""
+
+    async def secret(self) -> bytes:
+        """Bytes that all of them know, and nobody else. Raises `StoreError`."""
+        ...
+
+    async def first(self, what: str, until: float) -> bool:
+        """Whether nobody has shown this before, to any of them; from now on, until that time, somebody has. Raises
+        `StoreError`."""
+        ...
 
 
 class Proofs:
     """Looks at proofs, each of which is good once."""
 
-    def __init__(self, *, nonces: bool = False) -> None:
-        """With `nonces` a proof has to hold a text of ours, so that none can be made in advance."""
+    def __init__(self, *, nonces: bool = False, secret: bytes | None = None) -> None:
+        """With `nonces` a proof has to hold a text of ours, so that none can be made in advance: one that follows from
+        the time and a secret, so that all who know that want the same."""
         self._seen: dict[tuple[str, str], float] = {}  # key and id: until when it is remembered
-        self._nonces = ("", "")
-        self._nonces_since = -_NONCE_LIFE if nonces else None
+        self._nonces = nonces
+        self._secret = secret or secrets.token_bytes()
 
     def nonce(self, now: float) -> str | None:
         """The text that has to be in proofs now; None if there is none."""
-        if self._nonces_since is None:
-            return None
-        if not 0 <= now - self._nonces_since < _NONCE_LIFE:
-            self._nonces = (secrets.token_urlsafe(16), self._nonces[0])
-            self._nonces_since = now
-        return self._nonces[0]
+        return self._nonce(int(now // _NONCE_LIFE)) if self._nonces else None
 
-    def check(self, proof: str, *, key: str, method: str, url: str, token: str, now: float) -> None:
-        """Raises `BadProof` unless a proof was made with a key, by its thumbprint, for this very request and token."""
+    def _nonce(self, number: int) -> str:
+        return urlsafe_b64encode(digest(self._secret, b"nonce %d" % number, "sha256")[:_NONCE_BYTES]).decode()
+
+    def _good_nonces(self, now: float) -> list[str]:
+        """The one before, that of now, and that of another process whose clock is ahead."""
+        number = int(now // _NONCE_LIFE)
+        return [self._nonce(each) for each in (number - 1, number, number + 1)]
+
+    def check(self, proof: str, *, key: str, method: str, url: str, token: str, now: float) -> Used:
+        """Raises `BadProof` unless a proof was made with a key, by its thumbprint, for this very request and token, and
+        was not used here before."""
         claims = _signed(proof, key)
         if claims.get("htm") != method:
             raise BadProof("it was made for another method")
@@ -58,19 +91,20 @@ class Proofs:
         made = claims.get("iat")
         if isinstance(made, bool) or not isinstance(made, int | float) or not now - _WINDOW < made < now + _AHEAD:
             raise BadProof("it was made too long ago, or is from the future")
-        if self.nonce(now) is not None and not any(_same(claims.get("nonce"), one) for one in self._nonces if one):
+        if self._nonces and not any(_same(claims.get("nonce"), one) for one in self._good_nonces(now)):
             raise NonceWanted("it lacks the nonce that is wanted here")
-        self._use(key, claims.get("jti"), made + _WINDOW, now)
+        return self._use(key, claims.get("jti"), made + _WINDOW, now)
 
-    def _use(self, key: str, ident: Any, until: float, now: float) -> None:
+    def _use(self, key: str, ident: Any, until: float, now: float) -> Used:
         """Takes note of a proof, which cannot be used again."""
         if not isinstance(ident, str) or not 0 < len(ident) <= _LONGEST_ID:
             raise BadProof("it has no jti")
         if self._seen.get((key, ident), now) > now:
-            raise BadProof("it was used before")
+            raise UsedBefore
         if len(self._seen) >= _MOST_PROOFS:
             self._forget(now)
         self._seen[key, ident] = until
+        return Used(f"{key} {ident}", until)
 
     def _forget(self, now: float) -> None:
         """Forgets what is too old; where that is nothing, nobody can be told from those who were here before."""

@@ -1,0 +1,108 @@
+"""Proofs of DPoP that come to any of several servers on one file: each is good once for all of them together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.unit.auth.server.issuing import Issuer, issuing
+from tests.unit.auth.server.test_entrance import challenge, kind, offering, ping, proof, signed
+from tests.unit.transports.http.asgi import Answer, Host
+
+from trunkline.auth import SigningKey
+from trunkline.server.replays import Replays
+from trunkline.stores.memory import MemoryStore
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.testing import ManualClock
+
+KEY = SigningKey.generate()
+
+
+class House:
+    """Servers that know each other by their file alone."""
+
+    def __init__(self, issuer: Issuer, hosts: list[Host], stores: list[SqliteStore]) -> None:
+        self.issuer = issuer
+        self.hosts = hosts
+        self.stores = stores
+        self.token = issuer.token(cnf={"jkt": KEY.thumbprint})
+
+    def proof(self, **claims: Any) -> str:
+        return proof(KEY, self.token, self.issuer.wall, **claims)
+
+    async def ask(self, number: int, shown: str) -> Answer:
+        return await ping(self.hosts[number], f"DPoP {self.token}", dpop=shown)
+
+
+@asynccontextmanager
+async def housed(path: Path, **options: Any) -> AsyncIterator[House]:
+    async with AsyncExitStack() as stack:
+        issuer = await stack.enter_async_context(issuing())
+        hosts: list[Host] = []
+        clock = ManualClock(start=issuer.wall())
+        stores = [SqliteStore(path, clock=clock, synchronous="NORMAL") for _ in range(2)]
+        for store in stores:
+            host = Host(offering(auth=signed(issuer, **options), store=store))
+            host.app = host.server.asgi()
+            stack.push_async_callback(host.app.aclose)
+            hosts.append(host)
+        yield House(issuer, hosts, stores)
+
+
+async def test_a_proof_that_was_shown_to_one_process_is_refused_by_another(tmp_path: Path) -> None:
+    async with housed(tmp_path / "shared.db") as house:
+        once = house.proof()
+        assert (await house.ask(0, once)).status == 200
+        refused = await house.ask(1, once)
+        assert (refused.status, challenge(refused).params["error"]) == (401, "invalid_dpop_proof")
+        assert "used before" in refused.json["error"]["message"]
+        assert (await house.ask(1, house.proof())).status == 200
+
+
+async def test_of_two_processes_that_are_shown_a_proof_at_once_one_takes_it(tmp_path: Path) -> None:
+    async with housed(tmp_path / "shared.db") as house:
+        for _ in range(5):
+            once = house.proof()
+            answers = await asyncio.gather(house.ask(0, once), house.ask(1, once))
+            assert sorted(answer.status for answer in answers) == [200, 401]
+
+
+async def test_a_nonce_of_one_process_is_good_at_another(tmp_path: Path) -> None:
+    async with housed(tmp_path / "shared.db", dpop_nonces=True) as house:
+        asked = await house.ask(0, house.proof())
+        assert challenge(asked).params["error"] == "use_dpop_nonce"
+        assert (await house.ask(1, house.proof(nonce=asked.headers["dpop-nonce"]))).status == 200
+        assert (await house.ask(0, house.proof(nonce="another"))).status == 401
+
+
+async def test_nobody_is_let_in_by_a_proof_while_it_cannot_be_told_whether_it_is_new(tmp_path: Path) -> None:
+    async with housed(tmp_path / "shared.db") as house:
+        assert (await house.ask(0, house.proof())).status == 200
+        await house.stores[0].close()
+        answer = await house.ask(0, house.proof())
+        assert (answer.status, kind(answer)) == (503, "temporarily_unavailable")
+
+
+async def test_what_was_shown_is_forgotten_when_it_would_be_refused_anyway() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    await store.open()
+    one, other = Replays(store, "server"), Replays(store, "another server")
+    assert await one.first("proof", clock.now() + 10)
+    assert not await one.first("proof", clock.now() + 10)
+    assert await other.first("proof", clock.now() + 10)
+    clock.advance(11)
+    assert await one.first("proof", clock.now() + 10)
+
+
+async def test_all_processes_come_to_know_one_secret(tmp_path: Path) -> None:
+    stores = [SqliteStore(tmp_path / "shared.db") for _ in range(3)]
+    for store in stores:
+        await store.open()
+    known = await asyncio.gather(*(Replays(store, "server").secret() for store in stores))
+    assert len(set(known)) == 1
+    assert len(known[0]) == 32
+    assert await Replays(stores[0], "another").secret() != known[0]
+    for store in stores:
+        await store.close()
