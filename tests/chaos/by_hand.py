@@ -11,16 +11,24 @@ from typing import Any
 
 import aiohttp
 from tests.chaos.diary import Diary
-from tests.chaos.history import Refusal
 from tests.chaos.plan import Part, token_of
 
 __all__ = ["Lost", "Session"]
 
 _PAUSE = 0.05  # seconds until the next attempt
 _GOOD = {200, 202}
+_UNKNOWN = 502
+_NOT_NOW = 503
 _STANDALONE = 0  # the number of the stream of what belongs to no request
 _KEPT = 50  # streams of a session, of which servers keep 64 by default
 _LINE = (aiohttp.ClientError, ConnectionError, TimeoutError)
+
+
+_BROKEN = object()
+
+
+class _NotNow(Exception):
+    """Nothing was begun, and it may be later."""
 
 
 class Lost(Exception):
@@ -63,17 +71,17 @@ class Session:
             found |= {"mcp-session-id": self._session, "mcp-protocol-version": self._part.revision}
         return found | more
 
-    def _post(self, method: str, params: Any) -> Any:
+    def _post(self, method: str, params: Any, ident: int | None = None) -> Any:
         message = {"jsonrpc": "2.0", "method": method, "params": params}
         if not method.startswith("notifications/"):
-            message["id"] = next(self._ids)
+            message["id"] = ident or next(self._ids)
         return self._http.post(self._url, json=message, headers=self._headers())
 
     async def _refused(self, asked: str, response: aiohttp.ClientResponse) -> bool:
-        """Whether it was; that is written down, since nobody deserves it."""
+        """Whether it was; that is written down, since few deserve it."""
         if response.status in _GOOD:
             return False
-        self._diary.refusals.append(Refusal(self._part.name, asked, response.status, await response.text()))
+        self._diary.refused(self._part.name, asked, response.status, await response.text())
         return True
 
     async def open(self) -> None:
@@ -87,7 +95,8 @@ class Session:
                         await response.read()
                         self._session = response.headers["mcp-session-id"]
             except _LINE:
-                await asyncio.sleep(_PAUSE)
+                pass
+            await asyncio.sleep(0 if self._session else _PAUSE)
         await self.insist("notifications/initialized", {})
 
     async def insist(self, method: str, params: Any) -> Any:
@@ -108,30 +117,70 @@ class Session:
         away: Callable[[], Awaitable[None]] | None = None,
     ) -> Any:
         """The answer, read on if it comes as events; what comes before it is told. With `cut` the line is left after so
-        many events, and for as long as `away` takes. Raises `Lost`."""
-        reader = _Reader(self._follows, told)
+        many events, and for as long as `away` takes. What was not begun is asked for again. Raises `Lost`."""
+        while True:
+            reader = _Reader(self._follows, told)
+            try:
+                answer = await self._ask(method, params, reader, cut)
+            except _NotNow:
+                await asyncio.sleep(_PAUSE)
+                continue
+            if answer is _BROKEN:
+                if away is not None:
+                    await away()
+                answer = await self._rest(reader)
+            if not self._put_off(method, answer):
+                return answer
+            await asyncio.sleep(_PAUSE)
+
+    async def _ask(
+        self, method: str, params: Any, reader: "_Reader", cut: int | None = None, ident: int | None = None
+    ) -> Any:
         with contextlib.suppress(*_LINE):
-            async with self._post(method, params) as response:
+            async with self._post(method, params, ident) as response:
                 if await self._refused(method, response):
-                    raise Lost
+                    raise _NotNow if response.status == _NOT_NOW else Lost
                 if response.content_type != "text/event-stream":
                     said = await response.read()
                     return json.loads(said) if said else None
                 if (answer := await reader.read(response, cut)) is not None:
                     return answer
-        if away is not None:
-            await away()
-        return await self._rest(reader)
+        return _BROKEN
+
+    def _put_off(self, asked: str, answer: Any) -> bool:
+        """Whether an answer says that nothing was begun, and that it is to be asked for again."""
+        error = (answer or {}).get("error") or {}
+        if (error.get("data") or {}).get("kind") != "temporarily_unavailable":
+            return False
+        self._diary.refused(self._part.name, asked, _NOT_NOW, str(error))
+        return True
+
+    async def cancel(self, method: str, params: Any) -> None:
+        """Asks for something, and takes that back once it is told that it has begun. Raises `Lost`."""
+        begun, ident = asyncio.Event(), next(self._ids)
+        reader = _Reader(lambda *_: None, lambda _: begun.set())
+        asking = asyncio.ensure_future(self._ask(method, params, reader, ident=ident))
+        waiting = asyncio.ensure_future(begun.wait())
+        try:
+            await asyncio.wait([asking, waiting], return_when=asyncio.FIRST_COMPLETED)
+            if not begun.is_set():
+                raise Lost
+            await self.insist("notifications/cancelled", {"requestId": ident})
+        finally:
+            asking.cancel()
+            waiting.cancel()
+            await asyncio.wait([asking, waiting])
 
     async def _rest(self, reader: "_Reader") -> Any:
         """The answer at the end of a stream that broke off."""
         while reader.place:
             with contextlib.suppress(*_LINE):
                 async with self._stream(reader.place) as response:
-                    if await self._refused(f"the stream after {reader.place}", response):
+                    if not await self._refused(f"the stream after {reader.place}", response):
+                        if (answer := await reader.read(response)) is not None:
+                            return answer
+                    elif response.status not in {_UNKNOWN, _NOT_NOW}:
                         break
-                    if (answer := await reader.read(response)) is not None:
-                        return answer
             await asyncio.sleep(_PAUSE)
         raise Lost
 
@@ -169,7 +218,7 @@ class Session:
             with contextlib.suppress(Lost):  # as was written down
                 heard.append(await self._rest(reader))
             if heard[: len(self._heard[stream])] != self._heard[stream]:
-                self._diary.gaps.append(f"{self._part.name}: stream {stream} was {self._heard[stream]}, is {heard}")
+                self._diary.gaps.append(f"{self._part.name}: stream {stream} is {heard}, was {self._heard[stream]}")
 
 
 class _Reader:

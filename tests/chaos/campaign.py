@@ -1,95 +1,51 @@
-"""Runs a campaign: a server on a file, its clients, and whoever kills it."""
+"""Runs a campaign: a server, its clients, and whoever does something to it."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import aiohttp
 from msgspec import Struct
 from tests.chaos.diary import PATIENCE, Diary
-from tests.chaos.history import History, read_effects
+from tests.chaos.faulty import Fault
+from tests.chaos.history import History, Trouble, read_effects
+from tests.chaos.houses import House, opened
 from tests.chaos.peers import HandPlayer
-from tests.chaos.plan import Part, Plan
+from tests.chaos.plan import Kind, Mischief, Part, Plan
 from tests.chaos.players import Player
-from tests.faults.processes import Served, free_port
 
 __all__ = ["Recovery", "recoveries", "run"]
 
-LEASE = 2.0  # seconds after which the work of a dead process is taken over
-_REST = 1.0  # seconds that it goes on after the last death
+_PARTIAL: Final = frozenset[Kind]({"kill", "stop"})
+_END: Final = Mischief("death", 0, 0.0)
+_REST: Final = 1.0  # seconds that it goes on after the last mischief
 
 
 class Recovery(Struct, frozen=True):
-    """How long it took after a kill, in seconds."""
+    """How long it took after some mischief, in seconds."""
 
-    back: float  # until the server listened
-    first: float | None  # until somebody was answered; None: it was killed before that
+    kind: Kind
+    back: float  # until all was there again
+    first: float | None  # until somebody was answered; None: something else was done before that
     whole: float | None  # until everybody was
 
 
-class House:
-    """The server, through all of its deaths."""
-
-    def __init__(self, folder: Path, seed: int, losing: int) -> None:
-        self.port = free_port()
-        self.effects = folder / "effects"
-        self.effects.touch()
-        self.deaths: list[tuple[float, float]] = []
-        self.complaints: list[str] = []
-        self._options = ["--losing", str(losing), "--seed", str(seed)]
-        self.served = self._start()
-
-    def _start(self) -> Served:
-        settings = {"task_lease": LEASE, "idempotency_lease": LEASE, "stream_retry": 0.05, "task_poll_interval": 0.1}
-        return Served("house", self.port, self.effects, options=self._options, **settings)
-
-    async def ready(self) -> None:
-        """Waits until it listens."""
-        async with asyncio.timeout(PATIENCE):
-            while not self.served.listens():
-                await asyncio.sleep(0.01)
-
-    async def die(self, diary: Diary) -> None:
-        """Is killed, and comes back at the same place."""
-        at = time.monotonic()
-        diary.kills.append(at)
-        self.served.kill()
-        self._look()
-        self.served = self._start()
-        diary.stir()
-        await self.ready()
-        diary.back = time.monotonic()
-        self.deaths.append((at, diary.back))
-
-    def _look(self) -> None:
-        self.complaints += self.served.complaints
-        self.served.close()
-
-    def stop(self) -> None:
-        """Ends in good order, after all."""
-        code, _ = self.served.stop(PATIENCE)
-        if code:
-            self.complaints.append(f"exit code {code}")
-        self._look()
-
-
 async def run(
-    plan: Plan, folder: Path, *, losing: int = 0, patience: float = PATIENCE
+    plan: Plan, folder: Path, *, fault: Fault | None = None, patience: float = PATIENCE
 ) -> tuple[History, list[Recovery]]:
-    """What was seen of a campaign, and how long recovery took. With `losing` the store drops one write in so many; then
+    """What was seen of a campaign, and how long recovery took. With a `fault` the store is not as it should be; then
     there may be nothing to wait for, and no need for much patience."""
     names = [part.name for part in plan.parts]
-    diary, house = Diary(names, patience), House(folder, plan.seed, losing)
-    try:
-        await house.ready()
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(sock_read=PATIENCE)) as http:
-            players = _players(plan, house.served.url, diary, http)
+    diary = Diary(names, patience)
+    async with opened(plan, folder, fault) as house:
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(sock_read=PATIENCE)
+        ) as http:
+            players = _players(plan, house.url, diary, http)
             await _play(plan, players, diary, house)
-        house.stop()
-    finally:
-        house.served.close()
-    return _history(diary, house), recoveries(house.deaths, diary.answers, names)
+        await asyncio.to_thread(house.stop)
+    return _history(diary, house), recoveries(house.troubles, diary.answers, names)
 
 
 def _players(plan: Plan, url: str, diary: Diary, http: aiohttp.ClientSession) -> dict[str, Player | HandPlayer]:
@@ -110,15 +66,15 @@ async def _play(plan: Plan, players: dict[str, Player | HandPlayer], diary: Diar
     for task in tasks:
         task.add_done_callback(lambda ended: diary.left(ended.get_name()))
     try:
-        for kill in plan.kills:
-            await diary.more_answers(kill.answers)
-            await asyncio.sleep(kill.after)
-            await house.die(diary)
+        for mischief in plan.mischief:
+            await diary.more_answers(mischief.answers)
+            await asyncio.sleep(mischief.after)
+            await house.strike(mischief, diary)
         await asyncio.sleep(_REST)
         diary.over.set()
         diary.stir()
         await diary.everybody_rests()
-        await house.die(diary)
+        await house.strike(_END, diary)
         diary.last_death.set()
         await asyncio.wait(tasks, timeout=3 * diary.patience)
     finally:
@@ -139,24 +95,27 @@ def _history(diary: Diary, house: House) -> History:
         refusals=tuple(diary.refusals),
         gaps=tuple(diary.gaps),
         listeners={board: tuple(sorted(who)) for board, who in diary.listeners.items()},
-        deaths=tuple(house.deaths),
+        strange=tuple(diary.strange),
+        troubles=tuple(house.troubles),
         complaints=tuple(house.complaints),
         unfinished=tuple(diary.unfinished),
     )
 
 
 def recoveries(
-    deaths: Sequence[tuple[float, float]], answers: Sequence[tuple[float, str]], names: Sequence[str]
+    troubles: Sequence[Trouble], answers: Sequence[tuple[float, str]], names: Sequence[str]
 ) -> list[Recovery]:
-    """How long it took after each kill; as far as the next one did not come in between."""
+    """How long it took after each mischief; as far as the next one did not come in between. Where others can answer
+    meanwhile, what they do counts from the beginning."""
     found: list[Recovery] = []
-    for number, (at, back) in enumerate(deaths):
-        until = deaths[number + 1][0] if number + 1 < len(deaths) else float("inf")
+    for number, one in enumerate(troubles):
+        since = one.at if one.kind in _PARTIAL else one.over
+        until = troubles[number + 1].at if number + 1 < len(troubles) else float("inf")
         firsts: dict[str, float] = {}
         for when, who in answers:
-            if back <= when < until:
+            if since <= when < until:
                 firsts.setdefault(who, when)
         first = min(firsts.values(), default=None)
         whole = max(firsts.values()) if len(firsts) == len(names) else None
-        found.append(Recovery(back - at, first and first - at, whole and whole - at))
+        found.append(Recovery(one.kind, one.over - one.at, first and first - one.at, whole and whole - one.at))
     return found

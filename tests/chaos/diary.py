@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from tests.chaos.history import Heard, Outcome, Refusal, Saw, Told
-from tests.chaos.plan import Deed
+from tests.chaos.plan import Deed, owner
 
 __all__ = ["PATIENCE", "Diary"]
 
@@ -30,11 +30,12 @@ class Diary:
         self.refusals: list[Refusal] = []
         self.gaps: list[str] = []
         self.unfinished: list[str] = []
-        self.kills: list[float] = []
+        self.strange: list[str] = []
+        self.strikes = 0  # how often something was done to the server
         self.answers: list[tuple[float, str]] = []  # when somebody was answered, and who
         self.listeners: dict[str, set[str]] = defaultdict(set)  # of each board, those who are subscribed
         self.back = time.monotonic()  # when the server began to listen, the last time
-        self._found: set[tuple[str, str, int]] = set()
+        self._found: dict[tuple[str, str], int] = defaultdict(int)  # by who and board, the highest number
         self._news: asyncio.Future[None] | None = None
 
     # --- waiting for each other --------------------------------------------------------------------
@@ -50,10 +51,15 @@ class Diary:
             self._news = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._news)
 
-    async def next_kill(self) -> None:
-        """Waits until the server is killed once more, or nobody will."""
-        before = len(self.kills)
-        while len(self.kills) == before and not self.over.is_set():
+    def strike(self) -> None:
+        """Something is done to the server."""
+        self.strikes += 1
+        self.stir()
+
+    async def next_strike(self) -> None:
+        """Waits until something is done to the server once more, or nothing will be."""
+        before = self.strikes
+        while self.strikes == before and not self.over.is_set():
             await self.news()
 
     async def more_answers(self, wanted: int) -> None:
@@ -75,13 +81,13 @@ class Diary:
         self.stir()
 
     async def everybody_hears(self, board: str, number: int) -> None:
-        """Waits until all who listen to a board have found a number on it. If they do not while the server lives, the
-        judge finds that."""
+        """Waits until all who listen to a board have found a number on it, or a later one. If they do not while the
+        server lives, the judge finds that."""
         began, missing = time.monotonic(), set(self.listeners[board])
         while missing and time.monotonic() < max(began, self.back) + self.patience:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.news(), 1.0)
-            missing = {who for who in missing if (who, board, number) not in self._found}
+            missing = {who for who in missing if self._found[who, board] < number}
 
     async def rest(self, who: str) -> None:
         """Somebody has done all that it does; waits until the server has died for the last time."""
@@ -110,6 +116,15 @@ class Diary:
 
     # --- what was seen -----------------------------------------------------------------------------
 
+    def refused(self, who: str, asked: str, status: int, said: str) -> None:
+        """Somebody by hand was."""
+        self.refusals.append(Refusal(who, asked, status, said, time.monotonic()))
+
+    def owned(self, who: str, deed: str) -> None:
+        """Somebody was told of a deed, which should be its own."""
+        if owner(deed) != who:
+            self.strange.append(f"{who} was told of {deed}")
+
     def answered(self, who: str) -> None:
         """Somebody has got an answer."""
         self.answers.append((time.monotonic(), who))
@@ -124,5 +139,5 @@ class Diary:
     def hear(self, who: str, board: str, number: int) -> None:
         """What somebody found on a board, after having been told to look."""
         self.heard.append(Heard(who, board, number))
-        self._found.add((who, board, number))
+        self._found[who, board] = max(number, self._found[who, board])
         self.stir()

@@ -5,32 +5,44 @@ What is *lost*, and what may be missing:
 - **An answer** that somebody got is never taken back: what it says was done is in the file of effects, and who asks
   again, by the same key or the same task, gets the same.
 - **A call that must not be done twice** is in the file once at most, whatever became of its answer. Its outcome may be
-  unknown only to who was in the middle of it while the server was dead. One that does no harm is always answered.
+  unknown only to who was in the middle of it while something was done to the server. One that does no harm is always
+  answered.
 - **A task** whose name somebody knows ends, with its result; or with an error that says that nobody knows, if its tool
   has chosen that and the server died meanwhile. A checkpoint that was kept is never gone behind.
 - **An event** on a stream has the number after that of the one before, over as many connections as it takes. Those at
   the end may be missing only if the call that said them was not answered with a result either.
 - **An update** that was acknowledged to who made it is heard of by everybody who is subscribed, whoever made it, in
   whichever process.
-- **A session** that was acknowledged is never refused, and nobody gets what is another's.
+- **A session** that was acknowledged is never refused, and nobody gets what is another's, nor does it.
+
+Where there are several processes, what one of them does may be felt a little later by those who speak to others: when its
+leases have run out. And one that was asleep, or could not reach the store, does not know that it has lost its work before
+it speaks to the store again; so it may go one step further, which nothing can prevent, and never reach a checkpoint.
 """
 
-from collections import defaultdict
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
-from tests.chaos.history import Effect, History, Saw
-from tests.chaos.plan import TASKS
+from tests.chaos.history import Effect, History, Saw, Trouble
+from tests.chaos.plan import LEASE, TASKS, owner
 
 __all__ = ["faults"]
 
 NOBODY_KNOWS: Final = "may or may not have been done"
+PASSING: Final = frozenset({502, 503})
+"""What a session may be told for a while: it is not known whether something was done, or it was not."""
+
+LATE: Final = 4 * LEASE
+"""Seconds that trouble with one of several processes, or with their store, is felt after it is over."""
 
 
 def faults(history: History) -> list[str]:
     """Everything that is wrong."""
     rules: Sequence[Callable[[History], Iterator[str]]] = (
-        _own_answers,
+        _own,
         _answered_is_done,
         _done_once,
         _known_outcomes,
@@ -38,6 +50,8 @@ def faults(history: History) -> list[str]:
         _events,
         _updates,
         _tasks,
+        _cancelled,
+        _refused,
         _the_rest,
     )
     return [fault for rule in rules for fault in rule(history)]
@@ -51,18 +65,31 @@ def _by_deed(history: History, *kinds: str) -> Mapping[str, list[Effect]]:
     return found
 
 
-def _own_answers(history: History) -> Iterator[str]:
-    """Nobody gets another's answer: each has the name of its deed in it."""
+def _troubled(history: History, began: float, ended: float) -> bool:
+    """Whether anything was wrong with the server meanwhile."""
+    return any(one.at <= ended and began <= one.over + _felt(one) for one in history.troubles)
+
+
+def _felt(trouble: Trouble) -> float:
+    return 0.0 if trouble.kind == "death" else LATE
+
+
+def _own(history: History) -> Iterator[str]:
+    """Nobody gets another's answer: each has the name of its deed in it; and everybody does its own."""
     for saw in history.saw:
-        if saw.outcome == "answered" and saw.kind != "post" and not saw.again and saw.said.split()[0] != saw.deed:
+        if saw.outcome == "answered" and not saw.again and saw.said.split()[0] != saw.deed:
             yield f"{saw.deed} ({saw.kind}) was answered with {saw.said!r}, which is another's"
+    for effect in history.effects:
+        if owner(effect.run if effect.what == "post" else effect.deed) != effect.who:
+            yield f"{effect.deed} ({effect.what}) was done on behalf of {effect.who}"
+    yield from history.strange
 
 
 def _answered_is_done(history: History) -> Iterator[str]:
     """What was answered is in the file, as the answer says."""
     done = _by_deed(history, "pay", "ask")
     lasting = {(effect.what, effect.deed) for effect in history.effects}
-    posted = {f"{effect.deed} {effect.number}" for effect in history.effects if effect.what == "post"}
+    posted = {f"{effect.run} {effect.deed} {effect.number}" for effect in history.effects if effect.what == "post"}
     for saw in history.saw:
         if saw.outcome != "answered" or saw.again:
             continue
@@ -76,27 +103,30 @@ def _answered_is_done(history: History) -> Iterator[str]:
 
 
 def _done_once(history: History) -> Iterator[str]:
-    for deed, done in _by_deed(history, "pay", "count", "ask").items():
+    for deed, done in _by_deed(history, "pay", "count", "ask", "wait").items():
         numbers = [effect.number for effect in done]
         if len(set(numbers)) < len(numbers):
             yield f"{deed} ({done[0].what}) was done twice: {[effect.run for effect in done]}"
-    posts = [(effect.deed, effect.number) for effect in history.effects if effect.what == "post"]
-    if len(set(posts)) < len(posts):
-        yield "a number was written on a board twice"
+    posts = [effect for effect in history.effects if effect.what == "post"]
+    for number, times in Counter((effect.deed, effect.number) for effect in posts).items():
+        if times > 1:
+            yield f"{number} was written on a board twice"
+    for deed, times in Counter(effect.run for effect in posts).items():
+        if times > 1:
+            yield f"{deed} (post) was done twice"
 
 
 def _known_outcomes(history: History) -> Iterator[str]:
-    """Nobody fails, and whose outcome is unknown was cut off by a death; but for what may be asked again."""
+    """Nobody fails, and whose outcome is unknown was cut off by trouble; but for what may be asked again."""
     for saw in history.saw:
         if saw.outcome == "answered" or saw.again:
             continue
-        died = any(began <= saw.ended and saw.began <= back for began, back in history.deaths)
         given_up = saw.kind == "given_up" and NOBODY_KNOWS in saw.said
         if saw.outcome == "failed" and not given_up:
             yield f"{saw.deed} ({saw.kind}) failed: {saw.said}"
         elif saw.harmless:
             yield f"{saw.deed} ({saw.kind}) may be repeated, and was given up: {saw.said}"
-        elif not died:
+        elif not _troubled(history, saw.began, saw.ended):
             yield f"{saw.deed} ({saw.kind}) has no outcome, though the server lived: {saw.said}"
 
 
@@ -118,22 +148,32 @@ def _events(history: History) -> Iterator[str]:
 
 
 def _updates(history: History) -> Iterator[str]:
-    """Who writes waits until everybody has heard, so each update is heard of by itself."""
-    heard = {(one.who, one.board, one.number) for one in history.heard}
+    """Who writes waits until everybody has heard, so each update is heard of by itself; or together with one of which
+    its writer does not know."""
+    heard: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for one in history.heard:
+        heard[one.who, one.board].append(one.number)
+    made: dict[str, list[int]] = defaultdict(list)
     for saw in history.saw:
         if saw.kind == "post" and saw.outcome == "answered":
-            board, _, number = saw.said.partition(" ")
+            _, board, number = saw.said.split()
+            made[board].append(int(number))
+    for board, numbers in made.items():
+        for number, after in pairwise([*sorted(numbers), sys.maxsize]):
             for who in history.listeners.get(board, ()):
-                if (who, board, int(number)) not in heard:
+                if not any(number <= found < after for found in heard[who, board]):
                     yield f"{who} was not told of update {number} of {board}, which was acknowledged"
 
 
 def _tasks(history: History) -> Iterator[str]:
     kinds = {saw.deed: saw for saw in history.saw if saw.kind in TASKS and not saw.again}
+    many = any(one.kind != "death" for one in history.troubles)
     for deed, done in _by_deed(history, "step", "kept").items():
         saw = kinds.get(deed)
         if saw is not None:
             yield from _task(saw, done)
+            if saw.kind == "resumed":
+                yield from _resumed(saw, done, allowed=1 if many else 0)
 
 
 def _task(saw: Saw, done: Sequence[Effect]) -> Iterator[str]:
@@ -142,17 +182,40 @@ def _task(saw: Saw, done: Sequence[Effect]) -> Iterator[str]:
         yield f"{saw.deed} ({saw.kind}) has ended with {saw.said!r} after steps {steps}"
     if saw.kind == "given_up" and len(set(steps)) < len(steps):
         yield f"{saw.deed} (given_up) was begun again: {steps}"
-    kept = 0
+
+
+def _resumed(saw: Saw, done: Sequence[Effect], allowed: int) -> Iterator[str]:
+    """Nothing is done again that a checkpoint covers, but for so many steps of a run that has not heard of it; and that
+    reaches no checkpoint."""
+    kept: dict[str, int] = defaultdict(int)  # by run
+    late: dict[str, int] = defaultdict(int)  # by run, the steps that were done again
     for effect in done:
         if effect.what == "kept":
-            kept = effect.number
-        elif saw.kind == "resumed" and effect.number <= kept:
-            yield f"{saw.deed} (resumed) has done step {effect.number} again after checkpoint {kept}"
+            kept[effect.run] = effect.number
+            if late[effect.run]:
+                yield f"{saw.deed} (resumed) has reached checkpoint {effect.number} in a run that was over"
+        elif effect.number <= max(kept.values(), default=0):
+            late[effect.run] += 1
+            if late[effect.run] > allowed:
+                yield f"{saw.deed} (resumed) has done step {effect.number} again after checkpoint {max(kept.values())}"
+
+
+def _cancelled(history: History) -> Iterator[str]:
+    """What is cancelled ends."""
+    waited = _by_deed(history, "wait")
+    for saw in history.saw:
+        if saw.kind == "wait" and len(waited[saw.deed]) == 1 and not _troubled(history, saw.began, saw.ended + LEASE):
+            yield f"{saw.deed} (wait) was cancelled, and goes on"
+
+
+def _refused(history: History) -> Iterator[str]:
+    """No session is refused, but that those of several processes may have to come again while there is trouble."""
+    for one in history.refusals:
+        if one.status not in PASSING or not _troubled(history, one.at, one.at):
+            yield f"{one.who} was refused {one.asked}: HTTP {one.status} {one.said}"
 
 
 def _the_rest(history: History) -> Iterator[str]:
-    for refusal in history.refusals:
-        yield f"{refusal.who} was refused {refusal.asked}: HTTP {refusal.status} {refusal.said}"
     for complaint in history.complaints:
         yield f"the server said: {complaint}"
     for one in history.unfinished:

@@ -32,7 +32,6 @@ class HandPlayer(Playing):
         http: aiohttp.ClientSession,
     ) -> None:
         super().__init__(seed, part, diary)
-        self._uri = f"board://{part.board}"
         self._session = Session(url, part, diary, http)
 
     async def open(self) -> None:
@@ -63,10 +62,13 @@ class HandPlayer(Playing):
         if deed.kind == "pay_once":
             meta, name = {IDEMPOTENCY_KEY: deed.id}, "pay"
         params = {"name": name, "arguments": arguments(deed, self.part), "_meta": meta}
+        if deed.kind == "wait":
+            await self._session.cancel("tools/call", params)
+            return {"result": {"content": [{"text": f"{deed.id} cancelled"}]}}
         if deed.kind in _REPEATABLE:
             return await self._session.insist("tools/call", params)
-        if deed.kind == "count" and deed.waits:  # half of its events are read when the server has died once more
-            return await self._session.ask("tools/call", params, self._told, cut=deed.size, away=self.diary.next_kill)
+        if deed.kind == "count" and deed.waits:  # half of its events are read when something has happened once more
+            return await self._session.ask("tools/call", params, self._told, cut=deed.size, away=self.diary.next_strike)
         return await self._session.ask("tools/call", params, self._told)
 
     async def _task(self, deed: Deed) -> Any:
@@ -93,21 +95,24 @@ class HandPlayer(Playing):
         params = message["params"]
         match message["method"]:
             case "notifications/message":
+                self.diary.owned(self.part.name, params["data"]["deed"])
                 self.logs[params["data"]["deed"]].append(params["data"]["number"])
             case "notifications/progress":
+                self.diary.owned(self.part.name, params["progressToken"])
                 self.progress[params["progressToken"]].append(int(params["progress"]))
             case "notifications/resources/updated":
+                self.told_of(params["uri"])
                 self.looking.set()
 
     async def listen(self) -> None:
         """Subscribes once, and never again."""
-        await self._session.insist("resources/subscribe", {"uri": self._uri})
+        await self._session.insist("resources/subscribe", {"uri": self.uri})
         self.diary.subscribed(self.part.name, self.part.board)
         await self._session.listen(self._told)
 
     async def look(self) -> int:
         """The number on the board."""
-        answer = await self._session.insist("resources/read", {"uri": self._uri})
+        answer = await self._session.insist("resources/read", {"uri": self.uri})
         return int(answer["result"]["contents"][0]["text"])
 
     async def check(self) -> None:

@@ -1,10 +1,10 @@
-"""What a campaign does, made of its seed alone: who takes part, what each does one after another, and when the server is
-killed. What comes of it is up to the machine; the plan is the same every time."""
+"""What a campaign does, made of its seed alone: who takes part, what each does one after another, and what is done to the
+server, and when. What comes of it is up to the machine; the plan is the same every time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from random import Random
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -12,13 +12,19 @@ __all__ = [
     "BOARDS",
     "FIRST_TO_TELL",
     "HARMLESS",
+    "HOUSES",
+    "LEASE",
+    "PATIENCE",
     "REVISIONS",
     "TASKS",
     "Deed",
-    "Kill",
+    "House",
+    "Kind",
+    "Mischief",
     "Part",
     "Plan",
     "deeds",
+    "owner",
     "plan",
     "token_of",
 ]
@@ -37,10 +43,34 @@ HARMLESS: Final = frozenset({"look", "keep"})
 BOARDS: Final = 10
 """Clients to a board: of as many, one writes on it and the others want to hear of that."""
 
-_WEIGHTS: Final[Mapping[str, int]] = {"look": 3, "pay": 3, "pay_once": 4, "keep": 2, "count": 4}
+LEASE: Final = 1.5
+"""Seconds after which the work of a dead process is taken over."""
+
+PATIENCE: Final = 1.0
+"""Seconds that a server waits for its store, where that is not a file."""
+
+House = Literal["file", "workers", "valkey"]
+Kind = Literal["death", "kill", "stop", "restart", "cut", "stall"]
+"""What is done to a house: all of it dies and comes back; one of its processes is killed, or is asleep for longer than its
+leases last; its store is killed and started again, cannot be reached, or does not answer for longer than anybody waits."""
+
+HOUSES: Final[Mapping[House, tuple[Kind, ...]]] = {
+    "file": ("death",),
+    "workers": ("kill", "stop"),
+    "valkey": ("kill", "stop", "restart", "cut", "stall"),
+}
+"""One process on a file; four on one port, over a file and sockets; three over one Valkey. What is done to each."""
+
+_LASTS: Final[Mapping[Kind, tuple[float, float]]] = {
+    "stop": (1.2 * LEASE, 2 * LEASE),
+    "restart": (0.0, 1.0),
+    "cut": (0.0, 1.0),
+    "stall": (1.5 * PATIENCE, 2 * LEASE),
+}
+_WEIGHTS: Final[Mapping[str, int]] = {"look": 3, "pay": 3, "pay_once": 4, "keep": 2, "count": 4, "wait": 2}
 _LONGEST_PAUSE: Final = 0.15  # seconds between two deeds of one client
-_SOON: Final = 0.2  # the share of kills that come while everybody still finds the way back
-_MOST_ANSWERS: Final = 4  # for each client, between two kills
+_SOON: Final = 0.2  # the share of mischief that comes while everybody still finds the way back
+_MOST_ANSWERS: Final = 4  # for each client, between two mischiefs
 
 
 class Part(Struct, frozen=True):
@@ -61,41 +91,47 @@ class Deed(Struct, frozen=True):
     kind: str
     size: int  # steps, events
     pause: float  # seconds before it is done
-    waits: bool  # who is asked answers only when the server has been killed once more
+    waits: bool  # who is asked answers only when something has been done to the server once more
     keyed: bool  # it carries a key, so that it can be asked for again, though it is no harmless one
 
 
-class Kill(Struct, frozen=True):
-    """When the server is killed, counted from when it has come back: how fast that goes is up to the machine, so it is
+class Mischief(Struct, frozen=True):
+    """What is done, and when, counted from when all was well again: how fast that goes is up to the machine, so it is
     counted in what clients were answered since, and in a moment after that."""
 
+    kind: Kind
     answers: int
     after: float  # seconds
+    who: float = 0.0  # which of the processes, as a share of all
+    lasts: float = 0.0  # seconds
 
 
 class Plan(Struct, frozen=True):
-    """A whole campaign. When nobody does anything any more the server is killed once more, so that what was answered is
+    """A whole campaign. When nobody does anything any more the whole house dies once more, so that what was answered is
     asked for again of a process that has not answered it."""
 
     seed: int
     parts: tuple[Part, ...]
-    kills: tuple[Kill, ...]
+    mischief: tuple[Mischief, ...]
+    house: House = "file"
 
 
-def plan(seed: int, clients: int, kills: int) -> Plan:
-    """The plan of a seed."""
+def plan(seed: int, clients: int, rounds: int, house: House = "file") -> Plan:
+    """The plan of a seed. Each kind of mischief has its turn."""
     chance = Random(seed)
+    kinds: Sequence[Kind] = chance.sample(HOUSES[house], len(HOUSES[house]))
     return Plan(
         seed,
         tuple(_part(number) for number in range(clients)),
-        tuple(_kill(chance, _MOST_ANSWERS * clients) for _ in range(kills)),
+        tuple(_mischief(chance, kinds[number % len(kinds)], _MOST_ANSWERS * clients) for number in range(rounds)),
+        house,
     )
 
 
-def _kill(chance: Random, most: int) -> Kill:
-    if chance.random() < _SOON:
-        return Kill(0, chance.uniform(0.0, 0.5))
-    return Kill(chance.randint(1, most), chance.uniform(0.0, 0.05))
+def _mischief(chance: Random, kind: Kind, most: int) -> Mischief:
+    soon = chance.random() < _SOON
+    answers, after = (0, chance.uniform(0.0, 0.5)) if soon else (chance.randint(1, most), chance.uniform(0.0, 0.05))
+    return Mischief(kind, answers, after, chance.random(), chance.uniform(*_LASTS.get(kind, (0.0, 0.0))))
 
 
 def _part(number: int) -> Part:
@@ -109,6 +145,11 @@ def _part(number: int) -> Part:
 def token_of(name: str) -> str:
     """The token by which a client shows who it is."""
     return f"token-of-{name}"
+
+
+def owner(deed: str) -> str:
+    """Whose deed it is."""
+    return deed.partition(".")[0]
 
 
 def deeds(seed: int, part: Part) -> Iterator[Deed]:

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from tests.chaos.diary import PATIENCE, Diary
 from tests.chaos.history import Outcome
@@ -11,10 +12,12 @@ from tests.chaos.plan import TASKS, Deed, Part, token_of
 from tests.chaos.playing import Playing, arguments
 
 from trunkline import Client, Settings
-from trunkline.errors import OutcomeUnknown, TransportError, TrunklineError
+from trunkline.errors import OutcomeUnknown, PeerError, TransportError, TrunklineError
 from trunkline.protocol.types import LoggingMessageParams, ProgressParams, ResourceUpdatedParams
 
 __all__ = ["Player"]
+
+T = TypeVar("T")
 
 QUICK = Settings(
     backoff_first=0.05,
@@ -35,7 +38,6 @@ class Player(Playing):
     def __init__(self, url: str, seed: int, part: Part, diary: Diary, listeners: frozenset[str]) -> None:
         super().__init__(seed, part, diary, listeners)
         self._asked: dict[str, Deed] = {}  # by what the user is asked
-        self._uri = f"board://{part.board}"
         self.client = Client(
             url,
             auth=token_of(part.name),
@@ -52,8 +54,8 @@ class Player(Playing):
         since only what is known to do no harm is repeated."""
         while True:
             with contextlib.suppress(TransportError):
-                await self.client.open()
-                await self.client.list_tools()
+                await self._again("open", self.client.open)
+                await self._again("list", self.client.list_tools)
                 return
 
     async def close(self) -> None:
@@ -76,16 +78,43 @@ class Player(Playing):
         given = arguments(deed, self.part)
         if deed.kind in TASKS:
             return await self._task(deed, given)
-        if deed.kind == "pay_once":
-            return (await self.client.call_tool("pay", given, idempotency_key=deed.id)).text
+        if deed.kind == "wait":
+            return await self._cancel(deed, given)
+        key, name = (deed.id, "pay") if deed.kind == "pay_once" else (None, deed.kind)
         self._asked[f"a word for {deed.id}"] = deed
-        return (await self.client.call_tool(deed.kind, given, on_progress=self._teller(deed))).text
+        call = partial(self.client.call_tool, name, given, idempotency_key=key, on_progress=self._teller(deed))
+        return (await self._again(deed.id, call)).text
+
+    async def _again(self, asked: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Asks again for what was not begun, since the server could not."""
+        while True:
+            try:
+                return await ask()
+            except PeerError as error:
+                if not isinstance(error.data, dict) or error.data.get("kind") != "temporarily_unavailable":
+                    raise
+                self.diary.refused(self.part.name, asked, 503, str(error))
+            await asyncio.sleep(QUICK.backoff_first)
 
     async def _task(self, deed: Deed, given: dict[str, Any]) -> str:
         if deed.id not in self.tasks:
             key = deed.id if deed.keyed else None
-            self.tasks[deed.id] = (await self.client.start_tool(deed.kind, given, idempotency_key=key)).id
-        return (await self.client.task(self.tasks[deed.id]).result()).text
+            start = partial(self.client.start_tool, deed.kind, given, idempotency_key=key)
+            self.tasks[deed.id] = (await self._again(deed.id, start)).id
+        return (await self._again(deed.id, self.client.task(self.tasks[deed.id]).result)).text
+
+    async def _cancel(self, deed: Deed, given: dict[str, Any]) -> str:
+        """Calls, and takes that back once it is told that it has begun."""
+        begun = asyncio.Event()
+        call = partial(self.client.call_tool, deed.kind, given, on_progress=lambda _: begun.set())
+        both = [asyncio.ensure_future(self._again(deed.id, call)), asyncio.ensure_future(begun.wait())]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            return f"{deed.id} cancelled" if begun.is_set() else (await both[0]).text
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.wait(both)
 
     def _teller(self, deed: Deed) -> Callable[[ProgressParams], None] | None:
         return (lambda told: self.progress[deed.id].append(int(told.progress))) if deed.kind == "count" else None
@@ -94,29 +123,30 @@ class Player(Playing):
 
     def _logged(self, params: LoggingMessageParams) -> None:
         data: Any = params.data
+        self.diary.owned(self.part.name, data["deed"])
         self.logs[data["deed"]].append(data["number"])
 
     async def _answer(self, asked: Any) -> dict[str, str]:
-        """The user's word: at once, or when the server has been killed once more."""
+        """The user's word: at once, or when something has been done to the server once more."""
         deed = self._asked.pop(asked.message)
         if deed.waits:
-            await self.diary.next_kill()
+            await self.diary.next_strike()
         return {"word": f"word-of-{deed.id}"}
 
     async def listen(self) -> None:
         """Subscribes; the rest is up to the client."""
 
         def told(params: ResourceUpdatedParams) -> None:
-            if params.uri == self._uri:
-                self.looking.set()
+            self.told_of(params.uri)
+            self.looking.set()
 
         self.client.on("notifications/resources/updated", told)
-        await self.client.subscribe(self._uri)
+        await self._again("subscribe", partial(self.client.subscribe, self.uri))
         self.diary.subscribed(self.part.name, self.part.board)
 
     async def look(self) -> int:
         """The number on the board."""
-        [found] = await self.client.read_resource(self._uri)
+        [found] = await self._again("read", partial(self.client.read_resource, self.uri))
         return int(found.text or "0")
 
     async def check(self) -> None:

@@ -20,6 +20,7 @@ class Playing(ABC):
     def __init__(self, seed: int, part: Part, diary: Diary, listeners: frozenset[str] = frozenset()) -> None:
         """`listeners` are those who want to hear of its board, if it writes on one."""
         self.part = part
+        self.uri = f"board://{part.board}"
         self.diary = diary
         self.tasks: dict[str, str] = {}  # by deed, the name of its task, once that is known
         self.logs: dict[str, list[int]] = defaultdict(list)  # by deed, the numbers that were said of it
@@ -52,6 +53,11 @@ class Playing(ABC):
     @abstractmethod
     async def check(self) -> None:
         """Looks once more at what else was sent, if it can."""
+
+    def told_of(self, uri: str) -> None:
+        """It was told of a resource, which should be its board."""
+        if uri != self.uri:
+            self.diary.strange.append(f"{self.part.name} was told of {uri}")
 
     async def play(self) -> None:
         """Does one deed after another, until it is over; when the server has died for the last time, asks once more for
@@ -93,7 +99,7 @@ class Playing(ABC):
         if (deed.kind == "pay_once" and outcome == "answered") or deed.id in self.tasks:
             self._acknowledged.append((deed, said))
         if deed.kind == "post" and outcome == "answered":
-            board, number = said.split()
+            _, board, number = said.split()
             await self.diary.everybody_hears(board, int(number))
         if deed.kind == "count":
             for kind, numbers in (("log", self.logs), ("progress", self.progress)):
@@ -118,5 +124,5 @@ class Playing(ABC):
 def arguments(deed: Deed, part: Part) -> dict[str, Any]:
     """What a deed gives its tool."""
     if deed.kind == "post":
-        return {"board": part.board}
+        return {"deed": deed.id, "board": part.board}
     return {"deed": deed.id} | ({"size": deed.size} if deed.kind in {"count", *TASKS} else {})

@@ -4,29 +4,32 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.chaos.history import Effect, Heard, History, Refusal, Saw, Told
-from tests.chaos.judge import faults
+from tests.chaos.history import Effect, Heard, History, Refusal, Saw, Told, Trouble
+from tests.chaos.judge import LATE, faults
 
-DEATH = (10.0, 11.0)
+DEATH = Trouble("death", 10.0, 11.0)
+STOP = Trouble("stop", 10.0, 12.0)
 GOOD = History(
     effects=(
-        Effect("pay", "a.1", 0, "r1"),
-        Effect("pay", "a.2", 0, "r2"),
-        Effect("pay", "a.3", 0, "r3"),  # done, though its answer was lost
-        Effect("keep", "a.4", 0, "-"),
-        Effect("keep", "a.4", 0, "-"),
-        Effect("ask", "a.5", 0, "word"),
-        Effect("count", "a.6", 1, "r6"),
-        Effect("count", "a.6", 2, "r6"),
-        Effect("post", "b", 1, "-"),
-        Effect("step", "a.7", 1, "t1"),
-        Effect("kept", "a.7", 1, "t1"),
-        Effect("step", "a.7", 2, "t1"),
-        Effect("step", "a.7", 2, "t2"),  # the checkpoint after it was not reached
-        Effect("kept", "a.7", 2, "t2"),
-        Effect("step", "a.8", 1, "t3"),
-        Effect("kept", "a.8", 1, "t3"),
-        Effect("step", "a.9", 1, "t4"),
+        Effect("pay", "a.1", 0, "r1", "a"),
+        Effect("pay", "a.2", 0, "r2", "a"),
+        Effect("pay", "a.3", 0, "r3", "a"),  # done, though its answer was lost
+        Effect("keep", "a.4", 0, "-", "a"),
+        Effect("keep", "a.4", 0, "-", "a"),
+        Effect("ask", "a.5", 0, "word", "a"),
+        Effect("count", "a.6", 1, "r6", "a"),
+        Effect("count", "a.6", 2, "r6", "a"),
+        Effect("post", "b", 1, "p.1", "p"),
+        Effect("step", "a.7", 1, "t1", "a"),
+        Effect("kept", "a.7", 1, "t1", "a"),
+        Effect("step", "a.7", 2, "t1", "a"),
+        Effect("step", "a.7", 2, "t2", "a"),  # the checkpoint after it was not reached
+        Effect("kept", "a.7", 2, "t2", "a"),
+        Effect("step", "a.8", 1, "t3", "a"),
+        Effect("kept", "a.8", 1, "t3", "a"),
+        Effect("step", "a.9", 1, "t4", "a"),
+        Effect("wait", "a.13", 1, "r13", "a"),
+        Effect("wait", "a.13", 2, "r13", "a"),
     ),
     saw=(
         Saw("a.1", "pay", 1.0, 2.0, "answered", "a.1 r1"),
@@ -36,16 +39,17 @@ GOOD = History(
         Saw("a.4", "keep", 9.0, 12.0, "answered", "a.4 kept", harmless=True),
         Saw("a.5", "ask", 1.0, 2.0, "answered", "a.5 word"),
         Saw("a.6", "count", 1.0, 2.0, "answered", "a.6 2"),
-        Saw("p.1", "post", 1.0, 2.0, "answered", "b 1"),
+        Saw("p.1", "post", 1.0, 2.0, "answered", "p.1 b 1"),
         Saw("a.7", "resumed", 9.0, 14.0, "answered", "a.7 2"),
         Saw("a.8", "restarted", 1.0, 2.0, "answered", "a.8 1"),
         Saw("a.9", "given_up", 9.0, 14.0, "failed", "it may or may not have been done"),
         Saw("a.10", "look", 9.0, 14.0, "answered", "a.10 seen", harmless=True),
+        Saw("a.13", "wait", 1.0, 2.0, "answered", "a.13 cancelled"),
     ),
     told=(Told("a.6", 2, (1, 2), "answered"), Told("a.11", 5, (1, 2, 3), "unknown"), Told("a.12", 5, (), "unknown")),
     heard=(Heard("c", "b", 1),),
     listeners={"b": ("c",)},
-    deaths=(DEATH,),
+    troubles=(DEATH,),
 )
 
 
@@ -55,16 +59,30 @@ def seen(deed: str, **changes: Any) -> History:
     return replace(GOOD, saw=tuple(replace(saw, **changes) if saw is first else saw for saw in GOOD.saw))
 
 
+MANY = replace(GOOD, troubles=(STOP,))
+
+
 def more(*effects: Effect) -> History:
     return replace(GOOD, effects=(*GOOD.effects, *effects))
 
 
-def less(what: str, deed: str) -> History:
-    left = tuple(effect for effect in GOOD.effects if (effect.what, effect.deed) != (what, deed))
+def less(what: str, deed: str, number: int | None = None) -> History:
+    gone = {(what, deed, one) for one in ((0, 1, 2) if number is None else (number,))}
+    left = tuple(effect for effect in GOOD.effects if (effect.what, effect.deed, effect.number) not in gone)
     return replace(GOOD, effects=left)
 
 
+def asleep(*effects: tuple[str, int, str]) -> History:
+    """The good history of several processes, and what a task of one of them did afterwards."""
+    done = (Effect(what, "a.7", number, run, "a") for what, number, run in effects)
+    return replace(MANY, effects=(*MANY.effects, *done))
+
+
 BAD = {
+    "a deed on another's behalf": (more(Effect("pay", "a.99", 0, "r9", "b")), "on behalf of b"),
+    "a notice that is another's": (replace(GOOD, strange=("c was told of a.6",)), "c was told of a.6"),
+    "an update on another's behalf": (more(Effect("post", "b", 2, "p.2", "q")), "on behalf of q"),
+    "another's answer to an update": (seen("p.1", said="p.9 b 1"), "another's"),
     "another's answer": (seen("a.10", said="a.4 kept"), "another's"),
     "a result that was acknowledged and is not there": (less("pay", "a.1"), "was not done"),
     "a keyed result that was acknowledged and is not there": (less("pay", "a.2"), "was not done"),
@@ -72,11 +90,13 @@ BAD = {
     "a harmless call that was acknowledged and not done": (less("keep", "a.4"), "was not done"),
     "an answer to a question that came to nothing": (less("ask", "a.5"), "was not done"),
     "an update that was acknowledged and not made": (less("post", "b"), "was not done"),
-    "a payment that was made twice": (more(Effect("pay", "a.1", 0, "r9")), "done twice"),
-    "a payment of unknown outcome that was made twice": (more(Effect("pay", "a.3", 0, "r9")), "done twice"),
-    "a keyed payment that was made twice": (more(Effect("pay", "a.2", 0, "r9")), "done twice"),
-    "a count that was begun twice": (more(Effect("count", "a.6", 1, "r9")), "done twice"),
-    "a number that was written on a board twice": (more(Effect("post", "b", 1, "-")), "twice"),
+    "a payment that was made twice": (more(Effect("pay", "a.1", 0, "r9", "a")), "done twice"),
+    "a payment of unknown outcome that was made twice": (more(Effect("pay", "a.3", 0, "r9", "a")), "done twice"),
+    "a keyed payment that was made twice": (more(Effect("pay", "a.2", 0, "r9", "a")), "done twice"),
+    "a count that was begun twice": (more(Effect("count", "a.6", 1, "r9", "a")), "done twice"),
+    "a number that was written on a board twice": (more(Effect("post", "b", 1, "p.1", "p")), "twice"),
+    "an update that was made twice": (more(Effect("post", "b", 2, "p.1", "p")), "p.1 (post) was done twice"),
+    "something that was cancelled and goes on": (less("wait", "a.13", 2), "goes on"),
     "a call that failed": (seen("a.1", outcome="failed", said="internal error"), "failed: internal error"),
     "no outcome, though the server lived": (seen("a.3", ended=9.5), "the server lived"),
     "no outcome, though the server was back": (seen("a.3", began=11.5, ended=12.0), "the server lived"),
@@ -88,8 +108,8 @@ BAD = {
     ),
     "a task that failed though its process lived": (seen("a.9", ended=9.5), "the server lived"),
     "a task that was lost": (seen("a.9", said="there is no such task"), "failed: there is no such task"),
-    "a task that was to be given up and was begun again": (more(Effect("step", "a.9", 1, "t9")), "begun again"),
-    "a task that went back behind its checkpoint": (more(Effect("step", "a.7", 2, "t9")), "after checkpoint 2"),
+    "a task that was to be given up and was begun again": (more(Effect("step", "a.9", 1, "t9", "a")), "begun again"),
+    "a task that went back behind its checkpoint": (more(Effect("step", "a.7", 2, "t9", "a")), "after checkpoint 2"),
     "a task that ended before its work was done": (seen("a.8", said="a.8 5"), "after steps"),
     "a result that is another when it is asked for again": (
         replace(GOOD, saw=(*GOOD.saw, Saw("a.2", "pay_once", 20.0, 21.0, "failed", "another", again=True))),
@@ -104,6 +124,32 @@ BAD = {
     ),
     "positions with a gap": (replace(GOOD, gaps=("c: 0-3 came after 0-1",)), "gap"),
     "an update that a subscriber did not hear of": (replace(GOOD, heard=()), "c was not told of update 1"),
+    "an update that a subscriber did not hear of before the next": (
+        replace(
+            GOOD,
+            saw=(*GOOD.saw, Saw("p.2", "post", 3.0, 4.0, "answered", "p.2 b 3")),
+            effects=(*GOOD.effects, Effect("post", "b", 3, "p.2", "p")),
+            heard=(Heard("c", "b", 3),),
+        ),
+        "c was not told of update 1",
+    ),
+    "a session that was put off, though nothing was wrong": (
+        replace(GOOD, refusals=(Refusal("c", "ping", 503, "busy", 20.0),)),
+        "HTTP 503",
+    ),
+    "a session that is put off for too long": (
+        replace(MANY, refusals=(Refusal("c", "ping", 503, "busy", STOP.over + LATE + 0.1),)),
+        "HTTP 503",
+    ),
+    "a session that was refused while one process was asleep": (
+        replace(MANY, refusals=(Refusal("c", "ping", 404, "gone", 11.0),)),
+        "HTTP 404",
+    ),
+    "a task that goes on in a process that was asleep": (
+        asleep(("step", 1, "t9"), ("step", 2, "t9")),
+        "after checkpoint 2",
+    ),
+    "a checkpoint of a process that was asleep": (asleep(("step", 1, "t9"), ("kept", 1, "t9")), "a run that was over"),
     "a session that was refused": (replace(GOOD, refusals=(Refusal("c", "ping", 404, "gone"),)), "HTTP 404"),
     "a server with a traceback": (replace(GOOD, complaints=("Traceback",)), "Traceback"),
     "a client that never came to an end": (replace(GOOD, unfinished=("c",)), "did not come to an end"),
@@ -112,6 +158,13 @@ BAD = {
 
 def test_nothing_is_found_in_a_history_that_is_as_it_should_be() -> None:
     assert faults(GOOD) == []
+
+
+def test_what_several_processes_cannot_help_is_no_fault() -> None:
+    """The last step of one that was asleep; a session that has to come again; an update together with another."""
+    assert faults(asleep(("step", 2, "t9"))) == []
+    assert faults(replace(MANY, refusals=(Refusal("c", "ping", 502, "lost", 11.0),))) == []
+    assert faults(replace(MANY, heard=(Heard("c", "b", 2),))) == []
 
 
 @pytest.mark.parametrize("fault", BAD)

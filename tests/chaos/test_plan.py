@@ -3,13 +3,14 @@
 from itertools import islice
 
 from tests.chaos.campaign import Recovery, recoveries
-from tests.chaos.plan import REVISIONS, TASKS, deeds, plan
+from tests.chaos.history import Trouble
+from tests.chaos.plan import HOUSES, LEASE, PATIENCE, REVISIONS, TASKS, deeds, plan
 
 
 def test_a_seed_has_one_plan_and_others_have_others() -> None:
     first, again, other = plan(7, 100, 20), plan(7, 100, 20), plan(8, 100, 20)
     assert first == again
-    assert first.kills != other.kills
+    assert first.mischief != other.mischief
     for part in first.parts:
         assert list(islice(deeds(7, part), 50)) == list(islice(deeds(7, part), 50))
     assert list(islice(deeds(7, first.parts[0]), 50)) != list(islice(deeds(8, first.parts[0]), 50))
@@ -27,17 +28,30 @@ def test_every_revision_takes_part_and_every_board_has_a_writer_and_somebody_who
 
 def test_each_kind_of_deed_is_done_and_no_two_have_the_same_name() -> None:
     done = [deed for part in plan(7, 30, 3).parts for deed in islice(deeds(7, part), 50)]
-    kinds = {"look", "pay", "pay_once", "keep", "count", "ask", "post", *TASKS}
+    kinds = {"look", "pay", "pay_once", "keep", "count", "ask", "post", "wait", *TASKS}
     assert {deed.kind for deed in done} == kinds
     assert len({deed.id for deed in done}) == len(done)
 
 
-def test_recovery_is_counted_from_the_kill_and_only_if_the_next_one_did_not_come_first() -> None:
-    deaths = [(10.0, 11.0), (20.0, 21.0), (30.0, 31.0)]
+def test_each_kind_of_mischief_has_its_turn_and_lasts_long_enough() -> None:
+    for house, kinds in HOUSES.items():
+        done = plan(7, 30, 2 * len(kinds), house).mischief
+        assert sorted(one.kind for one in done) == sorted(2 * kinds)
+        assert all(one.lasts > LEASE for one in done if one.kind == "stop")
+        assert all(one.lasts > PATIENCE for one in done if one.kind == "stall")
+
+
+def test_recovery_is_counted_from_the_mischief_and_only_if_the_next_one_did_not_come_first() -> None:
+    deaths = [Trouble("death", at, at + 1.0) for at in (10.0, 20.0, 30.0)]
     answers = [(9.0, "a"), (10.5, "a"), (12.0, "a"), (13.0, "b"), (14.0, "a"), (22.0, "b"), (32.0, "b"), (33.0, "a")]
     assert recoveries(deaths, answers, ["a", "b"]) == [
-        Recovery(1.0, 2.0, 3.0),
-        Recovery(1.0, 2.0, None),
-        Recovery(1.0, 2.0, 3.0),
+        Recovery("death", 1.0, 2.0, 3.0),
+        Recovery("death", 1.0, 2.0, None),
+        Recovery("death", 1.0, 2.0, 3.0),
     ]
-    assert recoveries([(10.0, 11.0)], [], ["a"]) == [Recovery(1.0, None, None)]
+    assert recoveries(deaths[:1], [], ["a"]) == [Recovery("death", 1.0, None, None)]
+
+
+def test_recovery_of_one_of_many_is_counted_from_what_the_others_answer() -> None:
+    stop = Trouble("stop", 10.0, 12.0)
+    assert recoveries([stop], [(10.5, "a"), (11.0, "b")], ["a", "b"]) == [Recovery("stop", 2.0, 0.5, 1.0)]

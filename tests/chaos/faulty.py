@@ -1,0 +1,91 @@
+"""Stores that are not as they should be. A campaign on one has to fail."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from random import Random
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from trunkline.errors import Fenced
+from trunkline.stores.redis.store import RedisStore
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import Lease, Write
+
+__all__ = ["LOSING", "Fault", "store"]
+
+Fault = Literal["losing", "unfenced"]
+_LONG = 3600.0  # seconds
+LOSING = 100  # one write in so many is lost
+
+
+class _Losing:
+    """Reports some writes as kept which are not."""
+
+    def __init__(self, *given: Any, seed: int, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._chance = Random(seed)
+        self._version = 0
+
+    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> Any:
+        """Keeps most of it."""
+        if left := [write for write in writes if self._chance.randrange(LOSING)]:
+            above: Any = super()
+            kept = asyncio.ensure_future(above.commit(left, fence=fence))
+            kept.add_done_callback(self._note)
+            return kept
+        lost: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        lost.set_result(self._version)
+        return lost
+
+    def _note(self, kept: "asyncio.Future[int]") -> None:
+        """Remembers a version, to say of what is lost."""
+        if not kept.cancelled() and kept.exception() is None:
+            self._version = kept.result()
+
+
+class _Unfenced:
+    """Lets anybody write, whoever has the lease; and says to who has lost one that it has not."""
+
+    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> Any:
+        """Keeps it."""
+        above: Any = super()
+        return asyncio.ensure_future(above.commit(writes))
+
+    def renew(self, lease: Lease, ttl: float) -> Any:
+        """The lease, or what looks like it."""
+        above: Any = super()
+        return asyncio.ensure_future(_believed(above.renew(lease, ttl), lease))
+
+
+async def _believed(renewed: Awaitable[Lease], lease: Lease) -> Lease:
+    try:
+        return await renewed
+    except Fenced:
+        return replace(lease, expires=lease.expires + _LONG)
+
+
+class _LosingFile(_Losing, SqliteStore):
+    pass
+
+
+class _LosingRedis(_Losing, RedisStore):
+    pass
+
+
+class _UnfencedFile(_Unfenced, SqliteStore):
+    pass
+
+
+class _UnfencedRedis(_Unfenced, RedisStore):
+    pass
+
+
+def store(where: str, seed: int, fault: Fault | None, **settings: Any) -> SqliteStore | RedisStore:
+    """The store at a path or an address; one that is as it should be, if there is no fault."""
+    redis = where.startswith("redis://")
+    if fault == "losing":
+        return _LosingRedis(where, seed=seed, **settings) if redis else _LosingFile(where, seed=seed, **settings)
+    if fault == "unfenced":
+        return _UnfencedRedis(where, **settings) if redis else _UnfencedFile(where, **settings)
+    return RedisStore(where, **settings) if redis else SqliteStore(where, **settings)

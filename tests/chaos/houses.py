@@ -1,0 +1,275 @@
+"""The servers of a campaign, through all that is done to them: one process on a file, four on one port, or three over one
+Valkey. Of the last two each request reaches another process."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.diary import PATIENCE, Diary
+from tests.chaos.faulty import Fault
+from tests.chaos.forwarder import Forwarder, forwarded
+from tests.chaos.history import Trouble
+from tests.chaos.plan import LEASE, Mischief, Plan
+from tests.contract.valkey import Valkey
+from tests.faults.processes import Served, free_port
+from tests.faults.proxy import Proxy, proxied
+from tests.processes import children
+
+__all__ = ["House", "opened"]
+
+_WORKERS = 4
+_PROCESSES = 3
+_NOTICED = 0.5  # seconds after which whoever spreads connections knows that a process does not answer
+_LOOK = 0.02  # seconds between two looks
+_SETTINGS = {
+    "task_lease": LEASE,
+    "idempotency_lease": LEASE,
+    "stream_retry": 0.05,
+    "task_poll_interval": 0.1,
+}
+
+
+class House(ABC):
+    """A server, of however many processes."""
+
+    def __init__(self, folder: Path, options: Sequence[str]) -> None:
+        self.folder = folder
+        self.effects = folder / "effects"
+        self.effects.touch()
+        self.options = options
+        self.troubles: list[Trouble] = []
+        self.complaints: list[str] = []
+        self.url = ""
+
+    def serve(self, port: int, *options: str, **settings: Any) -> Served:
+        """Starts a process."""
+        given = [*options, *self.options]
+        return Served("house", port, self.effects, options=given, **_SETTINGS, **settings)
+
+    def leave(self, served: Served) -> None:
+        """Reads the last words of a process that has ended."""
+        self.complaints += served.complaints
+        served.close()
+
+    async def strike(self, mischief: Mischief, diary: Diary) -> None:
+        """Does something to it, and waits until all is there again."""
+        at = time.monotonic()
+        diary.strike()
+        await self.do(mischief)
+        await self.ready()
+        diary.back = time.monotonic()
+        self.troubles.append(Trouble(mischief.kind, at, diary.back))
+
+    async def ready(self) -> None:
+        """Waits until all of it is there."""
+        async with asyncio.timeout(PATIENCE):
+            while not await asyncio.to_thread(self.whole):
+                await asyncio.sleep(_LOOK)
+
+    @abstractmethod
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Starts it."""
+
+    @abstractmethod
+    def whole(self) -> bool:
+        """Whether all of it is there."""
+
+    @abstractmethod
+    async def do(self, mischief: Mischief) -> None:
+        """Does something to it."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends it in good order, after all."""
+
+
+class OneProcess(House):
+    """A process on a file."""
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Starts it."""
+        self._port = free_port()
+        self._served = self.start()
+        stack.callback(self._close)
+        self.url = self._served.url
+
+    def start(self) -> Served:
+        """The process."""
+        return self.serve(self._port)
+
+    def _close(self) -> None:
+        self._served.close()
+
+    def whole(self) -> bool:
+        """Whether it listens."""
+        return self._served.listens()
+
+    async def do(self, mischief: Mischief) -> None:
+        """It is killed, and comes back at the same place."""
+        self._served.kill()
+        self.leave(self._served)
+        self._served = self.start()
+
+    def stop(self) -> None:
+        """Ends it in good order."""
+        code, _ = self._served.stop(PATIENCE)
+        if code:
+            self.complaints.append(f"exit code {code}")
+        self.leave(self._served)
+
+
+class Workers(OneProcess):
+    """Four processes that are watched over by a fifth."""
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Starts them."""
+        await super().open(stack)
+        forwarder = await stack.enter_async_context(forwarded(self._port))
+        self.url = f"http://127.0.0.1:{forwarder.port}/mcp"
+
+    def start(self) -> Served:
+        """The one that watches."""
+        return self.serve(
+            self._port, "--workers", str(_WORKERS), process_lease=LEASE, restart_intensity=1000, drain_timeout=1.0
+        )
+
+    def whole(self) -> bool:
+        """Whether all of them are ready."""
+        return super().whole() and len(children(self._served.process.pid)) == _WORKERS and _ready(self._port)
+
+    async def do(self, mischief: Mischief) -> None:
+        """One of them is killed, or stopped; or all of them are."""
+        workers = sorted(children(self._served.process.pid))
+        pid = workers[int(mischief.who * len(workers))]
+        match mischief.kind:
+            case "death":
+                await super().do(mischief)
+                for worker in workers:
+                    _signal(worker, signal.SIGKILL)
+            case "kill":
+                _signal(pid, signal.SIGKILL)
+            case _:
+                await _asleep(pid, mischief.lasts)
+
+
+class OverValkey(House):
+    """Three processes, which have nothing in common but a Valkey."""
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Starts them."""
+        words = ("--save", "", "--appendonly", "yes", "--appendfsync", "always")
+        self._valkey = Valkey(self.folder, *words).start()
+        stack.callback(self._valkey.kill)
+        self._proxy: Proxy = await stack.enter_async_context(proxied(self._valkey.port))
+        self._ports = [free_port() for _ in range(_PROCESSES)]
+        self._forwarder: Forwarder = await stack.enter_async_context(forwarded(*self._ports))
+        self.url = f"http://127.0.0.1:{self._forwarder.port}/mcp"
+        self._served = [self._start(port) for port in self._ports]
+        stack.callback(lambda: [served.close() for served in self._served])
+
+    def _start(self, port: int) -> Served:
+        redis = f"redis://127.0.0.1:{self._proxy.port}"
+        return self.serve(port, "--redis", redis, process_lease=LEASE, drain_timeout=1.0)
+
+    def whole(self) -> bool:
+        """Whether all of them listen."""
+        return all(served.listens() and _ready(served.port) for served in self._served)
+
+    async def do(self, mischief: Mischief) -> None:
+        """Something is done to one of them, or to Valkey, or to the line in between."""
+        which = int(mischief.who * _PROCESSES)
+        match mischief.kind:
+            case "death":
+                for number in range(_PROCESSES):
+                    self._served[number].kill()
+                await self._restart(0.0)
+                for number in range(_PROCESSES):
+                    self._again(number)
+            case "kill":
+                self._served[which].kill()
+                self._again(which)
+            case "stop":
+                await self._stop(which, mischief.lasts)
+            case "restart":
+                await self._restart(mischief.lasts)
+            case "cut":
+                self._proxy.refusing = True
+                self._proxy.reset()
+                await asyncio.sleep(mischief.lasts)
+                self._proxy.refusing = False
+            case "stall":
+                self._proxy.stall()
+                await asyncio.sleep(mischief.lasts)
+                self._proxy.go_on()
+
+    def _again(self, which: int) -> None:
+        self.leave(self._served[which])
+        self._served[which] = self._start(self._ports[which])
+
+    async def _restart(self, lasts: float) -> None:
+        self._valkey.kill()
+        await asyncio.sleep(lasts)
+        await asyncio.to_thread(self._valkey.start)
+
+    async def _stop(self, which: int, lasts: float) -> None:
+        """After a while nobody is sent there any more."""
+        noticed = asyncio.get_running_loop().call_later(_NOTICED, self._forwarder.avoided.add, self._ports[which])
+        await _asleep(self._served[which].process.pid, lasts)
+        noticed.cancel()
+        self._forwarder.avoided.clear()
+
+    def stop(self) -> None:
+        """Ends them in good order, one after another."""
+        for served in self._served:
+            code, _ = served.stop(PATIENCE)
+            if code:
+                self.complaints.append(f"exit code {code}")
+            self.leave(served)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+async def _asleep(pid: int, seconds: float) -> None:
+    _signal(pid, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        _signal(pid, signal.SIGCONT)
+
+
+def _ready(port: int) -> bool:
+    """Whether all processes behind a port say that they are ready."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as answer:
+        told = json.load(answer)
+        return bool(told["workers"]) and all(state == "ready" for state in told["workers"].values())
+    return False
+
+
+_KINDS: dict[str, Callable[[Path, Sequence[str]], House]] = {
+    "file": OneProcess,
+    "workers": Workers,
+    "valkey": OverValkey,
+}
+
+
+@asynccontextmanager
+async def opened(plan: Plan, folder: Path, fault: Fault | None = None) -> AsyncIterator[House]:
+    """The house of a plan, all of it there, for as long as it is needed."""
+    options = ["--seed", str(plan.seed), *(["--fault", fault] if fault else [])]
+    house = _KINDS[plan.house](folder, options)
+    async with AsyncExitStack() as stack:
+        await house.open(stack)
+        await house.ready()
+        yield house
