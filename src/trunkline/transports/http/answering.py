@@ -72,9 +72,7 @@ class Answering:
         reader = stream.attach(after)
         await visit.begin_stream()
         primed = stream.ids and after is None and visit.headers.get(VERSION, _PRIMED) >= _PRIMED
-        if primed:
-            await stream.begun(reader)
-        if primed and stream.reads(reader):
+        if primed and await stream.begun(reader):
             await visit.go_on(sse.encode(b"", id=position(stream.number, stream.read), retry=self._retry))
         gone = asyncio.ensure_future(visit.hung_up())
         gone.add_done_callback(lambda _: stream.rouse())

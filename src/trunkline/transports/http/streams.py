@@ -73,10 +73,12 @@ class Stream:
         """Whether nothing more will be there to be read than there is now."""
         return self.ended and self._events.settled(self.number)
 
-    async def begun(self, reader: object) -> None:
-        """Waits until a reader can be told where the stream stands, and come back for the rest."""
-        while self._reader is reader and not self._events.settled(self.number):
+    async def begun(self, reader: object) -> bool:
+        """Waits until a reader can be told where the stream stands, and come back for the rest; False if it cannot,
+        since somebody else reads it now."""
+        while not self._events.settled(self.number) and self._reader in {reader, None} and not self._moved:
             await self.wake()
+        return self._events.settled(self.number)
 
     def rouse(self) -> None:
         """There is something to look at."""
