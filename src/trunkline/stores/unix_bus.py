@@ -54,6 +54,7 @@ class UnixBus:
         self._name = ""  # as long as it is not open
         self._ears = Hearing()
         self._closed = False
+        self._places: list[Path] = []  # of our socket
         self._server: asyncio.AbstractServer | None = None
         self._numbers = itertools.count(1)
         self._peers: dict[str, Outgoing | None] = {}  # None: no line for now
@@ -83,16 +84,17 @@ class UnixBus:
             raise
 
     async def _listen(self) -> None:
-        hidden = self._folder / f"{_NOT_YET}{self._name}"
+        hidden, place = self._folder / f"{_NOT_YET}{self._name}", self._folder / self._name
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _bind(bound, hidden)
+            self._places = [hidden, place]
             loop = asyncio.get_running_loop()
             self._server = await loop.create_unix_server(self._called, sock=bound, backlog=_BACKLOG)
         except BaseException:
             bound.close()
             raise
-        hidden.rename(self._folder / self._name)
+        hidden.rename(place)
 
     async def _meet(self) -> None:
         """Dials all that are there, and waits for their answers; not for ever, since one may be stopped."""
@@ -112,16 +114,17 @@ class UnixBus:
             return
         self._closed = True
         self._ears.close()
-        for name in (self._name, f"{_NOT_YET}{self._name}") if self._name else ():
-            (self._folder / name).unlink(missing_ok=True)
+        for place in self._places:
+            place.unlink(missing_ok=True)
         if self._server is not None:
             self._server.close()
         if self._dialling:
             await asyncio.wait(self._dialling)
         self._flush()
         await self._hang_up()
-        with contextlib.suppress(OSError):  # somebody else is there
-            self._folder.rmdir()
+        if self._places:
+            with contextlib.suppress(OSError):  # somebody else is there
+                self._folder.rmdir()
 
     async def _hang_up(self) -> None:
         await asyncio.sleep(0)  # what was accepted by now has its line then; and uvloop closes on the next turn
@@ -269,9 +272,7 @@ def _make_folder(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise StoreUnusable(
-                f"{folder} is not a folder that is ours alone (0700); what is said there is nobody's else"
-            )
+            raise StoreUnusable(f"{folder} is not a folder that is ours alone (0700); remove it")
 
 
 def _sockets(folder: Path) -> list[str]:

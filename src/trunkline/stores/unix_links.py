@@ -74,6 +74,7 @@ class _Line(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it came
         """The line has ended."""
+        self._transport = None
         if not self.ended.done():
             self.ended.set_result(None)
 

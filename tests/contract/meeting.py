@@ -1,0 +1,130 @@
+"""Where buses meet in tests: those of this process, and processes of their own."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from tests.contract.valkey import valkey
+from tests.processes import unwatched
+
+from trunkline.stores.bus import Bus
+from trunkline.stores.redis.store import RedisStore
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import Store
+
+ROOT = Path(__file__).parents[2]
+
+BUSES: dict[str, Callable[[Path], Store]] = {
+    "unix": lambda folder: SqliteStore(folder / "store.db"),
+    "redis": lambda folder: RedisStore(valkey().url, prefix=f"{quote(str(folder))}[*]:"),
+}
+
+
+Told = tuple[str, str | None, bytes]
+
+
+class Listener:
+    """Ears that keep what they are told, all in its order."""
+
+    def __init__(self) -> None:
+        self.told: list[Told] = []
+        self.met_ones: set[str] = set()
+        self.bus: Bus
+        self.sending = False
+
+    def heard(self, sender: str, message: bytes) -> None:
+        assert not self.sending
+        assert sender in self.met_ones
+        self.told.append(("heard", sender, message))
+
+    def met(self, name: str) -> None:
+        assert not self.sending
+        self.told.append(("met", name, b""))
+        self.met_ones.add(name)
+
+    def lost(self, name: str | None) -> None:
+        assert not self.sending
+        self.told.append(("lost", name, b""))
+
+    @property
+    def lost_ones(self) -> set[str | None]:
+        return {name for what, name, _ in self.told if what == "lost"}
+
+    def messages(self, sender: str) -> list[bytes]:
+        return [message for what, name, message in self.told if what == "heard" and name == sender]
+
+    def send(self, to: str, message: bytes) -> bool:
+        """Sends, and sees to it that nothing is told meanwhile."""
+        self.sending = True
+        sent = self.bus.send(to, message)
+        self.sending = False
+        return sent
+
+
+class Meeting:
+    """Where processes meet, and those that are there."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self._folder = folder
+        self._listeners: list[Listener] = []
+        self._processes: list[asyncio.subprocess.Process] = []
+
+    def bus(self) -> Bus:
+        bus = BUSES[self.kind](self._folder).bus()
+        assert bus is not None
+        return bus
+
+    async def join(self, name: str, bus: Bus | None = None) -> Listener:
+        """One more, in this process."""
+        listener = Listener()
+        listener.bus = bus or self.bus()
+        self._listeners.append(listener)
+        await listener.bus.open(name, listener)
+        return listener
+
+    async def start(self, name: str) -> asyncio.subprocess.Process:
+        """One more, in a process of its own, which sends back what it hears."""
+        where = valkey().url if self.kind == "redis" else str(self._folder / "store.db")
+        command = [sys.executable, "-m", "tests.contract.bus_peer", where, f"{quote(str(self._folder))}[*]:", name]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, cwd=ROOT, env=unwatched()
+        )
+        self._processes.append(process)
+        await said(process, f"open {name}")
+        return process
+
+    async def leave(self) -> None:
+        for listener in self._listeners:
+            await listener.bus.close()
+        for process in self._processes:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+
+
+async def said(process: asyncio.subprocess.Process, what: str) -> list[str]:
+    """What a process says until it says something."""
+    assert process.stdout is not None
+    lines = [(await process.stdout.readline()).decode().strip()]
+    while lines[-1] != what:
+        assert lines[-1], "it has ended"
+        lines.append((await process.stdout.readline()).decode().strip())
+    return lines
+
+
+def judge(told: Sequence[Told], sender: str) -> int:
+    """Numbers of one sender came in their order, none twice, and whenever one was missing that was told before the
+    next. How many are missing."""
+    missing, expected, known = 0, 0, False
+    for what, name, message in told:
+        if what == "lost" and name in {sender, None}:
+            known = True
+        elif what == "heard" and name == sender:
+            assert int(message) >= expected, "out of its order, or twice"
+            assert int(message) == expected or known, "missing, and nobody was told"
+            missing += int(message) - expected
+            expected, known = int(message) + 1, False
+    return missing

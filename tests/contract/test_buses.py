@@ -1,0 +1,254 @@
+"""What every bus promises. A new one is one more line in `meeting.BUSES`."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from tests.contract.lines import turns, until
+from tests.contract.meeting import BUSES, Meeting, said
+from tests.contract.valkey import valkey
+from tests.processes import nothing_left
+
+from trunkline.errors import MisuseError, StoreUnavailable
+from trunkline.stores import unix_bus
+from trunkline.stores.bus import MOST_MESSAGE_BYTES
+from trunkline.stores.memory import MemoryStore
+from trunkline.stores.redis import bus as redis_bus
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(params=BUSES)
+async def meeting(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Meeting]:
+    meeting = Meeting(request.param, tmp_path)
+    yield meeting
+    await meeting.leave()
+
+
+# --- meeting -----------------------------------------------------------------------------------------------
+
+
+async def test_who_joins_has_met_all_that_are_there_and_they_have_met_it(meeting: Meeting) -> None:
+    names = ["one", "two", "three", "Four-" + "4" * 27]
+    listeners = []
+    for count, name in enumerate(names):
+        listeners.append(await meeting.join(name))
+        for listener, own in zip(listeners, names, strict=False):
+            assert listener.met_ones == {*names[: count + 1]} - {own}
+    assert all(not listener.lost_ones for listener in listeners)
+
+
+async def test_those_who_join_at_once_meet(meeting: Meeting) -> None:
+    names = [f"n{number}" for number in range(6)]
+    listeners = await asyncio.gather(*map(meeting.join, names))
+    for listener, own in zip(listeners, names, strict=True):
+        await until(lambda listener=listener, own=own: listener.met_ones == {*names} - {own})
+    listeners[0].bus.publish(b"all")
+    for listener in listeners[1:]:
+        await until(lambda listener=listener: listener.messages("n0") == [b"all"])
+
+
+async def test_a_store_in_memory_is_nobody_elses() -> None:
+    assert MemoryStore().bus() is None
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "a\n", "ä", "a_b", "x" * 33])
+async def test_what_is_no_name_is_refused(meeting: Meeting, name: str) -> None:
+    with pytest.raises(MisuseError, match="is no name"):
+        await meeting.join(name)
+    one = await meeting.join("one")
+    with pytest.raises(MisuseError, match="is no name"):
+        one.bus.send(name, b"x")
+
+
+# --- messages ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("message", [b"", b"\0\xff\r\n\n", b"one two\nthree", bytes(range(256))])
+async def test_messages_are_any_bytes(meeting: Meeting, message: bytes) -> None:
+    one, two = await meeting.join("one"), await meeting.join("two")
+    assert one.send("two", message)
+    one.bus.publish(message)
+    await until(lambda: two.messages("one") == [message, message])
+    assert not one.messages("two")
+
+
+async def test_what_is_sent_to_one_is_heard_by_that_one_and_what_is_published_by_all_others(meeting: Meeting) -> None:
+    one, two, three = [await meeting.join(name) for name in ("one", "two", "three")]
+    one.send("two", b"for two")
+    one.bus.publish(b"for all")
+    two.send("one", b"for one")
+    three.bus.publish(b"from three")
+    await until(lambda: two.messages("one") == [b"for two", b"for all"] and two.messages("three") == [b"from three"])
+    await until(lambda: three.messages("one") == [b"for all"] and one.messages("two") == [b"for one"])
+    await until(lambda: one.messages("three") == [b"from three"])
+    await turns()
+    assert not one.messages("one")
+    assert not three.messages("two")
+
+
+async def test_ten_thousand_messages_come_in_their_order_and_none_twice(meeting: Meeting) -> None:
+    one, two, three = [await meeting.join(name) for name in ("one", "two", "three")]
+    for number in range(5000):
+        if number % 3:
+            one.send("three", b"%d" % number)
+        else:
+            one.bus.publish(b"%d" % number)
+        two.send("three", b"%d" % number)
+        if number % 100 == 0:
+            await asyncio.sleep(0)
+    expected = [b"%d" % number for number in range(5000)]
+    await until(lambda: len(three.messages("one")) >= 5000 and len(three.messages("two")) >= 5000)
+    await turns()
+    assert three.messages("one") == three.messages("two") == expected
+    assert two.messages("one") == expected[::3]
+
+
+async def test_large_messages_and_small_ones_between_them_come_whole_and_in_their_order(meeting: Meeting) -> None:
+    one, two = await meeting.join("one"), await meeting.join("two")
+    expected = []
+    for number in range(6):
+        expected += [bytes([number]) * 3 * MEGABYTE, b"%d" % number]
+        for message in expected[-2:]:
+            one.send("two", message)
+        await one.bus.sent()
+    await until(lambda: len(two.messages("one")) == len(expected))
+    assert two.messages("one") == expected
+    assert not one.lost_ones | two.lost_ones
+
+
+async def test_a_message_that_is_too_large_is_refused_and_the_largest_is_not(meeting: Meeting) -> None:
+    one, two = await meeting.join("one"), await meeting.join("two")
+    largest = bytes(MOST_MESSAGE_BYTES)
+    for call in (lambda: one.bus.send("two", largest + b"x"), lambda: one.bus.publish(largest + b"x")):
+        with pytest.raises(MisuseError, match="in pieces"):
+            call()
+    one.send("two", largest)
+    await until(lambda: two.messages("one"))
+    assert two.messages("one") == [largest]
+
+
+async def test_who_fails_at_hearing_hears_the_next_one(meeting: Meeting) -> None:
+    failures = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+    one, two = await meeting.join("one"), await meeting.join("two")
+
+    def heard(sender: str, message: bytes) -> None:
+        two.told.append(("heard", sender, message))
+        raise ValueError(message)
+
+    two.heard = heard  # type: ignore[method-assign]
+    for message in (b"a", b"b"):
+        one.send("two", message)
+    await until(lambda: len(failures) == 2)
+    assert two.messages("one") == [b"a", b"b"]
+    assert not one.lost_ones | two.lost_ones
+
+
+# --- ends --------------------------------------------------------------------------------------------------
+
+
+async def test_when_one_leaves_all_others_are_told_and_nobody_will_be_there_again(meeting: Meeting) -> None:
+    one, two, three = [await meeting.join(name) for name in ("one", "two", "three")]
+    two.send("one", b"last words" + bytes(MEGABYTE))
+    two.bus.publish(b"goodbye")
+    await two.bus.close()
+    await two.bus.close()
+    await until(lambda: "two" in one.lost_ones and "two" in three.lost_ones)
+    assert one.messages("two") == [b"last words" + bytes(MEGABYTE), b"goodbye"]
+    before = len(two.told)
+    assert not one.send("two", b"x")
+    one.bus.publish(b"y")
+    await until(lambda: three.messages("one") == [b"y"])
+    assert len(two.told) == before
+    assert one.lost_ones | three.lost_ones == {"two"}
+
+
+async def test_a_bus_is_open_once_and_of_no_use_when_it_is_closed(meeting: Meeting) -> None:
+    new = meeting.bus()
+    for call in (lambda: new.send("two", b"x"), lambda: new.publish(b"x")):
+        with pytest.raises(MisuseError, match="not open yet"):
+            call()
+    one, two = await meeting.join("one"), await meeting.join("two")
+    with pytest.raises(MisuseError, match="open already"):
+        await one.bus.open("other", one)
+    await one.bus.close()
+    assert one.bus.send("two", b"x")  # about somebody else that says nothing
+    one.bus.publish(b"x")
+    await one.bus.sent()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await one.bus.open("other", one)
+    await new.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await new.open("other", one)
+    assert not two.messages("one")
+
+
+async def test_who_has_left_can_come_back_under_another_name(meeting: Meeting) -> None:
+    one, two = await meeting.join("one"), await meeting.join("two")
+    await two.bus.close()
+    again = await meeting.join("two-again")
+    assert again.met_ones == {"one"}
+    assert one.send("two-again", b"x")
+    await until(lambda: again.messages("one") == [b"x"])
+
+
+@pytest.mark.parametrize("kind", BUSES)
+async def test_nothing_is_left_when_all_have_left(kind: str, tmp_path: Path) -> None:
+    valkey()
+    with nothing_left():
+        meeting = Meeting(kind, tmp_path)
+        one, two = await meeting.join("one"), await meeting.join("two")
+        one.send("two", b"x")
+        one.send("nobody", b"x")
+        await until(lambda: two.messages("one"))
+        await meeting.leave()
+        await turns()
+    assert not [*tmp_path.iterdir()]
+    with valkey().client() as client:
+        await until(lambda: not client.pubsub_channels(f"{quote(str(tmp_path))}*"))
+
+
+# --- other processes ---------------------------------------------------------------------------------------
+
+
+async def test_what_is_sent_to_a_process_that_is_killed_is_known_to_be_lost(meeting: Meeting) -> None:
+    one, other = await meeting.join("one"), await meeting.join("other")
+    peer = await meeting.start("peer")
+    assert one.met_ones == {"peer", "other"}
+    for number in range(100):
+        one.send("peer", b"%d" % number)
+    await until(lambda: one.messages("peer") == [b"%d" % number for number in range(100)])
+    peer.send_signal(signal.SIGKILL)
+    await peer.wait()
+    await until(lambda: not one.send("peer", b"x") or "peer" in one.lost_ones)
+    one.send("other", b"x")
+    await until(lambda: other.messages("one") == [b"x"])
+    assert one.lost_ones == {"peer"}
+    three = await meeting.join("three")
+    assert three.met_ones == {"one", "other"}
+
+
+async def test_a_process_that_stops_reading_is_given_up_for_a_while_and_told_so(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unix_bus, "PATIENCE", 0.1)
+    monkeypatch.setattr(redis_bus, "ANSWERS", 0.1)
+    one = await meeting.join("one")
+    peer = await meeting.start("peer")
+    peer.send_signal(signal.SIGSTOP)
+    late = await meeting.join("late")
+    assert late.met_ones == {"one", "peer"}  # it is there, though it does not answer
+    sent = 0
+    while "peer" not in one.lost_ones:
+        sent += sum(one.send("peer", bytes(8000)) for _ in range(128))
+        assert sent < 200 * 128
+        await asyncio.sleep(0)
+    late.send("peer", b"from late")
+    peer.send_signal(signal.SIGCONT)
+    heard_of = await said(peer, "lost one" if meeting.kind == "unix" else "lost None")
+    assert "lost late" not in heard_of
+    await until(lambda: one.send("peer", b"again") and b"again" in one.messages("peer"))

@@ -1,0 +1,218 @@
+"""What the bus on Unix sockets promises beyond the contract: sockets, folders, and lines that break."""
+
+import asyncio
+import os
+import socket
+import stat
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from itertools import count, islice
+from pathlib import Path
+
+import pytest
+from tests.contract.lines import turns, until
+from tests.contract.meeting import Listener, Meeting, judge
+from tests.processes import nothing_left
+
+from trunkline.errors import StoreUnavailable, StoreUnusable
+from trunkline.stores import unix_bus, unix_links
+from trunkline.stores.unix_bus import UnixBus, folder_for
+from trunkline.stores.unix_links import Frames, framed
+
+
+@pytest.fixture
+async def meeting(tmp_path: Path) -> AsyncIterator[Meeting]:
+    meeting = Meeting("unix", tmp_path)
+    yield meeting
+    await meeting.leave()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return folder_for(tmp_path / "store.db")
+
+
+@contextmanager
+def listening(place: Path) -> Iterator[socket.socket]:
+    """Somebody who is there and does nothing, as a process that is stopped."""
+    place.parent.mkdir(0o700, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as line:
+        line.bind(str(place))
+        line.listen()
+        yield line
+    place.unlink(missing_ok=True)
+
+
+async def until_it_ends(line: socket.socket) -> None:
+    """Waits for the other side to hang up; all that it may say before is a welcome."""
+    line.setblocking(False)
+    assert await asyncio.get_running_loop().sock_recv(line, 100) in {b"", framed(b"")}
+    assert await asyncio.get_running_loop().sock_recv(line, 100) == b""
+
+
+# --- folders and sockets -----------------------------------------------------------------------------------
+
+
+def test_processes_meet_beside_their_file_or_elsewhere_if_its_path_is_too_long(tmp_path: Path) -> None:
+    short = Path("/var/lib/x/state.db")
+    assert folder_for(short) == Path("/var/lib/x/state.db-bus")
+    long = tmp_path / ("x" * 60) / "state.db"
+    assert folder_for(long).parent == Path("/tmp").resolve()
+    assert folder_for(long) != folder_for(long.with_name("other.db"))
+    for folder in (folder_for(short), folder_for(long)):
+        assert len(os.fsencode(folder / ("+" + 32 * "n"))) <= 103
+    other = tmp_path / "link"
+    other.symlink_to(long.parent)
+    assert folder_for(other / "state.db") == folder_for(long)
+
+
+async def test_a_bus_of_a_file_with_a_long_path_works_and_leaves_nothing(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 60)
+    meeting = Meeting("unix", deep)
+    one, two = await meeting.join("one"), await meeting.join("two")
+    one.send("two", b"x")
+    await until(lambda: two.messages("one"))
+    await meeting.leave()
+    assert not folder_for(deep / "store.db").exists()
+
+
+async def test_folder_and_sockets_are_for_their_owner_alone(meeting: Meeting, folder: Path) -> None:
+    await meeting.join("one")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [(place.name, stat.S_IMODE(place.stat().st_mode)) for place in folder.iterdir()] == [("one", 0o600)]
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
+async def test_a_folder_that_is_not_ours_alone_is_refused_and_left_as_it_is(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "bus"
+    if kind == "a file":
+        folder.touch(0o600)
+    elif kind == "a link":
+        (tmp_path / "theirs").mkdir(0o700)
+        folder.symlink_to(tmp_path / "theirs")
+    else:
+        folder.mkdir(0o700)
+        folder.chmod(0o750)
+    with nothing_left(), pytest.raises(StoreUnusable, match="ours alone"):
+        await UnixBus(folder).open("one", Listener())
+    assert folder.exists()
+
+
+async def test_a_folder_that_cannot_be_made_is_no_bus_for_now(tmp_path: Path) -> None:
+    with nothing_left(), pytest.raises(StoreUnavailable, match="No such file"):
+        await UnixBus(tmp_path / "nowhere" / "bus").open("one", Listener())
+
+
+async def test_what_dead_processes_have_left_is_removed(meeting: Meeting, folder: Path) -> None:
+    with (
+        listening(folder / "dead"),
+        listening(folder / "+dead"),
+        listening(folder / "+new"),
+        listening(folder / "later"),
+    ):
+        for name in ("dead", "+dead", "+new", "later"):
+            (folder / name).rename(folder / f"{name}.kept")
+    for name in ("dead", "+dead", "+new"):
+        (folder / f"{name}.kept").rename(folder / name)
+    os.utime(folder / "+dead", (time.time() - 100,) * 2)
+    (folder / "a-file").touch()
+    one = await meeting.join("one")
+    assert not one.met_ones
+    (folder / "later.kept").rename(folder / "later")
+    assert not one.send("later", b"x")
+    assert {place.name for place in folder.iterdir()} == {"one", "+new", "a-file"}
+    for name in ("+new", "a-file"):
+        (folder / name).unlink()
+
+
+async def test_who_joins_while_the_last_one_leaves_finds_or_makes_the_folder(meeting: Meeting) -> None:
+    async def come_and_go(name: str) -> None:
+        for number in range(30):
+            listener = await meeting.join(f"{name}-{number}")
+            await listener.bus.close()
+
+    await asyncio.gather(*map(come_and_go, ("a", "b", "c")))
+
+
+# --- lines -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 1000])
+def test_messages_are_whole_however_they_arrive(size: int) -> None:
+    messages = [b"", b"x", b"", bytes(300), b"y" * 5]
+    stream = b"".join(map(framed, messages))
+    frames = Frames()
+    assert [m for at in range(0, len(stream), size) for m in frames.feed(stream[at : at + size])] == messages
+    assert not frames.hopeless
+
+
+async def test_whoever_is_given_more_than_it_reads_misses_something_and_both_know_it(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unix_links, "TOO_MUCH", 300_000)
+    one, two = await meeting.join("one"), await meeting.join("two")
+    numbers = count()
+    for size in [1_000, 1_000, 20_000] * 10:
+        for number in islice(numbers, 100):
+            one.send("two", b"%0*d" % (size, number))
+        await turns()
+    await until(lambda: one.send("two", b"%d" % next(numbers)) and int(two.messages("one")[-1]) >= 3000)
+    assert 100 < judge(two.told, "one") < 2000
+    assert one.lost_ones == {"two"}
+
+
+async def test_nobody_waits_for_one_who_reads_nothing_at_all(
+    meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unix_links, "STALLED", 0.05)
+    monkeypatch.setattr(unix_bus, "PATIENCE", 0.02)
+    with listening(folder / "stopped") as stopped:
+        one, two = await meeting.join("one"), await meeting.join("two")
+        assert one.met_ones == {"stopped", "two"}
+        one.bus.publish(bytes(4 << 20))
+        assert not one.lost_ones
+        await asyncio.wait_for(one.bus.sent(), 10)
+        assert one.lost_ones == {"stopped"}
+        await until(lambda: two.messages("one") == [bytes(4 << 20)])
+        assert one.send("stopped", b"x")  # it is there, and may read again
+        stopped.close()
+        await until(lambda: not one.send("stopped", b"x"))
+
+
+async def test_of_the_lines_of_one_process_the_newest_counts(meeting: Meeting, folder: Path) -> None:
+    one = await meeting.join("one")
+    with listening(folder / "other"), socket.socket(socket.AF_UNIX) as old, socket.socket(socket.AF_UNIX) as new:
+        for line in (old, new):
+            line.connect(str(folder / "one"))
+        old.sendall(framed(b"other 1") + framed(b"first"))
+        await until(lambda: one.messages("other") == [b"first"])
+        new.sendall(framed(b"other 2") + framed(b"third"))
+        await until(lambda: one.messages("other") == [b"first", b"third"])
+        assert "other" in one.lost_ones
+        with socket.socket(socket.AF_UNIX) as late:
+            late.connect(str(folder / "one"))
+            late.sendall(framed(b"other 1") + framed(b"second"))
+            for line in (late, old):
+                await until_it_ends(line)
+        assert one.messages("other") == [b"first", b"third"]
+
+
+@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", framed(b"no hello"), framed(b"../x 1"), framed(b"\xff 1")])
+async def test_a_stranger_is_hung_up_on(meeting: Meeting, folder: Path, said: bytes) -> None:
+    one = await meeting.join("one")
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(str(folder / "one"))
+        stranger.sendall(said)
+        await until_it_ends(stranger)
+    assert not one.told
+
+
+async def test_what_slow_readers_have_not_taken_does_not_keep_anybody_from_leaving(
+    meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unix_bus, "PATIENCE", 0.05)
+    with listening(folder / "stopped"), nothing_left():
+        one = await meeting.join("one")
+        one.send("stopped", bytes(4 << 20))
+        await asyncio.wait_for(one.bus.close(), 10)
