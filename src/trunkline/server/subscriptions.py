@@ -51,3 +51,7 @@ class Subscriptions(Generic[S]):
     def uris(self, subscriber: S) -> list[str]:
         """What one wants to hear of."""
         return list(self._by_subscriber.get(subscriber, {}))
+
+    def wanted(self) -> list[str]:
+        """What anybody wants to hear of."""
+        return list(self._by_uri)

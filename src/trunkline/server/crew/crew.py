@@ -92,6 +92,11 @@ class Crew:
         """The names of those who were met and are not gone."""
         return self._roster.names
 
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else is there. Who has no name for now does not know."""
+        return self._next_beat is None or (self._bus is not None and not self._roster)
+
     # --- coming and going --------------------------------------------------------------------------
 
     async def join(self) -> None:
@@ -248,7 +253,7 @@ class Crew:
     def tell(self, kind: bytes, body: bytes) -> "asyncio.Future[None] | None":
         """Sends something to all others; gives what is done when each has confirmed it, and all told before, or is
         gone. None if nobody else is there."""
-        if self._next_beat is None or (self._bus is not None and not self._roster):
+        if self.alone:
             return None
         now = self._clock.now()
         to = self.others if self._bus is not None else (self.name,)  # who has no name asks who is there later

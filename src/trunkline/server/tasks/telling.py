@@ -2,7 +2,7 @@
 
 A client hears nothing of a task before it knows of it: what happens until then is told after the answer to its request.
 It is told on the line that it asked on, or, where sessions outlive processes and somebody else works on the task now,
-on that of its session, once it is here.
+on that of its session, once it is here or whichever process has it.
 """
 
 from collections.abc import Callable
@@ -59,8 +59,9 @@ class Teller:
         if self._held is not None:
             self._held.append(partial(self._tell, name, params))
             return True
-        keeper = self._shared.keeper
+        keeper, news, session = self._shared.keeper, self._shared.news, self._record.caller.session
         if self._line is None or self._line.close_reason is not None:
-            session = self._record.caller.session
             self._line = None if keeper is None or session is None else keeper.connection_of(session)
+            if self._line is None and news is not None and session is not None:
+                news.tell_session(session, name, params)
         return (self._line is not None and self._line.notify(name, params)) or keeper is not None
