@@ -21,12 +21,13 @@ from msgspec import Struct
 
 from trunkline.config import Settings
 from trunkline.errors import ConfigError, MisuseError
-from trunkline.server.run import http_listening, run_on_loop, until_told
+from trunkline.server.run import http_extra, run_on_loop, until_told
 from trunkline.server.shutdown import EXIT_CODES
 from trunkline.supervision.policy import Policy
 from trunkline.supervision.post import Post
 from trunkline.supervision.workers import Plan, Supervisor
 from trunkline.transports.addresses import Address, spelt
+from trunkline.transports.tcp import warn_if_open
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -50,13 +51,14 @@ class Work(Struct, frozen=True):
 
 def run_workers(work: Work, where: Address, count: int) -> None:
     """Serves with so many workers, until Ctrl+C or SIGTERM."""
-    listening = http_listening()
-    places = listening.bind(where.host, where.port)
+    with http_extra():
+        from trunkline.transports.http.listening import bind
+    places = bind(where.host, where.port)
     hosts = [place.getsockname()[0] for place in places]
     port: int = places[0].getsockname()[1]
     address = f"{where.scheme}://{spelt(where.host, port)}{where.path}"
     shown = f"{where.scheme}://{spelt(hosts[0], port)}{where.path}"
-    listening.warn_if_open(shown, hosts, work.tls)
+    warn_if_open(shown, hosts, work.tls)
     server = work.server
     supervisor = Supervisor(places, partial(_work, work, address), _plan(server.settings, count), _say)
     if code := supervisor.run(lambda: _say(f"{server.name} listens at {shown}")):

@@ -83,13 +83,15 @@ class Supervisor:
     # --- one turn ----------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Hears first and judges then: if this process itself was stopped for a while, nobody was silent."""
+        """Sleeps, looks at the clock, hears, and judges: in this order, since whoever was silent until then has to have
+        been heard, even if this process itself has stood still for a while."""
         wait = min([BEAT, *(at - time.monotonic() for at in self._due.values())])
-        for key, _ in self._selector.select(max(wait, 0.0)):
+        self._selector.select(max(wait, 0.0))
+        now = time.monotonic()
+        for key, _ in self._selector.select(0):
             key.data()
         for number in list(self._pids):
             self._reap(number)
-        now = time.monotonic()
         self._rid_of_silent(now)
         self._start_due(now)
         self._tell(now)

@@ -1,0 +1,382 @@
+"""Several processes that serve as one: a supervisor and its workers, killed, stopped and ended."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from tests.contract.lines import CERTIFICATE, client_tls
+from tests.modern import enveloped, labels
+from tests.processes import PATIENCE, children, command, eventually, gone, unwatched
+
+SCRIPT = """
+    import asyncio, contextlib, json, os, ssl, sys, time, warnings
+    from pathlib import Path
+    warnings.simplefilter("error")
+    from trunkline import Server, Settings
+
+    options, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
+
+    @contextlib.asynccontextmanager
+    async def lifespan(server):
+        if (folder / "fails").exists():
+            raise RuntimeError("it cannot begin")
+        while (folder / "hold").exists():
+            await asyncio.sleep(0.01)
+        with (folder / "lives").open("a") as file:
+            print(os.getpid(), file=file)
+        yield
+
+    server = Server("house", lifespan=lifespan, observers=[], settings=Settings(**options.pop("settings", {})))
+
+    @server.tool
+    async def who() -> int:
+        return os.getpid()
+
+    @server.tool
+    async def waits() -> str:
+        (folder / "waits").touch()
+        while not (folder / "go").exists():
+            await asyncio.sleep(0.01)
+        return "done"
+
+    if "secured" in options:
+        options["tls"] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        options["tls"].load_cert_chain(options.pop("secured"))
+    try:
+        server.run("http", **{"port": 0, "workers": 3, **options})
+    finally:
+        (folder / "left").write_text(str(os.getpid()))
+"""
+
+
+class House:
+    """A server with its workers, and what is asked of it: each time over a connection of its own."""
+
+    def __init__(self, folder: Path, *, watched: bool = False, **options: Any) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [*command(SCRIPT), json.dumps(options), str(folder)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=None if watched else unwatched(),
+        )
+        self.trust: ssl.SSLContext | None = None
+
+    def line(self) -> str:
+        """The next line that is said to a person."""
+        assert self.process.stderr is not None
+        return self.process.stderr.readline().strip()
+
+    def open(self) -> "House":
+        name, _, address = self.line().partition(" listens at ")
+        assert name == "house"
+        scheme, _, rest = address.partition("://")
+        self.secure, self.at = scheme == "https", rest.removesuffix("/mcp")
+        eventually(lambda: self.states() == {"ready"})
+        return self
+
+    @property
+    def pids(self) -> set[int]:
+        return children(self.process.pid)
+
+    def connection(self) -> http.client.HTTPConnection:
+        if self.secure:
+            return http.client.HTTPSConnection(self.at, timeout=PATIENCE, context=self.trust)
+        return http.client.HTTPConnection(self.at, timeout=PATIENCE)
+
+    def get(self, path: str) -> tuple[int, Any]:
+        connection = self.connection()
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    def states(self) -> set[str]:
+        return set(self.get("/livez")[1]["workers"].values())
+
+    def post(self, message: dict[str, Any], **headers: str) -> http.client.HTTPResponse:
+        """The answer, and its connection, which is closed when that is read."""
+        connection = self.connection()
+        told = {name.replace("_", "-"): value for name, value in headers.items()}
+        accept = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        connection.request("POST", "/mcp", json.dumps(message), {**accept, "connection": "close", **told})
+        return connection.getresponse()
+
+    def call(self, tool: str) -> str:
+        params = enveloped(name=tool, arguments={})
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        with self.post(message, **labels("tools/call", params)) as answer:
+            return json.loads(answer.read())["result"]["content"][0]["text"]
+
+    def who(self) -> int:
+        return int(self.call("who"))
+
+    def worker(self, number: int) -> int:
+        """The process of a worker, by its number: they take turns in that order."""
+        turns = self.turns()
+        return turns[(turns.index(min(self.pids)) + number) % len(turns)]
+
+    def turns(self) -> list[int]:
+        return [self.who() for _ in self.pids]
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def code(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    def last_words(self) -> str:
+        """What it has said to a person since, once it has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+    def close(self) -> None:
+        """Ends it, if it has not ended."""
+        workers = self.pids if self.process.poll() is None else set[int]()
+        self.process.kill()
+        self.process.wait()
+        for pid in workers:
+            eventually(lambda pid=pid: gone(pid))
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+def links(pid: int) -> set[str]:
+    """What the descriptors of a process lead to."""
+    folder, found = Path(f"/proc/{pid}/fd"), set[str]()
+    for name in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has just been closed
+            found.add(os.readlink(name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A server that several tests kill parts of. It ends in good order."""
+    house = House(tmp_path_factory.mktemp("workers"), watched=True, settings={"restart_intensity": 20}).open()
+    yield house
+    house.signal(signal.SIGTERM)
+    assert house.code() == 0
+    assert (house.folder / "left").read_text() == str(house.process.pid)  # nobody else went on after `run`
+    house.close()
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Any]:
+    made: list[House] = []
+
+    def make(**options: Any) -> House:
+        made.append(House(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for house in made:
+        house.close()
+
+
+# --- serving as one -----------------------------------------------------------------------------
+
+
+def test_promise_4_connections_go_to_one_worker_after_another(shared: House) -> None:
+    turns = [shared.who() for _ in range(9)]
+    assert set(turns) == shared.pids
+    assert turns == turns[:3] * 3
+
+
+def test_promise_4_a_session_goes_on_whichever_worker_a_request_reaches(shared: House) -> None:
+    told = {"mcp_protocol_version": "2025-11-25"}
+    client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "by hand", "version": "1"}}
+    with shared.post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client}) as answer:
+        told["mcp_session_id"] = answer.headers["mcp-session-id"]
+        answer.read()
+    shared.post({"jsonrpc": "2.0", "method": "notifications/initialized"}, **told).close()
+    for ident in range(1, 7):
+        message = {"jsonrpc": "2.0", "id": ident, "method": "tools/call", "params": {"name": "who", "arguments": {}}}
+        with shared.post(message, **told) as answer:
+            assert answer.status == 200, answer.read()
+            assert json.loads(answer.read())["id"] == ident
+
+
+def test_a_worker_has_nothing_of_the_others_but_its_own_line(shared: House) -> None:
+    listening = {line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if " 0A " in line}
+
+    def sockets(pid: int) -> set[str]:
+        return {link[8:-1] for link in links(pid) if link.startswith("socket:")}
+
+    assert sockets(shared.process.pid) & listening
+    of = {pid: sockets(pid) for pid in shared.pids}
+    for pid, held in of.items():
+        assert not held & (listening | sockets(shared.process.pid))
+        assert not any(held & others for other, others in of.items() if other != pid)
+
+
+def test_health_is_told_of_the_whole_and_of_each_worker(shared: House) -> None:
+    all_ready = {"0": "ready", "1": "ready", "2": "ready"}
+    assert shared.get("/livez") == (200, {"ok": True, "workers": all_ready})
+    assert shared.get("/readyz") == (200, {"ok": True, "store": True, "workers": all_ready})
+    assert shared.get("/livez/2") == (200, {"ok": True, "worker": 2, "state": "ready"})
+    assert shared.get("/readyz/0") == (200, {"ok": True, "store": True, "worker": 0, "state": "ready"})
+    assert shared.get("/readyz/3")[0] == 404
+
+
+# --- when one fails -----------------------------------------------------------------------------
+
+
+class Load:
+    """Clients that call again and again, each from a thread."""
+
+    def __init__(self, house: House, clients: int = 4) -> None:
+        self.answered: Counter[int] = Counter()
+        self.lost = 0
+        self._house = house
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                self.answered[self._house.who()] += 1
+            except (OSError, http.client.HTTPException):
+                self.lost += 1  # what the worker had begun that was killed
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def test_d08_a_worker_that_is_killed_under_load_is_replaced_and_health_says_so_within_a_second(shared: House) -> None:
+    before, victim = shared.pids, shared.worker(0)
+    hold = shared.folder / "hold"
+    hold.touch()
+    with Load(shared) as load:
+        eventually(lambda: load.answered[victim] > 10)
+        os.kill(victim, signal.SIGKILL)
+        killed = time.monotonic()
+        number = eventually(lambda: next((n for n in range(3) if shared.get(f"/readyz/{n}")[0] == 503), -1) + 1) - 1
+        assert time.monotonic() - killed < 1.0
+        assert shared.get(f"/readyz/{number}")[1]["state"] == "starting"
+        status, whole = shared.get("/readyz")
+        assert (status, sorted(whole["workers"].values())) == (200, ["ready", "ready", "starting"])
+        load.answered.clear()
+        eventually(lambda: sum(load.answered.values()) > 20)
+        assert set(load.answered) == before - {victim}
+        hold.unlink()
+        (successor,) = eventually(lambda: set(load.answered) - before)
+    assert load.lost <= 4  # one for each client, at most
+    assert shared.pids == before - {victim} | {successor}
+    assert f"worker {number} (process {victim}) was ended by SIGKILL, and is started again at once" == shared.line()
+    assert shared.states() == {"ready"}
+
+
+def test_a_worker_that_stands_still_is_passed_over_and_what_it_was_given_is_given_to_others(shared: House) -> None:
+    stopped = shared.who()
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        since = time.monotonic()
+        assert stopped not in [shared.who() for _ in range(6)]
+        assert 0.9 < time.monotonic() - since < 5.0  # one of them was handed to it first
+        assert shared.states() == {"ready", "silent"}
+        assert sorted(shared.get(f"/livez/{number}")[0] for number in range(3)) == [200, 200, 503]
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    eventually(lambda: shared.states() == {"ready"})
+    assert stopped in shared.turns()
+
+
+def test_a_worker_that_is_told_to_end_does_so_in_good_order_and_another_one_takes_its_place(shared: House) -> None:
+    before, told = shared.pids, shared.worker(1)
+    waiting: list[Any] = []
+    (shared.folder / "go").unlink(missing_ok=True)
+    callers = [threading.Thread(target=lambda: waiting.append(shared.call("waits"))) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    eventually((shared.folder / "waits").exists)
+    os.kill(told, signal.SIGTERM)
+    eventually(lambda: "draining" in shared.states())
+    (shared.folder / "go").touch()
+    for caller in callers:
+        caller.join()
+    assert waiting == ["done"] * 3
+    eventually(lambda: len(shared.pids - before) == 1 and shared.states() == {"ready"})
+    assert shared.line().endswith(f"(process {told}) ended with 0, and is started again at once")
+
+
+def test_a_server_that_cannot_begin_ends_and_says_why(build: Any, tmp_path: Path) -> None:
+    (tmp_path / "fails").touch()
+    house = build(workers=2)
+    assert house.code() == 1
+    said = house.last_words()
+    assert "RuntimeError: it cannot begin" in said
+    assert "ended with 1 before anybody was ready" in said
+    assert "listens at" not in said
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+
+def test_sigterm_lets_calls_finish_and_leaves_nothing_behind(build: Any, tmp_path: Path) -> None:
+    house = build(workers=2).open()
+    workers = house.pids
+    assert set(map(int, (tmp_path / "lives").read_text().split())) == workers  # each has a lifespan
+    (store,) = {link for pid in workers for link in links(pid) if link.endswith("/store")}
+    answers: list[Any] = []
+    caller = threading.Thread(target=lambda: answers.append(house.call("waits")))
+    caller.start()
+    eventually((tmp_path / "waits").exists)
+    for pid in (house.process.pid, *workers):
+        os.kill(pid, signal.SIGTERM)  # as whoever runs services does
+    for pid in workers:
+        os.kill(pid, signal.SIGINT)  # as a terminal does
+    eventually(lambda: refused(house.at))
+    (tmp_path / "go").touch()
+    caller.join()
+    assert answers == ["done"]
+    assert house.code() == 0
+    assert all(map(gone, workers))
+    assert not Path(store).parent.exists()
+
+
+def refused(at: str) -> bool:
+    host, _, port = at.rpartition(":")
+    with socket.socket() as line:
+        return line.connect_ex((host, int(port))) != 0
+
+
+# --- where --------------------------------------------------------------------------------------
+
+
+def test_an_address_that_is_taken_is_named(build: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        house = build(port=port)
+        assert house.code() == 1
+    assert f"cannot listen at 127.0.0.1:{port}: Address already in use" in house.last_words()
+
+
+def test_workers_serve_over_tls_and_ipv6(build: Any) -> None:
+    house = build(workers=2, host="::1", secured=str(CERTIFICATE))
+    house.trust = client_tls()
+    house.trust.check_hostname = False  # it names the machine, and no addresses
+    house.open()
+    assert house.at.startswith("[::1]:")
+    assert set(house.turns()) == house.pids
