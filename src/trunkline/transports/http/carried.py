@@ -175,7 +175,7 @@ class Carried(Visit):
 
     def _push(self, data: bytes) -> bool:
         """More of a stream, at once; False if the front has enough to do."""
-        if self._credit <= 0 or len(data) > PART:
+        if len(data) > min(PART, self._credit):
             return False
         self._credit -= len(data)
         return self._reply(Part(self._ask.visit, data))
@@ -204,13 +204,14 @@ class Carried(Visit):
 
     async def _say_parts(self, data: bytes) -> None:
         """Says something, as fast as there is credit for it and the line takes it."""
-        for start in range(0, len(data), PART):
-            while self._credit <= 0 and not self._gone.is_set():
+        start = 0
+        while start < len(data) and not self._gone.is_set():
+            if self._credit <= 0:
                 self._refill = asyncio.get_running_loop().create_future()
                 await self._refill
-            if self._gone.is_set():
-                return
-            part = data[start : start + PART]
+                continue
+            part = data[start : start + min(PART, self._credit)]
+            start += len(part)
             self._credit -= len(part)
             self._reply(Part(self._ask.visit, part))
             await self._sent()

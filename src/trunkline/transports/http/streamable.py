@@ -5,7 +5,7 @@ nothing: what is answered meanwhile waits for the peer to come back.
 """
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from trunkline.errors import StoreError
 from trunkline.protocol.revisions import HANDSHAKE
@@ -17,7 +17,7 @@ from trunkline.transports.http.events import read_position
 from trunkline.transports.http.keeper import KeptSession, SessionKeeper
 from trunkline.transports.http.reading import Reading
 from trunkline.transports.http.relaying import Front
-from trunkline.transports.http.restoring import Missing, Restoring
+from trunkline.transports.http.restoring import NO_SUCH, Missing, Restoring
 from trunkline.transports.http.seeking import SESSION, UNKEPT, Seeking
 from trunkline.transports.http.sessions import HttpSession, Sessions
 from trunkline.transports.http.stateless import StatelessEndpoint, is_modern, known_version, refuse_malformed
@@ -134,19 +134,38 @@ class Endpoint:
         return None
 
     async def _new(self, visit: Visit) -> HttpSession | None:
-        full = self.sessions.full_for(visit.principal)
-        busy = STOPPING if self._guard.closing else None if full is None else Busy(full)
+        ident = self.sessions.new_id()
+        kept = None if self._keeper is None else self._keeper.opened(ident)
+        try:
+            busy = await self._busy_for(visit.principal, kept)
+        except StoreError:
+            await refuse_missing(visit, UNKEPT)
+            return None
         if busy is not None:
             await visit.refuse(503, busy.why, (b"retry-after", busy.wait), kind=busy.kind)
             return None
-        ident = self.sessions.new_id()
-        if self._keeper is None:
-            kept, channel = None, HttpChannel(visit.peer, self._settings)
+        if kept is None:
+            channel = HttpChannel(visit.peer, self._settings)
         else:
-            kept = self._keeper.opened(ident)
             channel = HttpChannel(visit.peer, self._settings, session=ident, events=kept.events)
         channel.open(self._guard.admit_session(channel))
         return self.sessions.add(ident, channel, visit.principal, kept)
+
+    async def _busy_for(self, principal: Any, kept: KeptSession | None) -> Busy | None:
+        """Why that principal cannot have one more session, here or in all processes together; None if it can."""
+        busy = self._busy_here(principal)
+        if busy is not None or kept is None:
+            return busy
+        if not await kept.count(principal):
+            return Busy(self.sessions.one_too_many)
+        busy = self._busy_here(principal)  # others may have come meanwhile
+        if busy is not None:
+            await kept.drop()
+        return busy
+
+    def _busy_here(self, principal: Any) -> Busy | None:
+        full = self.sessions.full_for(principal)
+        return STOPPING if self._guard.closing else None if full is None else Busy(full)
 
     async def _kept(self, kept: KeptSession) -> bool:
         """Whether what a notification has changed about a session is kept, within a moment."""
@@ -218,11 +237,25 @@ class Endpoint:
 
     async def carried(self, visit: Carried) -> bool:
         """Answers a request that another process has let in, if its session is here."""
-        if not self.sessions.holds(visit.ident):
-            await self._restoring.brought(visit.ident)
-        session = await self._held(visit)
-        if session is None:
+        ident, sessions = visit.ident, self.sessions
+        if not sessions.holds(ident):
+            await self._restoring.brought(ident)
+        if not sessions.holds(ident) or not visit.belongs_to(owner := sessions.owner(ident)):
             return False
+        try:
+            session = sessions.get(ident, owner) or await sessions.confirmed(ident, owner)
+        except StoreError:
+            await refuse_missing(visit, UNKEPT)
+            return True
+        if session is not None:
+            await self._answer_carried(visit, session)
+        elif not sessions.holds(ident):  # somebody else has taken it
+            return False
+        else:
+            await refuse_missing(visit, NO_SUCH)
+        return True
+
+    async def _answer_carried(self, visit: Carried, session: HttpSession) -> None:
         match visit.scope["method"]:
             case "POST":
                 await self._take(visit, codec.decode(visit.posted), session)
@@ -230,14 +263,6 @@ class Endpoint:
                 await self._stream(visit, session)
             case _:
                 await self._drop(visit, session)
-        return True
-
-    async def _held(self, visit: Carried) -> HttpSession | None:
-        """The session that a request is for, if it is here and belongs to who sent it."""
-        ident, sessions = visit.ident, self.sessions
-        if not sessions.holds(ident) or not visit.belongs_to(owner := sessions.owner(ident)):
-            return None
-        return sessions.get(ident, owner) or await sessions.confirmed(ident, owner)
 
     # --- the end -------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ class Answer:
         self.ended = False
         self._changed = asyncio.Event()
         self._decoder = EventDecoder(1 << 20)
-        self._events: list[Any] = []
+        self.unread: list[Any] = []
         self.gone = asyncio.Event()  # set: the peer has hung up
         self.reading = asyncio.Event()  # not set: the peer reads nothing more
         self.reading.set()
@@ -42,7 +42,7 @@ class Answer:
         else:
             data = message.get("body", b"")
             self.body += data
-            self._events += self._decoder.feed(data)
+            self.unread += self._decoder.feed(data)
             self.ended = not message.get("more_body", False)
         self._changed.set()
         await self.reading.wait()
@@ -54,10 +54,10 @@ class Answer:
     async def event(self) -> Event:
         """The next event of a stream."""
         async with asyncio.timeout(PATIENCE):
-            while not self._events:
+            while not self.unread:
                 self._changed.clear()
                 await self._changed.wait()
-        return self._events.pop(0)
+        return self.unread.pop(0)
 
     async def message(self) -> Any:
         """The next message of a stream; what only tells a position is passed over."""
@@ -99,10 +99,12 @@ class Host:
     ) -> Answer:
         """Asks, and gives the answer as it comes. A header that is None is left out, one that is a tuple said often."""
         given = HEADERS | {name.replace("_", "-"): value for name, value in headers.items()}
+        path, _, query = path.partition("?")
         scope: Scope = {
             "type": "http",
             "method": method,
             "path": path,
+            "query_string": query.encode(),
             "root_path": "",
             "headers": [(n.encode(), v.encode()) for n, value in given.items() for v in _each(value)],
         }

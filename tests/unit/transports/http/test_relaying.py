@@ -1,0 +1,369 @@
+"""Requests that come to one process and are answered by another, seen closely: two servers on one file, each behind an
+application of its own, on the loop of the test. Sessions are opened at the first."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.transports.http.asgi import Answer, Host, call, request
+
+from trunkline import Context, Server, Settings
+from trunkline.auth.principal import Principal
+from trunkline.server.run import application
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.transports.http.gate import Admitted, Known
+
+PATIENCE = 10.0
+ORIGIN = "https://page.example"
+
+
+class Place(Host):
+    """One process, or what stands for it."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        given: dict[str, Any] = {"stream_retry": 0.05, "allowed_origins": (ORIGIN,), **settings}
+        super().__init__(Server("t", store=SqliteStore(path), settings=Settings(**given)))
+        self.said = 0  # by the tool that says much
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+        self.app = self.server.asgi(identify=lambda _: self.principal)
+        self._offer()
+
+    def _offer(self) -> None:
+        server = self.server
+
+        @server.tool
+        async def echo(text: str) -> str:
+            return text
+
+        @server.tool
+        async def who(ctx: Context) -> str:
+            return f"{ctx.principal!r} {sorted(getattr(ctx.principal, 'scopes', ()))}"
+
+        @server.tool
+        async def much(ctx: Context, count: int, size: int) -> str:
+            await ctx.progress(0)
+            await self.go.wait()
+            for number in range(1, count):
+                await ctx.progress(number, message="x" * size)
+                self.said += 1
+            return "done"
+
+        @server.tool
+        async def waits(ctx: Context) -> str:
+            await ctx.progress(1)
+            self.begun.set()
+            await self.go.wait()
+            return "done"
+
+        @server.tool
+        async def quietly() -> str:
+            self.begun.set()
+            await self.go.wait()
+            return "done"
+
+        @server.tool(scopes=("much",))
+        async def scoped() -> str:
+            return "allowed"
+
+        @server.resource("note://one")
+        def one() -> str:
+            return "1"
+
+        @server.tool
+        async def change() -> None:
+            server.notify_updated("note://one")
+
+
+@asynccontextmanager
+async def places(path: Path, count: int = 2, **settings: Any) -> AsyncIterator[list[Place]]:
+    """So many, which have met."""
+    async with AsyncExitStack() as stack:
+        made = [Place(path / "shared", **settings) for _ in range(count)]
+        for place in made:
+            await place.server.start()
+            stack.push_async_callback(place.app.aclose)
+        yield made
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[list[Place]]:
+    async with places(tmp_path) as made:
+        yield made
+
+
+def text_of(answer: Answer) -> str:
+    return answer.json["result"]["content"][0]["text"]
+
+
+async def rest(answer: Answer) -> list[Any]:
+    """The messages of a stream until its end, which has to come."""
+    await answer.finished()
+    found: list[Any] = []
+    while answer.unread:
+        event = answer.unread.pop(0)
+        if event.data:
+            found.append(json.loads(event.data))
+    return found
+
+
+# --- the same answers ---------------------------------------------------------------------------------
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "406": {"method": "POST", "body": request("ping"), "accept": "text/html"},
+    "406 of a GET": {"method": "GET", "accept": "application/json"},
+    "415": {"method": "POST", "body": request("ping"), "content_type": "text/plain"},
+    "413": {"method": "POST", "body": b" " * 70_000},
+    "not JSON": {"method": "POST", "body": b"{"},
+    "no message": {"method": "POST", "body": {"jsonrpc": "2.0"}},
+    "an unknown method": {"method": "POST", "body": request("no/such")},
+    "an unknown revision": {"method": "POST", "body": request("ping"), "mcp_protocol_version": "1999-01-01"},
+    "a notification": {"method": "POST", "body": {"jsonrpc": "2.0", "method": "notifications/initialized"}},
+    "a position that is not known": {"method": "GET", "last_event_id": "77-1"},
+    "another method": {"method": "PUT"},
+    "a request with an envelope": {
+        "method": "POST",
+        "body": request("server/discover", {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}),
+    },
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+async def test_w04_whatever_is_answered_is_the_same_wherever_it_is_asked(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    async with places(tmp_path, http_body_size_limit=65_536) as pair:
+        ident = await pair[0].session()
+        answers = [await place.ask(**{"mcp_session_id": ident, **wrong}) for place in pair]
+    first, second = ((one.status, one.headers, one.body) for one in answers)
+    assert first == second
+
+
+async def test_w04_a_session_is_used_and_ended_wherever_its_client_comes(pair: list[Place]) -> None:
+    ident = await pair[0].session()
+    for place in (pair[1], pair[0], pair[1]):
+        assert text_of(await place.ask("POST", call("echo", text="x"), mcp_session_id=ident)) == "x"
+    assert (await pair[1].ask("DELETE", mcp_session_id=ident)).status == 204
+    for place in pair:
+        assert (await place.ask("POST", request("ping"), mcp_session_id=ident)).status == 404
+
+
+async def test_what_is_long_crosses_in_parts_both_ways(tmp_path: Path) -> None:
+    async with places(tmp_path, unsent_high=100_000) as pair:
+        ident = await pair[0].session()
+        text = "".join(f"{number}," for number in range(300_000))
+        assert text_of(await pair[1].ask("POST", call("echo", text=text), mcp_session_id=ident)) == text
+
+
+async def test_a_page_may_read_what_another_process_answers(pair: list[Place]) -> None:
+    ident = await pair[0].session()
+    answer = await pair[1].ask("POST", request("ping"), mcp_session_id=ident, origin=ORIGIN)
+    assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, ORIGIN)
+
+
+# --- who asks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("principal", [None, "ann", 7, ("ann", 7), Principal("ann", issuer="i", scopes=("a", "b"))])
+async def test_handlers_know_who_asks_though_another_process_has_let_them_in(pair: list[Place], principal: Any) -> None:
+    for place in pair:
+        place.principal = principal
+    ident = await pair[0].session()
+    seen = [text_of(await one.ask("POST", call("who"), mcp_session_id=ident)) for one in pair]
+    assert seen[0] == seen[1]
+    assert seen[0].startswith(repr(principal))
+
+
+async def test_what_the_request_shows_counts_and_not_what_the_session_began_with(pair: list[Place]) -> None:
+    pair[0].principal = Principal("ann", scopes=("much",))
+    pair[1].principal = Principal("ann")
+    ident = await pair[0].session()
+    assert text_of(await pair[0].ask("POST", call("scoped"), mcp_session_id=ident)) == "allowed"
+    refused = await pair[1].ask("POST", call("scoped"), mcp_session_id=ident)
+    assert (refused.status, 'scope="much"' in refused.headers["www-authenticate"]) == (403, True)
+    pair[0].principal = pair[1].principal
+    again = await pair[0].ask("POST", call("scoped"), mcp_session_id=ident)
+    assert (again.status, again.headers, again.body) == (refused.status, refused.headers, refused.body)
+
+
+@pytest.mark.parametrize("other", [None, "bob", ("ann", 8), Principal("bob")])
+async def test_w04_to_anybody_else_a_session_does_not_exist(pair: list[Place], other: Any) -> None:
+    pair[0].principal = pair[1].principal = ("ann", 7)
+    ident = await pair[0].session()
+    assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
+    for place in pair:
+        place.principal = other
+        for method, body in (("POST", request("ping")), ("GET", None), ("DELETE", None)):
+            assert (await place.ask(method, body, mcp_session_id=ident)).status == 404
+        place.principal = ("ann", 7)
+    assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
+
+
+class Brief(Known):
+    """Lets everybody in for a moment."""
+
+    def admit(self, scope: Any, headers: Any, path: str) -> Admitted:
+        return Admitted("ann", 0.05)
+
+
+async def test_a_stream_ends_when_what_was_shown_to_another_process_runs_out(pair: list[Place]) -> None:
+    pair[0].principal = "ann"
+    ident = await pair[0].session()
+    server = pair[1].server
+    ready = server._serving.ready
+    pair[1].app = application(
+        server,
+        lambda: ready().clock,
+        "/",
+        Brief(lambda _: "ann"),
+        lambda: None,
+        keeper=lambda: ready().keeper,
+        relay=server._carrying,
+        health=None,
+    )
+    stream = await pair[1].ask("GET", mcp_session_id=ident)
+    assert (stream.status, stream.ended) == (200, True)
+
+
+# --- streams ------------------------------------------------------------------------------------------
+
+
+async def test_w07_who_reads_slowly_through_another_process_slows_down_who_writes(tmp_path: Path) -> None:
+    async with places(tmp_path, unsent_high=20_000) as pair:
+        ident = await pair[0].session()
+        answer = pair[1].begin("POST", call("much", token="t", count=300, size=1000), mcp_session_id=ident)
+        await answer.message()
+        answer.reading.clear()
+        pair[0].go.set()
+        before = -1
+        while pair[0].said != before:  # until nothing moves any more
+            before = pair[0].said
+            for _ in range(100):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.02)
+        assert before < 150  # some wait at either end, and on the way
+        answer.reading.set()
+        told = [one["params"]["progress"] for one in await rest(answer) if "params" in one]
+    assert told == sorted(told)
+    assert told[-1] == 299
+
+
+async def test_w06_who_hangs_up_at_one_process_reads_on_at_another(pair: list[Place]) -> None:
+    ident = await pair[0].session()
+    answer = pair[1].begin("POST", call("waits", token="t"), mcp_session_id=ident)
+    first = await answer.event()
+    while not first.data:
+        first = await answer.event()
+    answer.gone.set()
+    await answer.finished()
+    pair[0].go.set()
+    for place in (pair[1], pair[0]):
+        again = await place.ask("GET", mcp_session_id=ident, last_event_id=first.id)
+        assert [one["result"]["content"][0]["text"] for one in await rest(again)] == ["done"]
+
+
+async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_other(pair: list[Place]) -> None:
+    ident = await pair[0].session()
+    await pair[1].ask("POST", request("resources/subscribe", {"uri": "note://one"}), mcp_session_id=ident)
+    older = pair[1].begin("GET", mcp_session_id=ident)
+    await older.event()
+    newer = pair[0].begin("GET", mcp_session_id=ident)
+    await newer.event()
+    assert (await older.finished()).ended
+    await pair[1].ask("POST", call("change"), mcp_session_id=ident)
+    assert (await newer.message())["method"] == "notifications/resources/updated"
+    newer.gone.set()
+    await newer.finished()
+
+
+# --- the end of either --------------------------------------------------------------------------------
+
+
+async def test_who_stops_waits_for_what_others_answer_and_lets_those_go_who_only_listen(pair: list[Place]) -> None:
+    ident = await pair[0].session()
+    listening = pair[1].begin("GET", mcp_session_id=ident)
+    await listening.event()
+    asked = pair[1].begin("POST", call("quietly"), mcp_session_id=ident)
+    await pair[0].begun.wait()
+    ending = asyncio.ensure_future(pair[1].server.aclose())
+    pair[1].app.release()
+    assert (await listening.finished()).ended
+    assert not ending.done()
+    pair[0].go.set()
+    assert text_of(await asked.finished()) == "done"
+    async with asyncio.timeout(PATIENCE):
+        await ending
+    assert (await pair[0].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
+
+
+async def test_d08_who_stops_answers_what_others_have_brought_and_then_they_go_on_with_the_session(
+    pair: list[Place],
+) -> None:
+    ident = await pair[0].session()
+    asked = pair[1].begin("POST", call("quietly"), mcp_session_id=ident)
+    await pair[0].begun.wait()
+    ending = asyncio.ensure_future(pair[0].app.aclose())
+    await asyncio.sleep(0)
+    pair[0].go.set()
+    assert text_of(await asked.finished()) == "done"
+    async with asyncio.timeout(PATIENCE):
+        await ending
+    assert text_of(await pair[1].ask("POST", call("echo", text="x"), mcp_session_id=ident)) == "x"
+
+
+async def test_what_nobody_has_though_it_should_is_worth_another_try(pair: list[Place]) -> None:
+    ident = await pair[0].session()
+    assert pair[0].app.house is not None
+    pair[0].app.house.close()  # it still counts as the one that has the session
+    for method, body in (("POST", request("ping")), ("GET", None), ("DELETE", None)):
+        answer = await pair[1].ask(method, body, mcp_session_id=ident)
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+
+
+async def test_more_than_a_process_can_answer_is_turned_away(tmp_path: Path) -> None:
+    async with places(tmp_path, max_connections=1) as pair:
+        ident = await pair[0].session()
+        asked = pair[1].begin("POST", call("quietly"), mcp_session_id=ident)
+        await pair[0].begun.wait()
+        for body in (request("ping"), call("echo", text="x" * 600_000)):
+            turned = await pair[1].ask("POST", body, mcp_session_id=ident)
+            assert (turned.status, turned.headers["retry-after"]) == (503, "1")
+        pair[0].go.set()
+        assert text_of(await asked.finished()) == "done"
+
+
+# --- HTTP+SSE -----------------------------------------------------------------------------------------
+
+
+async def opened(place: Place) -> tuple[Answer, str]:
+    """A stream of HTTP+SSE, and the address to post to."""
+    stream = place.begin("GET", path="/sse")
+    return stream, (await stream.event()).data.decode()
+
+
+async def test_w05_what_is_posted_for_a_stream_finds_it_in_another_process(pair: list[Place]) -> None:
+    for place in pair:
+        place.principal = "ann"
+    stream, address = await opened(pair[0])
+    query = address.partition("?")[2]
+    hello = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    for place, body in ((pair[1], request("initialize", hello, id=0)), (pair[0], request("ping", id=1))):
+        assert (await post(place, query, body)).status == 202
+        assert (await stream.message())["id"] == body["id"]
+    pair[1].principal = "bob"
+    assert (await post(pair[1], query, request("ping"))).status == 404
+    stream.gone.set()
+    await stream.finished()
+    pair[1].principal = "ann"
+    assert (await post(pair[1], query, request("ping"))).status == 404
+
+
+@pytest.mark.parametrize("query", ["session_id=x.0123456789abcdef", "session_id=x.", "session_id=", ""])
+async def test_what_is_posted_for_nobody_is_carried_nowhere(pair: list[Place], query: str) -> None:
+    assert (await post(pair[1], query, request("ping"))).status == 404
+
+
+async def post(place: Place, query: str, body: Any) -> Answer:
+    return await place.ask("POST", body, path=f"/messages?{query}")
