@@ -42,9 +42,9 @@ def _over_stdio(row: Row, name: str, command: Command, batches: int) -> Iterator
 def _over_http(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
     stateless = TARGETS[name].stateless if name in TARGETS else None
     token = TOKEN if name in TARGETS and TARGETS[name].verified else None
-    with _kept(name, command) as kept:
-        with HttpServerProcess(command, _environment(row, name) | kept, stateless, token) as server:
-            yield from _asked(row, server, batches)
+    env = _environment(row, name)
+    with _kept(name, command) as kept, HttpServerProcess(command, env | kept, stateless, token) as server:
+        yield from _asked(row, server, batches)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ class Valkey(Process):
             raise BenchError(f"there is no Valkey in that environment\n{found.stderr}")
         self.port = free_port()
         settings = {"port": self.port, "dir": folder, "save": "", "appendonly": "yes", "appendfsync": appendfsync}
+        settings["auto-aof-rewrite-percentage"] = 0  # which would come in between now and then
         words = [str(word) for name, value in settings.items() for word in (f"--{name}", value)]
         super().__init__([found.stdout.strip(), *words])
         spread(self.pid)

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -55,7 +56,7 @@ class WorkersProcess(HttpServerProcess):
 def exchange(lines: Sequence[Line]) -> None:
     """Gives each line the session of the next one."""
     first = lines[0].headers
-    for line, after in zip(lines, lines[1:], strict=False):
+    for line, after in pairwise(lines):
         line.headers = after.headers
     lines[-1].headers = first
 

@@ -356,17 +356,16 @@ ROWS += (
     _store_row("a task of 2025-11-25, made and done", AS_TASK, _CHANGE),
     _store_row("a task of the extension, made and done", AS_MODERN_TASK, _CHANGE, modern=True),
     Row(
-        "workers: a call that needs 1 to 2 ms of CPU, 16 connections",
+        "workers: time for a call of 1 to 2 ms, 16 at once",
         _call("burn"),
         ("trunkline, 1 worker", "trunkline, 2 workers"),
         (Bar("cheaper", 1.7, "trunkline, 1 worker", ours="trunkline, 2 workers"),),
         window=16,
         warm_up=64,
         how="throughput",
-        unit="µs of time",
     ),
     Row(
-        "workers: a call, held here or by the other one, 32 in flight",
+        "workers: a call, local or carried, 32 at once",
         ECHO,
         (
             "trunkline, 1 worker",

@@ -1,0 +1,242 @@
+"""A model of processes that share a store: what they ask of it, of each other, and how long things take.
+
+Its inputs are what things ask of the store and what that costs a Valkey, which `python -m bench.units` measures, and a
+load that is assumed. `bench/scale.py` prints what comes of it.
+"""
+
+import binascii
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+SEED = 1
+MILLION = 1e6
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+COSTS = {
+    "always": {"commit": 53.0, "get": 19.0, "page": 23.0, "acquire": 41.0, "refused": 15.0, "renew": 29.0},
+    "everysec": {"commit": 45.0, "get": 18.0, "page": 23.0, "acquire": 33.0, "refused": 15.0, "renew": 26.0},
+}
+"""CPU µs of a Valkey for each call of the store's script, by `appendfsync`."""
+ALIKE = {"register": 15.0, "sweep": 16.0, "settle": 11.0, "publish": 3.3, "deliver": 1.0, "count": 0.3}
+"""The same whatever `appendfsync` says: they write little or nothing. A message costs to publish, and for each that it
+is delivered to; and to say whether a process is subscribed costs, too."""
+HEAR_US = 3.1  # CPU of a process of ours for a message that nobody there waits for
+CARRY_US = 110.0  # more CPU, of both processes, for a call that is carried: `python -m bench.run --rows workers`
+LINES = 4  # connections of each process: two for the store, two for the bus
+ROUND_TRIP_S = 0.0003  # to a Valkey in the same building
+SESSION_BYTES = 3_600  # of a session with a record, a lease and an event, in Valkey's memory
+FULL = 0.7  # of a Valkey's one thread: from there on calls wait for each other for longer than they take
+
+ASKED: Mapping[str, Mapping[str, float]] = {
+    "session": {"register": 2, "acquire": 1, "commit": 2, "sweep": 2, "settle": 2},
+    "touch": {"register": 1, "commit": 1, "renew": 1, "sweep": 1, "settle": 1},
+    "stream": {"register": 1, "commit": 2, "sweep": 1, "settle": 1},
+    "keyed": {"commit": 2, "get": 1},
+    "task": {"register": 1, "acquire": 1, "commit": 5, "get": 1, "release": 1, "sweep": 2, "settle": 2},
+    "poll": {"get": 1},
+    "renewal": {"renew": 1},
+}
+"""Calls of the script for each thing that happens. A home that has not been written to for some 15 s is registered with
+the first write, and swept a minute later; so is the mark of a task, which is a home of its own."""
+OF_OWNERS = {"keyed": 2, "task": 2}  # of these, commits to homes of owners, which processes watch
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one process does, and how long its leases are. Rates are by the second."""
+
+    sessions: int = 2000
+    calls: float = 300.0
+    streamed: float = 0.05  # of the calls; so many are answered as a stream of two events
+    keyed: float = 0.02
+    tasks: float = 0.01
+    task_seconds: float = 10.0
+    news: float = 0.05  # resources that have changed, tools that were added
+    in_sessions: float = 1.0  # of the calls; the others are of 2026-07-28
+    session_ttl: float = 3600.0
+    task_lease: float = 10.0
+    process_lease: float = 5.0
+    patience: float = 5.0  # of the bus: so often each looks whether the others are subscribed
+
+    def happens(self) -> dict[str, float]:
+        """How often each thing happens in a process."""
+        made = self.calls * self.tasks
+        return {
+            "session": self.sessions / self.session_ttl,
+            "touch": self.sessions / (self.session_ttl / 10),
+            "stream": self.calls * self.streamed,
+            "keyed": self.calls * self.keyed,
+            "task": made,
+            "poll": made * self.task_seconds,
+            "renewal": made * self.task_seconds * 3 / self.task_lease,
+        }
+
+    @property
+    def running(self) -> float:
+        """Tasks that a process works on at a time."""
+        return self.calls * self.tasks * self.task_seconds
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is done for all processes together; each of these is a change to what there is."""
+
+    sent_home: bool = False  # whoever balances the load sends a session's requests to who holds it
+    marks_by_process: bool = False  # tasks at work are marked by process; who takes over a process reads its marks
+    watched_by_owner: bool = False  # who waits for a task watches its owner, not all owners
+    quiet: bool = False  # no heartbeats on the bus: who wants to know whether a process lives asks the store
+    news_by_interest: float = 1.0  # of all processes; so many want a piece of news
+
+
+BUILT = Design()
+STEPS: tuple[tuple[str, Design], ...] = (
+    ("as it is", BUILT),
+    ("requests are sent to who holds their session", replace(BUILT, sent_home=True)),
+    ("and marks lie by process", replace(BUILT, sent_home=True, marks_by_process=True)),
+    ("and owners are watched one by one", Design(True, True, True)),
+    ("and processes are not heard of when nothing is wrong", Design(True, True, True, True)),
+    ("and news goes to the tenth that wants it", Design(True, True, True, True, 0.1)),
+)
+LAST = STEPS[-1][1]
+
+
+# --- the store ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Spent:
+    """What is spent in a second, by what it is for: CPU µs of Valkey, of which some in the slot of the index, and
+    messages that each process hears."""
+
+    cpu: Counter[str] = field(default_factory=Counter)
+    index: float = 0.0
+    heard: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def share(self) -> float:
+        """Of a Valkey's one thread."""
+        return sum(self.cpu.values()) / MILLION
+
+
+def spent(processes: int, design: Design = BUILT, load: Load | None = None, fsync: str = "always") -> Spent:
+    """What so many processes spend."""
+    load = load or Load()
+    cost, found, others = COSTS[fsync] | ALIKE, Spent(), processes - 1
+    cost["release"] = cost["renew"]
+    for thing, often in load.happens().items():
+        asked = dict(ASKED[thing])
+        if thing == "task" and design.marks_by_process:  # their home is there already
+            asked |= {"register": 0, "sweep": 0, "settle": 0}
+        found.cpu["own work"] += processes * often * sum(cost[kind] * times for kind, times in asked.items())
+        found.index += processes * often * sum(cost[kind] * asked.get(kind, 0) for kind in ("register", "settle"))
+    _add_crew(found, processes, design, load, cost)
+    if not design.sent_home:
+        carried = processes * load.calls * load.in_sessions * others / processes
+        found.cpu["carried requests"] += carried * 2 * (cost["publish"] + cost["deliver"])
+        found.heard["carried requests"] += 2 * carried / processes
+    changes = sum(load.happens()[thing] * times for thing, times in OF_OWNERS.items())
+    hear = 0 if design.watched_by_owner else others * changes
+    found.cpu["watches of owners"] += processes * hear * cost["deliver"]
+    found.heard["watches of owners"] += hear
+    return found
+
+
+def _add_crew(found: Spent, processes: int, design: Design, load: Load, cost: Mapping[str, float]) -> None:
+    """What processes spend on each other."""
+    others, beats = processes - 1, 3 / load.process_lease
+    found.cpu["heartbeats"] += processes * beats * cost["renew"]
+    if not design.quiet:
+        found.cpu["heartbeats"] += processes * beats * (cost["publish"] + others * cost["deliver"])
+        found.cpu["heartbeats"] += processes * others / load.patience * cost["count"]
+        found.heard["heartbeats"] += others * beats
+    told = others * design.news_by_interest
+    back = cost["publish"] + cost["deliver"]
+    found.cpu["news"] += processes * load.news * (cost["publish"] + told * (cost["deliver"] + back))
+    found.heard["news"] += 2 * told * load.news
+    marks = load.running * processes
+    every = load.task_lease * 2 / 3  # when the first lease of a task that is at work would run out
+    if design.marks_by_process:
+        found.cpu["looking for lost tasks"] += processes / every * cost["get"]  # the list of processes
+    else:
+        each = marks * cost["page"] + (marks - load.running) * cost["refused"]
+        found.cpu["looking for lost tasks"] += processes * each / every
+    found.cpu["small things"] += processes * (cost["get"] / 600 + cost["settle"] / 60)  # keys of states, sweeps
+    found.index += processes * cost["settle"] / 60
+
+
+def most_processes(design: Design, fsync: str = "always", load: Load | None = None) -> int:
+    """How many processes one Valkey can serve."""
+    low, high = 0, 1 << 20
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if spent(middle, design, load, fsync).share <= FULL else (low, middle)
+    return low
+
+
+# --- shards ---------------------------------------------------------------------------------------
+
+SLOTS = 16_384
+SHARDS = (1, 2, 4, 8, 16, 32, 64)
+HOMES = 100_000
+
+
+def slot_of(home: str) -> int:
+    """Where a home lies, as Redis Cluster counts slots by the hash tag."""
+    return binascii.crc_hqx(home.encode(), 0) % SLOTS
+
+
+@cache
+def _weights() -> list[list[bytes]]:
+    """For each slot, a number for each shard that there might be."""
+    found = []
+    for slot in range(SLOTS):
+        drawn = b"".join(hashlib.blake2b(b"%d %d" % (slot, n)).digest() for n in range(SHARDS[-1] // 16))
+        found.append([drawn[at : at + 4] for at in range(0, len(drawn), 4)])
+    return found
+
+
+def rendezvous(shards: int) -> list[int]:
+    """The shard of each slot: the one whose name, hashed with that of the slot, gives the highest number."""
+    return [weights.index(max(weights[:shards])) for weights in _weights()]
+
+
+def zipf(count: int, skew: float) -> list[float]:
+    """What share of the load each of so many has, the first the most."""
+    weights = [1 / rank**skew for rank in range(1, count + 1)]
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def busiest(map_of: Sequence[int], homes: Sequence[int], shares: Sequence[float] | None, shards: int) -> float:
+    """What the busiest shard has, in times of what all would have if it was spread evenly."""
+    loads = [0.0] * shards
+    for at, slot in enumerate(homes):
+        loads[map_of[slot]] += 1 / len(homes) if shares is None else shares[at]
+    return max(loads) * shards
+
+
+# --- taking over ------------------------------------------------------------------------------------
+
+
+def percentiles(draw: Callable[[], float], times: int = 20_000) -> tuple[float, float, float]:
+    """Median, 99th of 100, and the most of so many draws."""
+    drawn = sorted(draw() for _ in range(times))
+    return drawn[times // 2], drawn[times * 99 // 100], drawn[-1]
+
+
+def left_of(lease: float, chance: random.Random) -> float:
+    """How long a lease lasts that is renewed every third of its time, when its holder dies at any moment."""
+    return lease - chance.uniform(0, lease / 3)
+
+
+def task_taken(processes: int, chance: random.Random, load: Load, design: Design) -> float:
+    """From the death of a process until somebody else works on one of its tasks. Whoever looks does so when the lease
+    runs out, and goes from mark to mark, one after the other."""
+    if design.marks_by_process:
+        return left_of(load.process_lease, chance) + chance.random() * load.running * ROUND_TRIP_S
+    return left_of(load.task_lease, chance) + chance.random() * load.running * processes * 1.01 * ROUND_TRIP_S

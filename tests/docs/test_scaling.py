@@ -1,0 +1,56 @@
+"""The tables of the page about many machines are those that the simulation makes."""
+
+import re
+
+import pytest
+from bench import scale
+from bench.scale_model import BUILT, FULL, LAST, STEPS, Load, busiest, most_processes, rendezvous, slot_of, spent
+
+
+def test_the_page_has_the_tables_that_the_simulation_prints() -> None:
+    page = scale.PAGE.read_text("utf-8")
+    changed = page.replace("| processes | own work |", "| processes | less work |", 1)
+
+    assert set(re.findall(r"<!-- simulated: ([\w-]+) -->", page)) == set(scale.TABLES)
+    assert changed != page
+    assert scale.renewed(changed) == page, "stale, run `python -m bench.scale --write`"
+
+
+def test_one_valkey_is_full_with_so_many_processes_and_not_with_one_less() -> None:
+    for _, design in STEPS:
+        most = most_processes(design)
+        assert spent(most, design).share <= FULL < spent(most + 1, design).share
+
+
+def test_every_step_makes_room_for_more() -> None:
+    room = [most_processes(design) for _, design in STEPS]
+
+    assert room == sorted(room)
+    assert room[-1] > room[0]
+
+
+def test_who_is_alone_pays_for_nobody_else() -> None:
+    alone, own = spent(1), spent(1).cpu["own work"]
+
+    assert not any(alone.heard.values())
+    assert own / sum(alone.cpu.values()) > 0.95
+    assert spent(10, LAST).share == pytest.approx(10 * spent(1, LAST).share, rel=0.02)
+    assert spent(10, BUILT).share > 11 * spent(1, BUILT).share
+
+
+def test_a_home_has_the_slot_that_redis_cluster_gives_its_hash_tag() -> None:
+    assert slot_of("123456789") == 0x31C3  # the check value of CRC16/XMODEM, which is below 16,384
+
+
+def test_a_shard_more_takes_slots_from_others_and_gives_none_to_them() -> None:
+    few, more = rendezvous(4), rendezvous(5)
+
+    assert {after for before, after in zip(few, more, strict=True) if before != after} == {4}
+    assert busiest(few, [0, 0, 0, 0], None, 4) == 4
+
+
+def test_what_happens_follows_from_the_load() -> None:
+    load = Load(calls=100, tasks=0.1, task_seconds=6, task_lease=9)
+
+    assert load.running == pytest.approx(60)
+    assert load.happens()["renewal"] == pytest.approx(20)
