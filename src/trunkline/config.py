@@ -138,7 +138,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     backoff_first: float = 1.0  # before the second attempt, twice as long before each further one; the first is at once
     backoff_longest: float = 30.0
     backoff_jitter: float = 0.1  # the share of a wait that chance may add, so that clients do not come back as one
-    restart_intensity: int = 5  # so many losses in a period are made good; one more, and the line is given up
+    restart_intensity: int = 5  # so many losses in a period are made good; one more, and it is given up; workers, too
     restart_period: float = 60.0
     max_heard: int = 1024  # notifications that wait for one reader; the oldest go first
 
