@@ -31,6 +31,7 @@ from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.methods import METHODS
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import LOGGING_LEVELS, ResourceUpdatedParams
+from trunkline.server.census import Census, Entry
 from trunkline.server.gathering import Gathering
 from trunkline.server.holding import Holding
 from trunkline.server.kept_events import KeptEvents
@@ -69,7 +70,16 @@ class Interrupted(InternalError):
 class KeptSession:
     """One session."""
 
-    def __init__(self, ident: str, holding: Holding, gathering: Gathering, settings: Settings, wall: Clock) -> None:
+    def __init__(
+        self,
+        ident: str,
+        holding: Holding,
+        gathering: Gathering,
+        settings: Settings,
+        wall: Clock,
+        *,
+        census: Census,
+    ) -> None:
         self.connection: Connection | None = None  # who holds it now
         self.owner = ""  # the principal, in letters
         self.ending = False  # for good: nobody finds it any more
@@ -81,6 +91,8 @@ class KeptSession:
         self._settings = settings
         self._wall = wall
         self._gathering = gathering
+        self._census = census
+        self._counted: Entry | None = None  # among those of its principal
         self._created = wall.now()
         self._generation = 0
         self._found: SessionRecord | None = None  # what another process has left
@@ -90,6 +102,13 @@ class KeptSession:
     def _expires(self) -> float | None:
         ttl = self._settings.session_ttl
         return None if ttl is None else self._wall.now() + _REMEMBERED * ttl
+
+    # --- counting ------------------------------------------------------------------------------
+
+    async def count(self, principal: Any) -> bool:
+        """Counts it among the sessions of a principal, if there may be one more."""
+        self._counted = self._census.entry(self._ident, named(principal))
+        return self._counted is None or await self._counted.add()
 
     # --- holding -------------------------------------------------------------------------------
 
@@ -118,6 +137,8 @@ class KeptSession:
         """It was used now: that is written down soon, and it is held for longer."""
         self.changed()
         self.holding.renew()
+        if self._counted is not None:
+            self._counted.renew()
 
     def changed(self) -> None:
         """It has changed: it is written down as it is, soon."""
@@ -186,6 +207,8 @@ class KeptSession:
             while page := await self.holding.store.scan(f"{self._home}/", limit=_PAGE):
                 await self.holding.commit([Delete(item.key) for item in page])
             await self.holding.release()
+            if self._counted is not None:
+                await self._counted.remove()
         finally:
             self.ending = False
 
@@ -197,6 +220,7 @@ class KeptSession:
         self._created = record.created_at
         self.owner = record.metadata.principal
         self._generation = record.metadata.generation + 1
+        self._counted = self._census.entry(self._ident, self.owner)
 
     async def revive(self, principal: Any) -> Revived | None:
         """Makes its conversation what it was; None if it cannot be read what that is."""
@@ -221,6 +245,8 @@ class KeptSession:
         connection.log_level = LOGGING_LEVELS.index(meta.log_level)
         connection.tell(RestoreStep, step="RestoreCapabilities")
         await self.keep()
+        if self._counted is not None:
+            self._counted.renew()
         connection.tell(RestoreStep, step="StartMonitoring")
         return Revived(streams, self.events.newest, self.events.read)
 
@@ -267,6 +293,7 @@ class Keeper:
         self._store = store
         self._observers = observers
         self._gathering = Gathering(partial(self._report, "what is kept of sessions"))
+        self._census = Census(store, settings, wall)
         self._settings = settings
         self._wall = wall
         self._held: WeakValueDictionary[str, KeptSession] = WeakValueDictionary()
@@ -284,7 +311,7 @@ class Keeper:
         holding = Holding(key_of("session", ident), self._store, self._crew, self._ttl, lease)
         if self._crew is None:
             holding = self._alone.setdefault(ident, holding)
-        kept = KeptSession(ident, holding, self._gathering, self._settings, self._wall)
+        kept = KeptSession(ident, holding, self._gathering, self._settings, self._wall, census=self._census)
         self._held[ident] = kept
         return kept
 
@@ -385,3 +412,4 @@ class Keeper:
     async def close(self) -> None:
         """Writes what is left to be written."""
         await self._gathering.close()
+        await self._census.close()

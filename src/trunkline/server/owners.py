@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from trunkline.server.rounds import named
 
-__all__ = ["NOBODY", "owner_of"]
+__all__ = ["NOBODY", "owner_named", "owner_of"]
 
 NOBODY: Final = "nobody"  # in particular; a principal has its type before its name, and so is never called that
 _LONGEST: Final = 120  # characters; keys have a limit
@@ -12,7 +12,11 @@ _LONGEST: Final = 120  # characters; keys have a limit
 
 def owner_of(principal: Any) -> str:
     """Who it is, in letters; each in others."""
-    name = named(principal) or NOBODY
+    return owner_named(named(principal) or NOBODY)
+
+
+def owner_named(name: str) -> str:
+    """The same of one whose name is known."""
     return name if len(name) <= _LONGEST else f"digest {_digest(name)}"
 
 

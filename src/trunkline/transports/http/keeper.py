@@ -47,6 +47,11 @@ class KeptSession(Protocol):
         """What is sent in it."""
         ...
 
+    async def count(self, principal: Any) -> bool:
+        """Counts a new one among the sessions of a principal, in all processes together; False if it would be one too
+        many."""
+        ...
+
     async def revive(self, principal: Any) -> Revived | None:
         """Makes its conversation what it was, on the channel that was opened for it. Once, and not of a new one. None
         if it cannot be told any more what it was."""

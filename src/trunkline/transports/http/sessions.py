@@ -65,10 +65,16 @@ class Sessions:
     def _full_for(self, principal: Any) -> str | None:
         most = self._settings.max_sessions_per_principal
         if principal is not None and most is not None and self._held.get(principal, 0) >= most:
-            return f"this principal has {most} sessions, which is the most; end one first"
+            return self.one_too_many
         if len(self._sessions) >= self._settings.max_sessions:
             return f"there are {self._settings.max_sessions} sessions, which is the most; try again later"
         return None
+
+    @property
+    def one_too_many(self) -> str:
+        """What a principal is told who has as many as it may."""
+        most = self._settings.max_sessions_per_principal
+        return f"this principal has {most} sessions, which is the most; end one first"
 
     def new_id(self) -> str:
         """An id that nobody can guess."""
