@@ -97,12 +97,12 @@ class Meeting:
         return process
 
     async def leave(self) -> None:
-        for listener in self._listeners:
-            await listener.bus.close()
         for process in self._processes:
             if process.returncode is None:
                 process.kill()
             await process.communicate()
+        for listener in self._listeners:
+            await listener.bus.close()
 
 
 async def said(process: asyncio.subprocess.Process, what: str) -> list[str]:

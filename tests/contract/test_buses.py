@@ -32,7 +32,7 @@ async def meeting(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 async def test_who_joins_has_met_all_that_are_there_and_they_have_met_it(meeting: Meeting) -> None:
-    names = ["one", "two", "three", "Four-" + "4" * 27]
+    names = ["one", "two", "three", "Four-" + "4" * 11]
     listeners = []
     for count, name in enumerate(names):
         listeners.append(await meeting.join(name))
@@ -55,7 +55,7 @@ async def test_a_store_in_memory_is_nobody_elses() -> None:
     assert MemoryStore().bus() is None
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "a\n", "ä", "a_b", "x" * 33])
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "a\n", "ä", "a_b", "x" * 17])
 async def test_what_is_no_name_is_refused(meeting: Meeting, name: str) -> None:
     with pytest.raises(MisuseError, match="is no name"):
         await meeting.join(name)

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 __all__ = ["MOST_MESSAGE_BYTES", "MOST_NAME_CHARACTERS", "Bus", "Ears"]
 
-MOST_NAME_CHARACTERS: Final = 32
+MOST_NAME_CHARACTERS: Final = 16  # a name is part of the path of a socket, which is short
 MOST_MESSAGE_BYTES: Final = 24 << 20
 
 
@@ -38,7 +38,7 @@ class Bus(Protocol):
     """Carries messages between processes. Every bus behaves as it says here; `tests/contract/test_buses.py` holds them
     to it. A bus belongs to one event loop of one process, and all of its methods are called there.
 
-    Names are letters, digits and dashes, at most 32, and nobody else has or has ever had the same one. A message has at
+    Names are letters, digits and dashes, at most 16, and nobody else has or has ever had the same one. A message has at
     most 24 MiB, and many large ones need `sent` in between: who is given much more than it reads is given up for a
     while, and told so.
     """

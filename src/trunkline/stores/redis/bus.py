@@ -35,6 +35,7 @@ _HELLO: Final = b"h"
 _AGAIN: Final = b"a"  # hello from one whose messages, from it or to it, may be lost
 _HERE: Final = b"y"  # the answer to either
 _BYE: Final = b"b"
+_KINDS: Final = {_MESSAGE, _HELLO, _AGAIN, _HERE, _BYE}
 
 
 class RedisBus:
@@ -179,7 +180,7 @@ class RedisBus:
         """Something was published. Until all channels are subscribed to, it counts as lost."""
         head, _, body = message[-1].partition(b"\n")
         kind, sender = head[:1], head[1:].decode("ascii", "replace")
-        if sender == self._name or not self._subscribed or not rules.is_process(sender):
+        if sender == self._name or not self._subscribed or kind not in _KINDS or not rules.is_process(sender):
             return
         if kind == _BYE:
             self._forget(sender)

@@ -1,0 +1,198 @@
+"""What the bus on Redis promises beyond the contract: connections that break, and those who end without a word."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from tests.contract.lines import turns, until
+from tests.contract.meeting import Listener, Meeting, judge
+from tests.contract.valkey import started, valkey
+from tests.faults.processes import free_port
+from tests.faults.proxy import Proxy, proxied
+from tests.processes import nothing_left
+
+from trunkline.errors import StoreUnavailable
+from trunkline.stores.bus import Bus
+from trunkline.stores.redis import bus as redis_bus
+from trunkline.stores.redis.store import RedisStore
+
+
+@pytest.fixture
+async def meeting(tmp_path: Path) -> AsyncIterator[Meeting]:
+    meeting = Meeting("redis", tmp_path)
+    yield meeting
+    await meeting.leave()
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    return f"{quote(str(tmp_path))}[*]:"
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[Proxy]:
+    async with proxied(valkey().port) as proxy:
+        yield proxy
+
+
+def at(port: int, prefix: str, patience: float = 5.0) -> Bus:
+    return RedisStore(f"redis://127.0.0.1:{port}", prefix=prefix, patience=patience).bus()
+
+
+def index(listener: Listener, what: str, name: str | None, message: bytes = b"") -> int:
+    return listener.told.index((what, name, message))
+
+
+# --- connections that break --------------------------------------------------------------------------------
+
+
+async def test_when_a_connection_was_lost_all_know_that_something_may_be_missing_before_they_hear_more(
+    meeting: Meeting, proxy: Proxy, prefix: str
+) -> None:
+    one, two = await meeting.join("one", at(proxy.port, prefix)), await meeting.join("two")
+    proxy.reset()
+    await until(lambda: None in one.lost_ones and "one" in two.lost_ones)
+    assert one.send("two", b"here again")
+    two.bus.publish(b"welcome back")
+    await until(lambda: two.messages("one") and one.messages("two"))
+    assert index(two, "lost", "one") < index(two, "heard", "one", b"here again")
+    assert index(one, "lost", None) < index(one, "heard", "two", b"welcome back")
+
+
+async def test_what_is_sent_without_a_connection_is_lost_and_everybody_is_told(
+    meeting: Meeting, proxy: Proxy, prefix: str
+) -> None:
+    one, two = await meeting.join("one", at(proxy.port, prefix)), await meeting.join("two")
+    proxy.refusing = True
+    proxy.reset()
+    await until(lambda: one.send("two", b"nowhere") and "two" in one.lost_ones)
+    one.bus.publish(b"nowhere")
+    late = await meeting.join("late")
+    assert late.met_ones == {"two"}
+    two.send("one", b"lost")
+    await until(lambda: "one" in two.lost_ones)
+    proxy.refusing = False
+    await until(lambda: "late" in one.met_ones and "one" in late.met_ones)
+    one.bus.publish(b"here again")
+    await until(lambda: two.messages("one") == late.messages("one") == [b"here again"])
+    assert not one.messages("two")
+
+
+async def test_whatever_connections_break_nothing_is_missing_that_nobody_knows_of(
+    meeting: Meeting, proxy: Proxy, prefix: str
+) -> None:
+    async with proxied(valkey().port) as other:
+        one = await meeting.join("one", at(proxy.port, prefix))
+        two = await meeting.join("two", at(other.port, prefix))
+        numbers = count()
+        for turn in range(300):
+            number = next(numbers)
+            for listener, to in ((one, "two"), (two, "one")):
+                if number % 3:
+                    listener.send(to, b"%d" % number)
+                else:
+                    listener.bus.publish(b"%d" % number)
+            if turn % 60 == 0:
+                (proxy if turn % 120 else other).reset()
+            await asyncio.sleep(0.001)
+
+        def all_is_well() -> bool:
+            for listener, to in ((one, "two"), (two, "one")):
+                listener.send(to, b"%d" % number)
+            return all(
+                int((listener.messages(sender) or [b"-1"])[-1]) >= 300
+                for listener, sender in ((one, "two"), (two, "one"))
+            )
+
+        number = next(numbers)
+        while not all_is_well():
+            number = next(numbers)
+            await asyncio.sleep(0.005)
+    missing = [judge(one.told, "two"), judge(two.told, "one")]
+    assert sum(missing) > 0
+    assert {None, "two"} & one.lost_ones
+    assert {None, "one"} & two.lost_ones
+
+
+async def test_a_connection_that_has_died_in_silence_is_found_out(meeting: Meeting, proxy: Proxy, prefix: str) -> None:
+    one, two = await meeting.join("one", at(proxy.port, prefix, patience=0.1)), await meeting.join("two")
+    proxy.half_open()
+    await until(lambda: None in one.lost_ones)
+    await until(lambda: two.send("one", b"x") and b"x" in one.messages("two"))
+
+
+async def test_those_who_were_at_a_redis_that_is_started_again_meet_again(meeting: Meeting, tmp_path: Path) -> None:
+    server = started(tmp_path / "other")
+    try:
+        one, two = [await meeting.join(name, at(server.port, "x:")) for name in ("one", "two")]
+        server.kill()
+        server.start()
+        await until(lambda: None in one.lost_ones and None in two.lost_ones)
+        await until(lambda: one.send("two", b"x") and b"x" in two.messages("one"))
+        await until(lambda: two.send("one", b"x") and b"x" in one.messages("two"))
+        await meeting.leave()
+    finally:
+        server.kill()
+
+
+async def test_a_redis_that_does_not_answer_is_no_bus_for_now(prefix: str) -> None:
+    with nothing_left():
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            await at(free_port(), prefix, patience=0.05).open("one", Listener())
+        await turns()
+
+
+async def test_whoever_sends_more_than_redis_takes_is_told_and_fills_no_memory(
+    meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_bus, "TOO_MUCH", 4 << 20)
+    one, two = await meeting.join("one", at(proxy.port, prefix)), await meeting.join("two")
+    proxy.stall()
+    for number in range(10):
+        one.send("two", (b"%d" % number).ljust(1 << 20))
+    waiting = asyncio.ensure_future(one.bus.sent())
+    await until(lambda: "two" in one.lost_ones)
+    assert not waiting.done()
+    proxy.go_on()
+    await waiting
+    numbers = count(10)
+    await until(lambda: one.send("two", b"%d" % next(numbers)) and int((two.messages("one") or [b"0"])[-1]) >= 10)
+    assert judge(two.told, "one") >= 4
+
+
+# --- others ------------------------------------------------------------------------------------------------
+
+
+async def test_one_who_has_ended_without_a_word_is_missed_although_nobody_sends_it_anything(
+    meeting: Meeting, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_bus, "ANSWERS", 0.05)
+    with valkey().client() as client, client.pubsub() as silent:
+        silent.subscribe(f"{prefix}bus:to:silent", f"{prefix}bus:all")
+        await until(lambda: len(client.pubsub_channels(f"{prefix[:-4]}*")) == 2)
+        one = await meeting.join("one", at(valkey().port, prefix, patience=0.1))
+        assert one.met_ones == {"silent"}
+    await until(lambda: "silent" in one.lost_ones)
+
+
+async def test_what_strangers_publish_is_passed_over(meeting: Meeting, prefix: str) -> None:
+    one, two = await meeting.join("one"), await meeting.join("two")
+    with valkey().client() as client:
+        for message in (b"", b"\xff", b"m", b"m\n", b"m../x\nhello", b"one\n\n"):
+            client.publish(f"{prefix}bus:all", message)
+    two.bus.publish(b"x")
+    await until(lambda: one.messages("two") == [b"x"])
+    assert {name for _, name, _ in one.told} == {"two"}
+
+
+async def test_processes_with_other_prefixes_know_nothing_of_each_other(meeting: Meeting, prefix: str) -> None:
+    one = await meeting.join("one", at(valkey().port, f"{prefix}a:"))
+    two = await meeting.join("two", at(valkey().port, f"{prefix}b:"))
+    one.bus.publish(b"x")
+    one.send("two", b"x")
+    await until(lambda: "two" in one.lost_ones)
+    assert not two.told
+    assert not one.met_ones
