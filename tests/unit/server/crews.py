@@ -1,0 +1,145 @@
+"""Processes that share a store, each with a clock of its own, for tests of what they know of each other."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from trunkline.errors import StoreUnavailable
+from trunkline.facts import CrewStep, Fact, Observers
+from trunkline.server.crew.crew import Crew
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import Store
+from trunkline.testing import ManualClock, RecordingObserver
+
+PATIENCE = 10.0
+SECONDS = 6.0  # that one may be silent; a beat has two
+BEAT = SECONDS / 3
+
+
+class Watching(RecordingObserver):
+    """Keeps facts, and has who waits for one know when it is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._news = asyncio.Event()
+
+    def on(self, fact: Fact) -> None:
+        super().on(fact)
+        self._news.set()
+
+    def steps(self, process: str | None = None) -> list[str]:
+        """What has happened, to one process or to any."""
+        return [fact.step for fact in self.of(CrewStep) if process in (None, fact.process)]
+
+    async def until(self, step: str, times: int = 1) -> str:
+        """Waits until something has happened so many times; gives the name of whom it has happened to last."""
+        async with asyncio.timeout(PATIENCE):
+            while len(found := [fact.process for fact in self.of(CrewStep) if fact.step == step]) < times:
+                self._news.clear()
+                await self._news.wait()
+        return found[-1]
+
+
+class FaultyStore(SqliteStore):
+    """A store whose leases are counted, and which may be away."""
+
+    def __init__(self, path: Path, clock: ManualClock) -> None:
+        super().__init__(path, clock=clock)
+        self.asked: list[str] = []
+        self.away = False
+        self.but: str | None = None  # of whom it answers all the same
+        self.slow: asyncio.Event | None = None
+
+    def acquire(self, name: str, *rest: Any, **more: Any) -> "asyncio.Future[Any]":
+        return asyncio.ensure_future(self._do(name, super().acquire, name, *rest, **more))
+
+    def renew(self, lease: Any, ttl: float) -> "asyncio.Future[Any]":
+        return asyncio.ensure_future(self._do(lease.name, super().renew, lease, ttl))
+
+    async def _do(self, name: str, act: Any, *rest: Any, **more: Any) -> Any:
+        self.asked.append(name)
+        if self.slow is not None:
+            await self.slow.wait()
+        if self.away and name != self.but:
+            raise StoreUnavailable("not now")
+        return await act(*rest, **more)
+
+
+class Member:
+    """One process."""
+
+    def __init__(self, store: Store, clock: ManualClock) -> None:
+        self.store: Any = store
+        self.clock = clock
+        self.seen = Watching()
+        bus = store.bus()
+        assert bus is not None
+        observers = Observers([self.seen])
+        self.crew = Crew(store, bus, seconds=SECONDS, clock=clock, wall=clock, observers=observers)
+        self.heard: list[tuple[str, bytes]] = []
+        self.lost: list[str | None] = []
+        self.deposed = 0
+        self.missed = 0
+        self.confirms: asyncio.Future[None] | None = None  # None: at once
+        self.passed: asyncio.Queue[None] = asyncio.Queue()
+        self.crew.on(b"t", self._hear)
+        self.crew.on(b"p", lambda _, __: self.passed.put_nowait(None))
+        self.crew.on_lost(self.lost.append)
+        self.crew.on_deposed(self._count_deposed)
+        self.crew.on_missed(self._count_missed)
+
+    def _hear(self, sender: str, body: bytes) -> "asyncio.Future[None] | None":
+        self.heard.append((sender, body))
+        return self.confirms
+
+    def _count_deposed(self) -> None:
+        self.deposed += 1
+
+    def _count_missed(self) -> None:
+        self.missed += 1
+
+    @property
+    def name(self) -> str:
+        return self.crew.name
+
+    async def beat(self, seconds: float = BEAT) -> None:
+        """Lets time go by, and what falls due with it be done."""
+        self.clock.advance(seconds)
+        if (beating := self.crew._beating) is not None:
+            await asyncio.wait([beating])
+
+    async def vanish(self) -> None:
+        """Ends as a process does that is killed: nobody is told, and nothing is given back."""
+        await self.crew.close()
+
+
+async def round_trip(one: Member, other: Member) -> None:
+    """When this returns, each has heard what the other had sent before, and what was said to that."""
+    async with asyncio.timeout(PATIENCE):
+        for sender, receiver in ((one, other), (other, one), (one, other)):
+            assert sender.crew.send(receiver.name, b"p", b"")
+            await receiver.passed.get()
+
+
+class Crews:
+    """Processes that share a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._all: list[Member] = []
+
+    async def one(self) -> Member:
+        """One more, which has joined."""
+        clock = ManualClock(start=1_000_000.0)
+        store = FaultyStore(self._path, clock)
+        await store.open()
+        member = Member(store, clock)
+        self._all.append(member)
+        await member.crew.join()
+        return member
+
+    async def end(self) -> None:
+        for member in self._all:
+            member.store.away, member.store.slow = False, None
+            await member.crew.leave()
+            await member.store.close()

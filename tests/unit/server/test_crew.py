@@ -1,0 +1,385 @@
+"""Processes that share a store: who is there, who is dead, and what they confirm to each other."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.contract.valkey import valkey
+from tests.unit.server.crews import BEAT, PATIENCE, SECONDS, Crews, Member, round_trip
+
+from trunkline.errors import StoreUnavailable
+from trunkline.facts import Dropped, HandlerFailed
+from trunkline.server.crew.standing import Standing
+from trunkline.stores.redis.store import RedisStore
+from trunkline.stores.store import Held, Lease
+from trunkline.testing import ManualClock
+
+
+@pytest.fixture
+async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
+    made = Crews(tmp_path / "c.db")
+    yield made
+    await made.end()
+
+
+async def done(telling: "asyncio.Future[None] | None") -> None:
+    assert telling is not None
+    async with asyncio.timeout(PATIENCE):
+        await telling
+
+
+# --- who is there ------------------------------------------------------------------------------------
+
+
+async def test_who_joins_has_met_all_others_and_they_have_met_it(crews: Crews) -> None:
+    members = [await crews.one() for _ in range(3)]
+    names = {member.name for member in members}
+    assert len(names) == 3
+    assert [member.crew.others for member in members] == [names - {member.name} for member in members]
+    await members[0].crew.join()
+    assert members[0].seen.steps(members[0].name) == ["Join"]
+
+
+async def test_who_leaves_is_gone_at_once_and_nobody_has_to_ask(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    name = other.name
+    await other.crew.leave()
+    assert await one.seen.until("Depart") == name
+    one.store.asked.clear()
+    assert await one.crew.gone(name)
+    assert (one.crew.others, one.lost, one.store.asked) == (frozenset(), [name], [])
+    assert isinstance(await one.store.acquire(f"process/{name}", "somebody", 1), Lease)
+    assert not one.crew.send(name, b"t", b"")
+
+
+async def test_who_cannot_join_holds_no_lease(crews: Crews) -> None:
+    one = await crews.one()
+    await one.crew.leave()
+    bus = one.store.bus()
+    await bus.close()
+    one.store.bus = lambda: bus
+    one.store.asked.clear()
+    with pytest.raises(StoreUnavailable):
+        await one.crew.join()
+    assert isinstance(await one.store.acquire(one.store.asked[0], "somebody", 1), Lease)
+    assert one.crew.tell(b"t", b"") is None
+
+
+async def test_over_redis_it_is_the_same() -> None:
+    prefix, clock = "crew-of-two", ManualClock()
+    members: list[Member] = []
+    for _ in range(2):
+        store = RedisStore(valkey().url, prefix=prefix)
+        await store.open()
+        members.append(Member(store, clock))
+        await members[-1].crew.join()
+    one, other = members
+    assert (one.crew.others, other.crew.others) == ({other.name}, {one.name})
+    await done(one.crew.tell(b"t", b"news"))
+    assert other.heard == [(one.name, b"news")]
+    name = other.name
+    await other.crew.leave()
+    assert await one.seen.until("Depart") == name
+    await one.crew.leave()
+    for member in members:
+        await member.store.close()
+
+
+# --- being told ----------------------------------------------------------------------------------------
+
+
+async def test_what_is_told_is_done_when_all_have_confirmed_it(crews: Crews) -> None:
+    one, other, third = await crews.one(), await crews.one(), await crews.one()
+    other.confirms = asyncio.get_running_loop().create_future()
+    telling = one.crew.tell(b"t", b"news")
+    await round_trip(one, other)
+    await round_trip(one, third)
+    assert (other.heard, third.heard) == ([(one.name, b"news")], [(one.name, b"news")])
+    assert telling is not None
+    assert not telling.done()
+    other.confirms.set_result(None)
+    await done(telling)
+
+
+async def test_where_nobody_else_is_there_nothing_is_told(crews: Crews) -> None:
+    one = await crews.one()
+    assert one.crew.alone
+    assert one.crew.tell(b"t", b"news") is None
+
+
+async def test_what_was_told_first_is_done_first(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    other.confirms = asyncio.get_running_loop().create_future()
+    first = one.crew.tell(b"t", b"first")
+    await round_trip(one, other)
+    later, other.confirms = other.confirms, None
+    second = one.crew.tell(b"t", b"second")
+    await round_trip(one, other)
+    assert first is not None
+    assert second is not None
+    assert (first.done(), second.done()) == (False, False)
+    later.set_result(None)
+    await done(second)
+    assert first.done()
+
+
+async def test_what_may_have_been_lost_is_told_again_and_heard_once(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    other.confirms = asyncio.get_running_loop().create_future()
+    telling = one.crew.tell(b"t", b"news")
+    one.crew.lost(other.name)
+    one.crew.lost(None)
+    await round_trip(one, other)
+    assert other.heard == [(one.name, b"news")]
+    assert one.lost == [other.name, None]
+    other.confirms.set_result(None)
+    await done(telling)
+
+
+async def test_who_has_confirmed_says_so_again_if_asked_again(crews: Crews) -> None:
+    one, other, third = await crews.one(), await crews.one(), await crews.one()
+    third.confirms = asyncio.get_running_loop().create_future()
+    telling = one.crew.tell(b"t", b"news")
+    await round_trip(one, other)
+    one.crew._tellings.anew({other.name, third.name})  # as if what it said had been lost
+    one.crew.lost(other.name)
+    await round_trip(one, other)
+    assert other.heard == [(one.name, b"news")]
+    third.confirms.set_result(None)
+    await done(telling)
+
+
+async def test_what_a_handler_raises_is_reported_and_keeps_nobody_waiting(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+
+    def fails(_: str, __: bytes) -> None:
+        raise RuntimeError("broken")
+
+    other.crew.on(b"f", fails)
+    await done(one.crew.tell(b"f", b"news"))
+    await done(one.crew.tell(b"unknown", b"news"))
+    assert [str(fact.error) for fact in other.seen.of(HandlerFailed)] == ["broken"]
+    with pytest.raises(ValueError, match="somebody else"):
+        other.crew.on(b"f", fails)
+
+
+async def test_who_lives_and_does_not_confirm_is_told_again_and_then_not_waited_for(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    other.confirms = asyncio.get_running_loop().create_future()
+    telling = one.crew.tell(b"t", b"news")
+    for _ in range(19):
+        await other.beat()
+        await round_trip(one, other)
+        await one.beat()
+    await done(telling)
+    await round_trip(one, other)
+    assert one.crew.others == {other.name}
+    assert [fact.kind for fact in one.seen.of(Dropped)] == ["news"]
+    assert (other.missed, len(other.heard)) == (1, 1)
+
+
+# --- who is dead ---------------------------------------------------------------------------------------
+
+
+async def test_who_was_heard_from_lives_and_the_store_is_not_asked(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    for _ in range(6):
+        await other.beat()
+        await round_trip(one, other)
+        await one.beat()
+    one.store.asked.clear()
+    assert not await one.crew.gone(other.name)
+    assert not await one.crew.gone(one.name)
+    assert one.store.asked == []
+
+
+async def test_who_is_silent_and_holds_its_lease_lives(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    other.crew._bus, bus = None, other.crew._bus  # nobody hears it
+    await other.crew._standing.renew()
+    one.clock.advance(0)
+    one.crew._roster.alive(other.name, one.clock.now())
+    one.store.asked.clear()
+    assert not await one.crew.gone(other.name)
+    assert not await one.crew.gone(other.name)
+    assert one.store.asked == [f"process/{other.name}"]
+    other.crew._bus = bus
+
+
+async def test_who_is_silent_for_longer_than_its_lease_delays_no_answer_any_longer(crews: Crews) -> None:
+    one, other, third = await crews.one(), await crews.one(), await crews.one()
+    name, other.store.slow = other.name, asyncio.Event()
+    other.confirms = asyncio.get_running_loop().create_future()
+    telling = one.crew.tell(b"t", b"news")
+    assert telling is not None
+    for _ in range(2):
+        await one.beat()
+        await third.beat()
+        await round_trip(one, third)
+        assert not telling.done()
+    await one.beat()
+    await done(telling)
+    assert one.seen.steps(name) == ["Meet", "DeclareDead"]
+    await third.seen.until("Meet", 2)
+    await round_trip(one, third)
+    assert (one.crew.others, third.crew.others) == ({third.name}, {one.name})
+    assert (one.lost, third.lost) == ([name], [name])
+    other.store.slow.set()
+
+
+async def test_however_many_ask_one_finds_out(crews: Crews) -> None:
+    one = await crews.one()
+    assert await asyncio.gather(*(one.crew.gone("of-long-ago") for _ in range(10))) == [True] * 10
+    assert one.store.asked.count("process/of-long-ago") == 1
+    assert one.seen.steps("of-long-ago") == ["DeclareDead"]
+
+
+async def test_who_stops_asking_does_not_stop_it_for_others(crews: Crews) -> None:
+    one = await crews.one()
+    one.store.slow = asyncio.Event()
+    asking = [asyncio.ensure_future(one.crew.gone("of-long-ago")) for _ in range(2)]
+    await asyncio.sleep(0)
+    asking[0].cancel()
+    one.store.slow.set()
+    assert await asking[1]
+
+
+async def test_who_was_killed_is_dead_at_once_though_its_lease_runs(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    name = other.name
+    await other.vanish()
+    assert await one.seen.until("DeclareDead") == name
+    assert await one.crew.gone(name)
+    held = await one.store.acquire(f"process/{name}", name, 1)
+    assert isinstance(held, Held)
+    assert held.holder == one.name
+
+
+async def test_a_store_that_does_not_say_who_is_dead_is_asked_again(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    name, one.store.away = other.name, True
+    with pytest.raises(StoreUnavailable):
+        await one.crew.gone("of-long-ago")
+    await other.vanish()
+    telling = one.crew.tell(b"t", b"news")
+    await asyncio.gather(*one.crew._deaths._checking.values(), return_exceptions=True)
+    one.store.away = False
+    await one.beat(SECONDS)
+    await done(telling)
+    assert one.seen.steps(name) == ["Meet", "DeclareDead"]
+    assert one.seen.of(HandlerFailed) == []
+
+
+# --- being dead ----------------------------------------------------------------------------------------
+
+
+async def test_who_was_declared_dead_lets_go_and_comes_back_under_another_name(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    name = other.name
+    one.clock.advance(SECONDS)
+    assert await one.crew.gone(name)
+    assert await other.seen.until("Join", 2) == other.name != name
+    assert (other.deposed, other.missed, other.seen.steps(name)) == (1, 1, ["Join", "Deposed"])
+    assert (one.crew.others, other.crew.others) == ({other.name}, {one.name})
+    assert await other.crew.gone(name)
+    assert other.lost == [None, None]
+    await done(one.crew.tell(b"t", b"news"))
+    await done(other.crew.tell(b"t", b"more"))
+    assert (other.heard, one.heard) == ([(one.name, b"news")], [(other.name, b"more")])
+
+
+async def test_what_is_told_without_a_name_is_told_under_the_next_one(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    one.confirms = asyncio.get_running_loop().create_future()
+    before = other.crew.tell(b"t", b"before")
+    await round_trip(one, other)
+    other.store.away, other.store.but = True, f"process/{other.name}"
+    one.clock.advance(SECONDS)
+    assert await one.crew.gone(other.name)
+    await other.seen.until("Deposed")
+    assert (other.deposed, other.crew.others, other.crew.alone) == (1, frozenset(), False)
+    one.confirms = None
+    without = other.crew.tell(b"t", b"without a name")
+    assert other.crew.send("somebody", b"t", b"")
+    await other.beat()
+    assert without is not None
+    assert not without.done()
+    other.store.away = False
+    await other.beat()
+    await done(without)
+    await done(before)
+    assert [body for _, body in one.heard] == [b"before", b"before", b"without a name"]
+    assert one.heard[0][0] != one.heard[1][0] == other.name
+
+
+async def test_a_lease_that_has_run_out_and_that_nobody_took_is_regained(crews: Crews) -> None:
+    one = await crews.one()
+    name = one.name
+    await one.beat(2 * SECONDS)
+    assert (one.name, one.deposed, one.missed) == (name, 0, 1)
+    assert one.seen.steps(name) == ["Join", "Regain"]
+    assert one.crew.sure_until > one.clock.now()
+
+
+async def test_who_slept_for_so_long_that_nobody_would_know_is_dead(crews: Crews) -> None:
+    one, clock = await crews.one(), ManualClock(start=1_000_000.0)
+    standing = Standing(one.store, SECONDS, clock, clock)
+    assert not await standing.renew()
+    assert await standing.take()
+    clock.advance(11 * 3600.0)
+    assert await standing.take()
+    clock.advance(13 * 3600.0)
+    assert not await standing.take()
+
+
+async def test_nobody_can_be_declared_dead_before_it_is_no_longer_sure(crews: Crews) -> None:
+    one = await crews.one()
+    started = one.clock.now()
+    assert one.crew.sure_until < started + SECONDS
+    one.store.slow = asyncio.Event()
+    one.clock.advance(BEAT)
+    asked, beating = one.clock.now(), one.crew._beating
+    assert beating is not None
+    await asyncio.sleep(0)
+    one.clock.advance(1.0)
+    one.store.slow.set()
+    await asyncio.wait([beating])
+    assert started < one.crew.sure_until < asked + SECONDS
+    await one.crew.leave()
+    assert one.crew.sure_until < started
+
+
+async def test_a_store_that_was_away_is_tried_again_without_noise(crews: Crews) -> None:
+    one = await crews.one()
+    name, one.store.away = one.name, True
+    for _ in range(6):
+        await one.beat()
+    assert one.crew.sure_until < one.clock.now()
+    one.store.away = False
+    await one.beat()
+    assert (one.name, one.missed, one.crew.sure_until > one.clock.now()) == (name, 1, True)
+    assert one.seen.of(HandlerFailed) == []
+
+
+async def test_those_who_were_silent_for_long_are_found_out_though_nobody_needs_to_know(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    name, other.store.slow = other.name, asyncio.Event()
+    for _ in range(4):
+        await one.beat()
+    assert await one.seen.until("DeclareDead") == name
+    other.store.slow.set()
+
+
+async def test_who_says_something_though_it_is_dead_is_told_and_not_listened_to(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    name, other.store.slow = other.name, asyncio.Event()
+    one.crew._roster.depart(name)
+    other.crew.send(one.name, b"t", b"I live")
+    telling = other.crew.tell(b"t", b"news")
+    other.store.slow.set()
+    async with asyncio.timeout(PATIENCE):
+        while other.store.asked.count(f"process/{name}") < 2:
+            await asyncio.sleep(0)
+    assert one.heard == []
+    assert telling is not None
