@@ -86,6 +86,10 @@ class Process:
         assert self._process.stderr is not None
         self._process.stderr.close()
 
+    def kill(self) -> None:
+        """Ends at once, and is not waited for."""
+        self._process.kill()
+
     def restart(self, number: int = signal.SIGKILL) -> None:
         """Ends, with `kill -9` if nothing else is said, and begins anew."""
         self.end(number)
@@ -130,6 +134,12 @@ class Peer:
         self._url = url
         self._ids = iter(range(1, 1000))
         self.session: str | None = None
+
+    def at(self, url: str) -> "Peer":
+        """The same client, in the same session, at another address."""
+        other = Peer(self._http, url)
+        other.session, other._ids = self.session, self._ids
+        return other
 
     def headers(self, **more: str) -> dict[str, str]:
         found = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}

@@ -133,7 +133,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-async def test_w04_whatever_is_answered_is_the_same_wherever_it_is_asked(tmp_path: Path, wrong: dict[str, Any]) -> None:
+async def test_d03_whatever_is_answered_is_the_same_wherever_it_is_asked(tmp_path: Path, wrong: dict[str, Any]) -> None:
     async with places(tmp_path, http_body_size_limit=65_536) as pair:
         ident = await pair[0].session()
         answers = [await place.ask(**{"mcp_session_id": ident, **wrong}) for place in pair]
@@ -141,7 +141,7 @@ async def test_w04_whatever_is_answered_is_the_same_wherever_it_is_asked(tmp_pat
     assert first == second
 
 
-async def test_w04_a_session_is_used_and_ended_wherever_its_client_comes(pair: list[Place]) -> None:
+async def test_d03_a_session_is_used_and_ended_wherever_its_client_comes(pair: list[Place]) -> None:
     ident = await pair[0].session()
     for place in (pair[1], pair[0], pair[1]):
         assert text_of(await place.ask("POST", call("echo", text="x"), mcp_session_id=ident)) == "x"
@@ -189,7 +189,7 @@ async def test_what_the_request_shows_counts_and_not_what_the_session_began_with
 
 
 @pytest.mark.parametrize("other", [None, "bob", ("ann", 8), Principal("bob")])
-async def test_w04_to_anybody_else_a_session_does_not_exist(pair: list[Place], other: Any) -> None:
+async def test_d03_to_anybody_else_a_session_does_not_exist(pair: list[Place], other: Any) -> None:
     pair[0].principal = pair[1].principal = ("ann", 7)
     ident = await pair[0].session()
     assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
@@ -230,7 +230,7 @@ async def test_a_stream_ends_when_what_was_shown_to_another_process_runs_out(pai
 # --- streams ------------------------------------------------------------------------------------------
 
 
-async def test_w07_who_reads_slowly_through_another_process_slows_down_who_writes(tmp_path: Path) -> None:
+async def test_who_reads_slowly_through_another_process_slows_down_who_writes(tmp_path: Path) -> None:
     async with places(tmp_path, unsent_high=20_000) as pair:
         ident = await pair[0].session()
         answer = pair[1].begin("POST", call("much", token="t", count=300, size=1000), mcp_session_id=ident)
@@ -343,7 +343,7 @@ async def opened(place: Place) -> tuple[Answer, str]:
     return stream, (await stream.event()).data.decode()
 
 
-async def test_w05_what_is_posted_for_a_stream_finds_it_in_another_process(pair: list[Place]) -> None:
+async def test_w06_what_is_posted_for_a_stream_of_http_sse_finds_it_in_another_process(pair: list[Place]) -> None:
     for place in pair:
         place.principal = "ann"
     stream, address = await opened(pair[0])
