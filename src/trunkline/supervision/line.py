@@ -5,6 +5,7 @@ and that it shall end (`E`). From a worker: how it stands (`B`), and that it too
 """
 
 import array
+import os
 import socket
 import struct
 from collections import deque
@@ -24,6 +25,7 @@ _LENGTH: Final = struct.Struct("!I")
 _TICKET: Final = struct.Struct("!Qd")
 _READ: Final = 64 * 1024
 _DESCRIPTORS: Final = 16  # that one read may bring
+_CLOSED_ON_EXEC: Final[int] = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # from the very beginning, where that is known
 _ROOM: Final = socket.CMSG_SPACE(_DESCRIPTORS * array.array("i").itemsize) if hasattr(socket, "CMSG_SPACE") else 0
 
 
@@ -92,7 +94,7 @@ class Line:
 
     def _receive(self) -> bool:
         try:
-            data, beside, _, _ = self.socket.recvmsg(_READ, _ROOM)
+            data, beside, _, _ = self.socket.recvmsg(_READ, _ROOM, _CLOSED_ON_EXEC)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
@@ -101,6 +103,8 @@ class Line:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 found = array.array("i")
                 found.frombytes(content[: len(content) - len(content) % found.itemsize])
+                for descriptor in found:
+                    os.set_inheritable(descriptor, False)
                 self._descriptors.extend(found)
         self.ended = self.ended or not data
         self._read += data
@@ -118,7 +122,7 @@ class Line:
         """Hangs up."""
         self.socket.close()
         while self._descriptors:
-            socket.socket(fileno=self._descriptors.popleft()).close()
+            os.close(self._descriptors.popleft())
 
 
 def _framed(kind: bytes, body: bytes) -> bytes:

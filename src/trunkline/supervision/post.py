@@ -4,7 +4,6 @@ A worker whose supervisor is gone ends in good order: nobody would bring it anyt
 """
 
 import asyncio
-import os
 import socket
 import time
 from collections.abc import Callable
@@ -94,7 +93,6 @@ class Post:
 
     def _arrived(self, ticket: int, at: float, descriptor: int) -> None:
         """Takes a connection, unless it has been on its way for so long that somebody else is given it."""
-        os.set_inheritable(descriptor, False)
         connection = socket.socket(fileno=descriptor)
         take = self._take
         if take is None or time.monotonic() - at >= LATE:

@@ -71,3 +71,21 @@ def test_a_policy_is_what_the_settings_say() -> None:
         max_retries=3, backoff_first=2.0, backoff_longest=9.0, backoff_jitter=0, restart_intensity=7, restart_period=8.0
     )
     assert Policy.of(settings) == Policy(3, 2.0, 9.0, 0, 7, 8.0)
+
+
+def test_a_worker_that_has_served_is_replaced_at_once_and_a_good_end_is_no_loss() -> None:
+    assert policy.ended(History(), Policy(intensity=0), 1.0, served=True, well=True) == (History(), Again(0.0))
+    history, decision = policy.ended(History(), Policy(intensity=1), 1.0, served=True, well=False)
+    assert (history.losses, decision) == ((1.0,), Again(0.0))
+    _, decision = policy.ended(history, Policy(intensity=1), 2.0, served=True, well=False)
+    assert isinstance(decision, GiveUp)
+
+
+def test_a_worker_that_never_served_is_tried_again_ever_later_until_it_is_lost_too_often() -> None:
+    history, decisions = History(), []
+    for now in range(4):
+        history, decision = policy.ended(history, Policy(intensity=3), now, served=False, well=now == 0)
+        decisions.append(decision)
+    assert decisions[:3] == [Again(1.0), Again(2.0), Again(4.0)]
+    assert isinstance(decisions[3], GiveUp)
+    assert policy.ended(history.succeeded(), Policy(), 90.0, served=False, well=False)[1] == Again(1.0)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -140,6 +141,19 @@ def test_nobody_was_silent_while_the_supervisor_itself_stood_still(crowd: Any) -
     assert it.who() in before
     assert it.pids == before
     assert waiting[0] in before
+
+
+def test_what_was_handed_to_a_worker_that_dies_over_it_is_given_to_another_at_once(crowd: Any) -> None:
+    it = crowd().open()
+    before, victim = it.pids, it.who()
+    os.kill(victim, signal.SIGSTOP)
+    with contextlib.ExitStack() as lines:
+        waiting = [
+            lines.enter_context(socket.create_connection(("127.0.0.1", it.port), 0.9)) for _ in range(4)
+        ]  # none of which a worker that only stands still would be relieved of so soon
+        eventually(lambda: len(select.select(waiting, [], [], 0)[0]) == 2)
+        os.kill(victim, signal.SIGKILL)
+        assert {int(line.recv(100).split()[0]) for line in waiting} == before - {victim}
 
 
 def test_what_a_worker_does_not_take_is_given_to_another(crowd: Any) -> None:

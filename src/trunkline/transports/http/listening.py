@@ -177,8 +177,9 @@ class _Handed:
         task.add_done_callback(self._opening.discard)
 
     async def _open(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
         try:
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as where loops take connections in
             await self._loop.connect_accepted_socket(self._make, connection, **self._secured)
         except OSError:  # the peer has gone, or speaks no TLS
             connection.close()
