@@ -3,6 +3,9 @@ tool has chosen.
 
 Whoever works on a task renews its lease. So a lease that can be had is one whose holder has died, or has stood still
 for so long that nothing it does counts any more.
+
+Of processes that share a store, one looks as soon as a lease may have run out, and the others the more seldom the more
+of them come before: all together they look little more often than one alone would.
 """
 
 import asyncio
@@ -32,6 +35,7 @@ __all__ = ["Recovery"]
 
 _read_params: Final = codec.decoder(CallToolParams)
 _SOONEST: Final = 0.01  # seconds between two looks
+_LOOK_AT_ONCE: Final = 2  # processes, when another one has gone
 
 
 def _goes_on(policy: TaskPolicy, record: TaskRecord) -> bool:
@@ -61,6 +65,20 @@ class Recovery:
         self._holder = f"{tasks.holder}, recovering"  # unlike whoever makes tasks: it asks for what it may hold itself
         self._timer: Timer | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._closed = False
+        if shared.crew is not None:
+            shared.crew.on_lost(self._left)
+
+    @property
+    def _before(self) -> int:
+        """How many other processes come before this one."""
+        crew = self._shared.crew
+        return 0 if crew is None else sum(name < crew.name for name in crew.others)
+
+    def _left(self, name: str | None) -> None:
+        """Another process has gone, or may have: what it worked on is for others."""
+        if name is not None and not self._closed and self._before < _LOOK_AT_ONCE:
+            self.look_at(self._shared.wall.now())
 
     def look_at(self, when: float) -> None:
         """Looks at that time, if it would not look earlier."""
@@ -76,6 +94,7 @@ class Recovery:
 
     async def close(self) -> None:
         """Looks no more."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._looking is not None:
@@ -84,15 +103,15 @@ class Recovery:
 
     async def _looked(self) -> None:
         """Looks once at all that somebody should work on, and says when to look again."""
-        now = self._shared.wall.now()
-        due = now + self._tasks.lease if self._lasting else None
+        now, before = self._shared.wall.now(), self._before
+        due = now + self._tasks.lease * (1 + before) if self._lasting else None
         with contextlib.suppress(StoreError):  # then the next look finds it
             after = ""
             while page := await self._tasks.shelf.marks(after):
                 for mark, owner, task_id in page:
                     after = mark
                     held = None if self._tasks.works_on(task_id) else await self._look_behind(mark, owner, task_id)
-                    if held is not None:
+                    if held is not None and not before:
                         due = held if due is None else min(due, held)
         if due is not None and self._timer is None:
             self.look_at(due)

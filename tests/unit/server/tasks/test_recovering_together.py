@@ -1,0 +1,81 @@
+"""Processes that share a store look for lost tasks together: little more often than one would, and at once when one of
+them has gone."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+from trunkline import Server, Settings, TaskPolicy
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import Item
+from trunkline.testing import RawPeer
+
+PATIENCE = 20.0
+LOOKS = 12
+
+
+class LookedAt(SqliteStore):
+    """A store that counts how often its process looks for lost tasks."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.looks = 0
+        self.enough = asyncio.Event()
+
+    async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> list[Item]:
+        if prefix == "working/" and not after:
+            self.looks += 1
+            if self.looks >= LOOKS:
+                self.enough.set()
+        return list(await super().scan(prefix, after=after, limit=limit))
+
+
+class Process:
+    """A server with a tool that runs as a task, as one of several on a file."""
+
+    def __init__(self, path: Path, lease: float) -> None:
+        self.store = LookedAt(path)
+        self.server = Server("s", store=self.store, observers=[], settings=Settings(task_lease=lease))
+        self.server.add_tool(self._work, name="work", task=TaskPolicy(recovery="restart"))
+        self.begun = asyncio.Event()
+
+    async def _work(self) -> None:
+        self.begun.set()
+        await asyncio.Event().wait()
+
+    async def __aenter__(self) -> Self:
+        await self.server.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.server.aclose()
+
+
+async def test_the_others_look_more_seldom_the_more_of_them_come_before(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        processes = [await stack.enter_async_context(Process(tmp_path / "store", 0.05)) for _ in range(3)]
+        enough = [asyncio.create_task(process.store.enough.wait()) for process in processes]
+        for process in processes:
+            process.store.looks = 0  # all have looked when they began, and not all knew of each other
+        await asyncio.wait(enough, return_when=asyncio.FIRST_COMPLETED)
+        first, second, third = sorted((process.store.looks for process in processes), reverse=True)
+        assert first >= LOOKS
+        assert 0 < third <= second < first
+        assert third < first / 2
+        for waiting in enough:
+            waiting.cancel()
+
+
+async def test_what_a_process_has_left_is_gone_on_with_at_once(tmp_path: Path) -> None:
+    async with asyncio.timeout(PATIENCE):
+        path = tmp_path / "store"
+        async with Process(path, 1000) as other, Process(path, 1000) as another:
+            async with Process(path, 1000) as going, RawPeer(going.server) as peer:
+                await peer.initialize()
+                await peer.result("tools/call", {"name": "work", "task": {}})
+                await going.begun.wait()
+            begun = [asyncio.create_task(process.begun.wait()) for process in (other, another)]
+            await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
+            for waiting in begun:
+                waiting.cancel()
