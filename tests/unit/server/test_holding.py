@@ -15,9 +15,14 @@ from trunkline.errors import StoreUnavailable
 from trunkline.facts import Closed, HandlerFailed, RestoreStep
 from trunkline.server.crew.crew import Crew
 from trunkline.server.keeping import Keeper, KeptSession
+from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import Held, Lease
 from trunkline.testing import ManualClock
 from trunkline.transports.http.keeper import EXPIRED, Elsewhere
+
+INITIALIZE = request(
+    "initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+)
 
 
 class Processes:
@@ -89,6 +94,26 @@ async def take(life: Life, session: str) -> None:
     assert "result" in (await life.request(session, "ping")).json
 
 
+class Late:
+    """A store of which one kind of call waits until it may go on, if it is about something."""
+
+    def __init__(self, store: SqliteStore, name: str, about: str, after: int = 0) -> None:
+        self._call: Any = getattr(store, name)
+        self._about = about
+        self._after = after  # calls that do not wait
+        self.asked = asyncio.Event()
+        self.go_on = asyncio.Event()
+        setattr(store, name, self)
+
+    async def __call__(self, key: str, *words: Any, **options: Any) -> Any:
+        if self._about in key:
+            self._after -= 1
+            if self._after < 0:
+                self.asked.set()
+                await self.go_on.wait()
+        return await self._call(key, *words, **options)
+
+
 def ends(life: Life) -> list[str]:
     return [fact.reason for fact in life.seen.of(Closed)]
 
@@ -157,20 +182,14 @@ async def test_d08_of_many_who_want_what_another_has_left_one_gets_it(processes:
 
 
 async def test_a_session_is_answered_for_the_first_time_when_it_is_held(first: Life) -> None:
-    acquire, asked, go_on = first.store.acquire, asyncio.Event(), asyncio.Event()
-
-    async def late(*words: Any, **options: Any) -> Lease | Held:
-        asked.set()
-        await go_on.wait()
-        return await acquire(*words, **options)
-
-    first.store.acquire = late  # type: ignore[method-assign, assignment]
+    waiting = Late(first.store, "acquire", "session/")
     opening = asyncio.ensure_future(first.host.session())
-    await asked.wait()
-    await until(lambda: first.store._reader.execute("SELECT * FROM items WHERE key LIKE 'session/%'").fetchall())  # type: ignore[union-attr]
+    await waiting.asked.wait()
+    while not await first.store.scan("session/"):  # it is kept
+        await turns()
     await turns()
     assert not opening.done()
-    go_on.set()
+    waiting.go_on.set()
     assert isinstance(await holder(first, await opening), Held)
 
 
@@ -179,8 +198,7 @@ async def test_a_session_that_cannot_be_held_is_not_opened(first: Life) -> None:
         raise StoreUnavailable("not now")
 
     acquire, first.store.acquire = first.store.acquire, away  # type: ignore[method-assign, assignment]
-    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    answer = await first.host.ask("POST", request("initialize", params))
+    answer = await first.host.ask("POST", INITIALIZE)
     assert "error" in answer.json
     assert len(first.host.endpoint.sessions) == 0
     first.store.acquire = acquire  # type: ignore[method-assign]
@@ -195,6 +213,17 @@ async def test_a_session_is_held_for_as_long_as_it_is_used(first: Life, clock: M
         await first.record(session)
     assert isinstance(await holder(first, session), Held)
     assert first.seen.of(RestoreStep) == []
+
+
+async def test_that_a_session_is_used_is_a_reason_to_hold_it_for_longer(first: Life, clock: ManualClock) -> None:
+    session = await first.host.session()
+    [held] = first.host.endpoint.sessions
+    assert held.kept is not None
+    clock.advance(1)
+    held.kept.touch()
+    await first.record(session)
+    now = await holder(first, session)
+    assert now.expires == clock.now() + 2 * TTL
 
 
 async def test_nobody_holds_a_session_that_was_ended(first: Life, second: Life) -> None:
@@ -212,6 +241,29 @@ async def test_a_process_that_has_no_room_leaves_a_session_to_others(processes: 
     refused = await full.request(session, "ping")
     assert (refused.status, refused.json["error"]["data"]["kind"]) == (503, "too_many_sessions")
     await take(await processes.start(), session)
+
+
+async def test_d08_what_was_changed_last_is_what_is_gone_on_with(first: Life, second: Life) -> None:
+    session = await first.host.session()
+    waiting = Late(second.store, "acquire", session)
+    going_on = asyncio.ensure_future(second.request(session, "ping"))
+    await waiting.asked.wait()  # it has seen that there is such a session
+    await first.subscribe(session, "note://a")
+    await vanish(first)
+    waiting.go_on.set()
+    assert "result" in (await going_on).json
+    assert second.watched == ["note://a"]
+
+
+async def test_d08_a_session_that_is_ended_before_it_is_taken_is_not_gone_on_with(first: Life, second: Life) -> None:
+    session = await first.host.session()
+    waiting = Late(second.store, "acquire", session)
+    finding = asyncio.ensure_future(keeper_of(second).find(session, None))
+    await waiting.asked.wait()
+    assert (await first.host.ask("DELETE", mcp_session_id=session)).status == 204
+    waiting.go_on.set()
+    assert await finding is None
+    assert isinstance(await holder(second, session), Lease)
 
 
 # --- what another process does to it ----------------------------------------------------------------------
@@ -269,8 +321,7 @@ async def test_d08_what_who_has_lost_a_session_was_asked_to_change_has_an_unknow
 async def test_d08_a_notification_that_changes_a_session_is_not_acknowledged_by_who_has_lost_it(
     first: Life, second: Life
 ) -> None:
-    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    session = (await first.host.ask("POST", request("initialize", params))).headers["mcp-session-id"]
+    session = (await first.host.ask("POST", INITIALIZE)).headers["mcp-session-id"]
     await taken(first, second, session)
     ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     assert (await first.host.ask("POST", ready, mcp_session_id=session)).status == 503
@@ -356,7 +407,9 @@ async def test_who_comes_to_read_a_stream_that_is_being_lost_is_let_go(first: Li
         assert not stream.reads(reader)
         async with asyncio.timeout(5):
             await stream.begun(reader)
-        held.channel.send([])
+        assert stream.take() == b""
+        stream.write(b"{}")  # by somebody who should know better
+        assert not held.channel._events.settled(number)  # type: ignore[union-attr]
         assert stream.take() == b""
 
 
@@ -426,8 +479,7 @@ async def test_d08_who_was_declared_dead_lets_go_of_all_sessions(first: Life, se
     name = crew_of(first).name
     stream = first.host.begin("GET", mcp_session_id=sessions[0])
     await stream.event()
-    await silenced(first, second, clock)
-    await until(lambda: [clock.advance(1), crew_of(first).name != name][-1])
+    await renamed(first, second, clock)
     await stream.finished()
     assert ends(first) == ["session_moved"] * 3
     assert len(first.host.endpoint.sessions) == 0
@@ -437,25 +489,53 @@ async def test_d08_who_was_declared_dead_lets_go_of_all_sessions(first: Life, se
     assert [one.holder for one in held] == [crew_of(first).name, crew_of(second).name, name]
 
 
-async def test_d08_a_session_that_is_opened_while_its_process_is_declared_dead_is_not_believed_to_be_held(
-    first: Life, second: Life, clock: ManualClock
-) -> None:
-    acquire, asked, go_on = first.store.acquire, asyncio.Event(), asyncio.Event()
+async def renamed(first: Life, second: Life, clock: ManualClock) -> None:
+    """A process is declared dead by another, and comes back under another name."""
     name = crew_of(first).name
-
-    async def late(at: str, who: str, *words: Any, **options: Any) -> Lease | Held:
-        if at.startswith("session/"):
-            asked.set()
-            await go_on.wait()
-        return await acquire(at, who, *words, **options)
-
-    first.store.acquire = late  # type: ignore[method-assign, assignment]
-    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    opening = asyncio.ensure_future(first.host.ask("POST", request("initialize", params)))
-    await asked.wait()
-    [held] = first.host.endpoint.sessions
     await silenced(first, second, clock)
     await until(lambda: [clock.advance(1), crew_of(first).name != name][-1])
-    go_on.set()
+
+
+async def test_d08_a_session_that_is_opened_under_a_name_that_is_dead_by_then_is_not_held(
+    first: Life, second: Life, clock: ManualClock
+) -> None:
+    waiting = Late(first.store, "acquire", "session/")
+    opening = asyncio.ensure_future(first.host.ask("POST", INITIALIZE))
+    await waiting.asked.wait()
+    [held] = first.host.endpoint.sessions
+    await renamed(first, second, clock)
+    waiting.go_on.set()
     assert (await opening).status == 502
     assert isinstance(await keeper_of(second).find(held.id, None), KeptSession)
+
+
+async def test_d08_what_is_opened_while_a_process_has_no_name_is_let_go_when_it_has_one(
+    first: Life, second: Life, clock: ManualClock
+) -> None:
+    name = crew_of(first).name
+    waiting = Late(first.store, "acquire", "process/", after=1)  # it may find out that its name is dead
+    await silenced(first, second, clock)
+    await until(lambda: [clock.advance(1), waiting.asked.is_set()][-1])
+    session = await first.host.session()
+    held = await holder(second, session)
+    assert held.holder == name
+    waiting.go_on.set()
+    await until(lambda: crew_of(first).name != name)
+    assert ends(first) == ["session_moved"]
+    await take(first, session)
+
+
+async def test_d08_a_session_that_is_found_under_a_name_that_is_dead_by_then_is_found_again(
+    processes: Processes, first: Life, second: Life, clock: ManualClock
+) -> None:
+    third = await processes.start()
+    session = await third.host.session()
+    await processes.end(third)
+    waiting = Late(first.store, "get", session, after=1)
+    finding = asyncio.ensure_future(keeper_of(first).find(session, None))
+    await waiting.asked.wait()
+    await renamed(first, second, clock)
+    waiting.go_on.set()
+    assert isinstance(await finding, KeptSession)
+    held = await holder(second, session)
+    assert held.holder == crew_of(first).name

@@ -5,6 +5,7 @@ nothing: what is answered meanwhile waits for the peer to come back.
 """
 
 import asyncio
+import contextlib
 from typing import Any, Final
 
 from trunkline.errors import StoreError
@@ -101,7 +102,8 @@ class Endpoint:
                 await self._answering.decide(exchange)
             if SESSION not in visit.headers:
                 if exchange.failed:
-                    await self._end(session, "the handshake failed")
+                    with contextlib.suppress(StoreError):  # what is left of it expires
+                        await self._end(session, "the handshake failed")
                 else:
                     visit.extra = [(SESSION, session.id.encode()), *visit.extra]
             elif not exchange.ids and session.kept is not None and not await self._kept(session.kept):
