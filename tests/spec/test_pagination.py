@@ -1,10 +1,12 @@
 """Pagination: every list of the specification, in pages."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trunkline import Server, Settings
+from trunkline.stores.sqlite import SqliteStore
 from trunkline.testing import ManualClock, RawPeer
 
 REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
@@ -209,3 +211,25 @@ async def test_y03_cursors_do_not_expire_by_default(method: str) -> None:
         _, cursor = await page(peer, method)
         clock.advance(1e6)
         assert await page(peer, method, cursor=cursor) == (keys[1:], None)
+
+
+@every_list
+@pytest.mark.parametrize("lifetime", [None, 60])
+async def test_y01_a_list_goes_on_at_another_process_that_shares_the_store(
+    method: str, lifetime: float | None, tmp_path: Path
+) -> None:
+    settings = Settings(page_size=2, cursor_lifetime=lifetime)
+    servers = [Server("t", settings=settings, store=SqliteStore(tmp_path / "shared.db")) for _ in range(2)]
+    for server in servers:
+        keys = [add(server, method, number) for number in range(4)]
+        await server.start()
+    async with RawPeer(servers[0]) as one, RawPeer(servers[1]) as other:
+        await one.initialize()
+        await other.initialize()
+        first, cursor = await page(one, method)
+        assert await page(other, method, cursor=cursor) == (keys[2:], None)
+        assert first == keys[:2]
+        _, cursor = await page(other, method)
+        assert await page(one, method, cursor=cursor) == (keys[2:], None)
+    for server in servers:
+        await server.aclose()

@@ -25,6 +25,10 @@ class Cursors:
         self._key = key or os.urandom(32)
         self.lifetime = lifetime
 
+    def share(self, key: bytes) -> None:
+        """From now on gives and reads cursors with a key that others have, too."""
+        self._key = key
+
     def seal(self, kind: str, position: int, now: float = 0.0, whose: str = "") -> str:
         """A cursor for a position in the list of that kind; in one that not everybody sees alike, of who sees it."""
         return self.seal_name(kind, position.to_bytes(_SIZE, "big"), now, whose)

@@ -36,7 +36,7 @@ def listed(connection: Connection, call: Running, params: PaginatedParams, regis
     rules = offer.rules[registry.kind]
     if not rules:
         spoken = connection.session.revision_of(call)
-        return offer.listed(registry, spoken, params.cursor, params.limit, now=connection.now())
+        return offer.listed(registry, spoken, params.cursor, params.limit, now=connection.shared.wall.now())
     viewer = _viewer(connection, call)
     make = _listed_after_asking if rules.predicates(viewer.held) else _listed_for
     return make(viewer, connection, call, params, registry)
@@ -50,7 +50,7 @@ def _viewer(connection: Connection, call: Running) -> Viewer:
 def _listed_for(
     viewer: Viewer, connection: Connection, call: Running, params: PaginatedParams, registry: Registry[Any]
 ) -> Raw:
-    spoken, now = connection.session.revision_of(call), connection.now()
+    spoken, now = connection.session.revision_of(call), connection.shared.wall.now()
     return connection.offer.listed(registry, spoken, params.cursor, params.limit, now=now, viewer=viewer)
 
 
@@ -64,7 +64,7 @@ async def _listed_after_asking(
 
 async def listed_with_templates(connection: Connection, call: Running, params: PaginatedParams) -> ListResourcesResult:
     """A page of all resources that whoever asks may have, those that templates list among them."""
-    offer, now = connection.offer, connection.now()
+    offer, now = connection.offer, connection.shared.wall.now()
     room = offer.resources.size_of(params.limit)
     viewer = await _asked_about_resources(connection, call)
     start = _position(offer, params.cursor, now, viewer.whose)

@@ -70,7 +70,6 @@ class Offer:
         experimental: Mapping[str, Any] | None = None,
         extensions: Mapping[str, Any] | None = None,
         cache: Mapping[str, float] | None = None,
-        cursor_key: bytes | None = None,
         profile: Profile | None = None,
         on_change: Callable[[str], None] = lambda _kind: None,
     ) -> None:
@@ -85,7 +84,7 @@ class Offer:
         self.stateless = Stateless(info, self.capabilities)
         self._declared: tuple[Any, dict[str, Any]] = (None, {})
         self.marks_calls = False  # whether the call at hand can be found without its context
-        self.cursors = Cursors(cursor_key, self.settings.cursor_lifetime)
+        self.cursors = Cursors(lifetime=self.settings.cursor_lifetime)
         shared: dict[str, Any] = {
             "cursors": self.cursors,
             "page_size": self.settings.page_size,
@@ -176,6 +175,11 @@ class Offer:
             yield from ((f"{kind} {entry.key!r}", entry.access) for entry in registry.all())
 
     # --- lists, as bytes that are kept until something changes -----------------------------------
+
+    def share_cursors(self, key: bytes) -> None:
+        """From now on cursors are those of all who have a key."""
+        self.cursors.share(key)
+        self._pages.clear()
 
     def shown(self, registry: Registry[E], cursor: str | None, limit: object, *, now: float, viewer: Viewer) -> Page[E]:
         """A page of what somebody may have."""

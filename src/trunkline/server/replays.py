@@ -1,15 +1,14 @@
 """What was shown once and must not be shown again, to any process that shares a store: proofs that go with tokens."""
 
 import hashlib
-import os
 from typing import Final
 
 from trunkline.errors import Conflict
+from trunkline.server.common import common_secret
 from trunkline.stores.store import ABSENT, Put, Store, key_of
 
 __all__ = ["Replays"]
 
-_SECRET: Final = 32  # bytes
 _SPREAD: Final = 2  # letters of a digest, so many homes: neither one for all, nor one for each
 
 
@@ -19,21 +18,10 @@ class Replays:
     def __init__(self, store: Store, server: str) -> None:
         self._store = store
         self._server = server
-        self._known: bytes | None = None
 
     async def secret(self) -> bytes:
         """Bytes that all of them know, and nobody else. Raises `StoreError`."""
-        key = key_of("server", self._server, "proof-secret")
-        while self._known is None:
-            item = await self._store.get(key)
-            if item is not None:
-                self._known = item.value
-                break
-            try:
-                await self._store.commit([Put(key, os.urandom(_SECRET), version=ABSENT)])
-            except Conflict:
-                continue  # another was faster
-        return self._known
+        return await common_secret(self._store, self._server, "proof")
 
     async def first(self, what: str, until: float) -> bool:
         """Whether nobody has shown this before, to any of them; from now on, until that time, somebody has. Raises

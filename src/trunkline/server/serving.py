@@ -114,11 +114,18 @@ class Serving:
         if parts.store.lasting:
             shared = self.ready()
             await shared.seals.load()
+            await self._share_cursors(shared.store)
             if shared.crew is not None:
                 await shared.crew.join()
         if parts.store.lasting and offer.task_tools():
             shared = self.ready()
             shared.tasks.watch_over(shared, lasting=True)
+
+    async def _share_cursors(self, store: "Store") -> None:
+        """Has others that share the store go on with lists that were begun here, and the other way round."""
+        from trunkline.server.common import common_secret
+
+        self._offer.share_cursors(await common_secret(store, self._offer.info.name, "cursor"))
 
     def connect(self, channel: Channel) -> Connection:
         """Serves one channel."""

@@ -47,6 +47,12 @@ def test_y02_a_cursor_does_not_show_its_position() -> None:
         assert int.from_bytes(opened[0][index : index + 8], "big") != 1
 
 
+def test_who_comes_to_share_a_key_reads_the_cursors_of_others() -> None:
+    one, other = Cursors(), Cursors(b"k" * 32)
+    one.share(b"k" * 32)
+    assert one.open("tool", other.seal("tool", 3)) == other.open("tool", one.seal("tool", 3)) == 3
+
+
 def test_a_cursor_fits_one_kind_of_list_only() -> None:
     cursors = Cursors(KEY)
 

@@ -161,7 +161,7 @@ async def _list(
     connection: Connection, call: Running, params: PaginatedParams
 ) -> ListTasksResult | ListFoundingTasksResult:
     """Those of whoever asks, the oldest first. Where nobody has to say who it is, those of its conversation."""
-    tasks, offer, now = connection.shared.tasks, connection.offer, connection.now()
+    tasks, offer, now = connection.shared.tasks, connection.offer, connection.shared.wall.now()
     owner = owner_of(call.origin.principal)
     session = None if call.origin.principal is not None else tasks.session_of(connection)
     whose = session or owner
