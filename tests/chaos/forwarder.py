@@ -13,6 +13,7 @@ from itertools import count
 __all__ = ["Forwarder", "forwarded"]
 
 _READ = 1 << 16
+_PAUSE = 0.05  # seconds until it looks again whether somebody is there
 _LAST = b"connection: close\r\n"
 
 
@@ -34,9 +35,6 @@ class Forwarder:
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = await self._next()
-        if there is None:
-            writer.transport.abort()
-            return
         try:
             ways = [asyncio.ensure_future(way) for way in (_pass(reader, there[1]), _back(there[0], writer))]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -47,14 +45,15 @@ class Forwarder:
             writer.close()
             there[1].transport.abort()
 
-    async def _next(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """A connection to whoever is next, and there."""
-        for _ in self._ports:
-            port = self._ports[next(self._turns) % len(self._ports)]
-            if port not in self.avoided:
-                with contextlib.suppress(OSError):
-                    return await asyncio.open_connection("127.0.0.1", port)
-        return None
+    async def _next(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to whoever is next, and there; if nobody is, to who comes first."""
+        while True:
+            for _ in self._ports:
+                port = self._ports[next(self._turns) % len(self._ports)]
+                if port not in self.avoided:
+                    with contextlib.suppress(OSError):
+                        return await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.sleep(_PAUSE)
 
     async def close(self) -> None:
         """Ends every line."""

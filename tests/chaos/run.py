@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import logging
 import random
 import sys
 import tempfile
@@ -25,6 +26,7 @@ LONGEST = 400  # letters of each
 def main() -> int:
     """Runs one in each house, and says what came of it."""
     given = _arguments()
+    logging.getLogger("trunkline").addHandler(logging.NullHandler())  # what clients have to say
     seed = random.randrange(1_000_000) if given.seed is None else given.seed
     houses = list(HOUSES) if given.house == "all" else [given.house]
     return max(_campaign(plan(seed, given.clients, given.rounds, house), given) for house in houses)

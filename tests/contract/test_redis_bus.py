@@ -163,6 +163,24 @@ async def test_whoever_sends_more_than_redis_takes_is_told_and_fills_no_memory(
     assert judge(two.told, "one") >= 4
 
 
+async def test_who_tries_again_whatever_is_lost_is_not_kept_busy_by_a_redis_that_is_away(
+    meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = await meeting.join("one", at(proxy.port, prefix)), await meeting.join("two")
+    tried: list[str | None] = []
+
+    def again(name: str | None) -> None:
+        tried.append(name)
+        one.bus.send("two", b"again")
+
+    monkeypatch.setattr(one, "lost", again)
+    proxy.refusing = True
+    proxy.reset()
+    one.bus.send("two", b"first")
+    await asyncio.sleep(0.5)
+    assert 2 <= len(tried) <= 10, "twice in each fifth of a second: of the message, and of what is said before it"
+
+
 # --- others ------------------------------------------------------------------------------------------------
 
 

@@ -45,10 +45,10 @@ class Proxy:
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Joins a client to the server."""
-        if self.refusing:
+        there = None if self.refusing else await self._reach()
+        if there is None:
             writer.transport.abort()
             return
-        there = await asyncio.open_connection("127.0.0.1", self._target)
         line = _Line(self, writer, there[1])
         self.lines.add(line)
         try:
@@ -56,6 +56,11 @@ class Proxy:
         finally:
             self.lines.discard(line)
             line.close()
+
+    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        with contextlib.suppress(OSError):
+            return await asyncio.open_connection("127.0.0.1", self._target)
+        return None
 
     # --- what goes wrong -----------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ __all__ = ["RedisBus"]
 
 MUCH: Final = 1 << 20  # bytes that Redis has not taken yet: who can wait should
 TOO_MUCH: Final = 64 << 20  # bytes at which nothing more is sent
+OFTEN: Final = 0.2  # seconds between two times that one is told that messages did not leave
 ANSWERS: Final = 2.0  # seconds that who joins waits for those that do not answer; one may be stopped
 _MOST_GONE: Final = 1000  # names
 
@@ -64,6 +65,9 @@ class RedisBus:
         self._unsent = 0  # bytes that were not confirmed
         self._relief: asyncio.Future[None] | None = None
         self._look: asyncio.TimerHandle | None = None
+        self._unreached: set[str | None] = set()  # to whom something was sent that may not have arrived
+        self._admitting: asyncio.TimerHandle | None = None
+        self._admitted = 0.0  # when that was told last
 
     # --- from open to closed ---------------------------------------------------------------------
 
@@ -97,8 +101,8 @@ class RedisBus:
             self._say(None, _BYE)
         self._closed = True
         self._ears.close()
-        if self._look is not None:
-            self._look.cancel()
+        for timer in filter(None, (self._look, self._admitting)):
+            timer.cancel()
         if self._meeting is not None:
             self._meeting.cancel()
             await asyncio.wait([self._meeting])
@@ -163,9 +167,19 @@ class RedisBus:
             self._missing(to)
 
     def _failed(self, to: str | None) -> None:
-        """Something may not have arrived: we say so here, and to the others before anything else."""
+        """Something may not have arrived: we say so here, and to the others before anything else. Who is told so may
+        try again at once, and fail again: so it is told every now and then, of all that has failed meanwhile."""
         self._broke()
-        asyncio.get_running_loop().call_soon(self._ears.lost, to)
+        self._unreached.add(to)
+        if self._admitting is None:
+            loop = asyncio.get_running_loop()
+            self._admitting = loop.call_at(max(loop.time(), self._admitted + OFTEN), self._admit)
+
+    def _admit(self) -> None:
+        self._admitting, self._admitted = None, asyncio.get_running_loop().time()
+        unreached, self._unreached = self._unreached, set()
+        for name in unreached:
+            self._ears.lost(name)
 
     def _missing(self, name: str) -> None:
         self._peers.discard(name)
@@ -219,6 +233,7 @@ class RedisBus:
         if self._listening is not None:
             channels = (f"{self._prefix}all", self._channel(self._name))
             self._subscribing = self._listening.submit_all([(command("SUBSCRIBE", each), ()) for each in channels])
+            self._subscribing[0].add_done_callback(_seen)
             self._subscribing[-1].add_done_callback(self._can_hear)
 
     def _can_hear(self, done: asyncio.Future[Any]) -> None:
