@@ -80,8 +80,11 @@ class Process:
         self.url = line.split()[-1]
         self._port = self.url.split(":")[2].split("/")[0]
 
-    def end(self, number: int = signal.SIGKILL) -> None:
+    def send(self, number: int) -> None:
         self._process.send_signal(number)
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        self.send(number)
         self._process.wait(PATIENCE)
         assert self._process.stderr is not None
         self._process.stderr.close()

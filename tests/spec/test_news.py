@@ -1,0 +1,341 @@
+"""Processes that share a store are one server to their clients: what changes in one of them is heard from all."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from msgspec import Raw
+from tests.modern import enveloped
+from tests.spec.kept import Peer, Process
+from tests.unit.server.crews import Watching
+from tests.unit.server.lives import Slow
+from tests.unit.transports.http.asgi import Host, request
+
+from trunkline import Server, Settings
+from trunkline.protocol.tasks import TaskCaller, TaskRecord, TaskState
+from trunkline.server.crew.crew import Crew
+from trunkline.server.crew.news import News
+from trunkline.server.crew.standing import declare
+from trunkline.server.tasks.telling import Teller
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.testing import RawPeer
+
+UPDATED = "notifications/resources/updated"
+LISTED = "notifications/tools/list_changed"
+
+
+class House:
+    """One process of a server, as far as the others can tell."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        self.store = SqliteStore(path)
+        self.seen = Watching()
+        chosen = Settings(file_poll_interval=0.01, **settings)
+        self.server = Server("one of many", store=self.store, observers=[self.seen], settings=chosen)
+
+        @self.server.resource("note://{name}")
+        def note(name: str) -> str:
+            return name
+
+        @self.server.tool
+        async def change(uri: str, times: int = 1) -> None:
+            for number in range(times):
+                self.server.notify_updated(uri.format(number))
+
+        @self.server.tool
+        def change_on_thread(uri: str) -> None:
+            self.server.notify_updated(uri)
+
+        @self.server.tool
+        async def add() -> None:
+            self.server.add_tool(lambda: 1, name="added")
+
+        @self.server.tool
+        async def nothing() -> None: ...
+
+        @self.server.tool(task=True)
+        async def work() -> None: ...
+
+    @property
+    def crew(self) -> Crew:
+        crew = self.server._serving.ready().crew
+        assert crew is not None
+        return crew
+
+    @property
+    def news(self) -> News:
+        news = self.server._serving.ready().news
+        assert news is not None
+        return news
+
+
+class Houses:
+    """Processes that share a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open: list[House] = []
+
+    async def one(self, **settings: Any) -> House:
+        house = House(self.path, **settings)
+        await house.server.start()
+        self._open.append(house)
+        return house
+
+    async def end(self) -> None:
+        for house in self._open:
+            await house.server.aclose()
+
+
+@pytest.fixture
+async def houses(tmp_path: Path) -> AsyncIterator[Houses]:
+    made = Houses(tmp_path / "s.db")
+    yield made
+    await made.end()
+
+
+async def subscriber(house: House, *uris: str) -> RawPeer:
+    peer = RawPeer(house.server)
+    await peer.__aenter__()
+    await peer.initialize()
+    for uri in uris:
+        await peer.result("resources/subscribe", {"uri": uri})
+    return peer
+
+
+async def slow_session(house: House, uri: str) -> Slow:
+    """A session that hears of something; what it hears is kept when the store may go on."""
+    host = Host(house.server)
+    host.app = house.server.asgi()
+    session = await host.session()
+    answer = await host.ask("POST", request("resources/subscribe", {"uri": uri}), mcp_session_id=session)
+    assert "result" in answer.json
+    return Slow(house.store, "/events/")
+
+
+async def do(house: House, tool: str, **arguments: Any) -> None:
+    """Calls a tool, as a client that is there for nothing else."""
+    async with RawPeer(house.server) as peer:
+        await peer.initialize()
+        assert not (await peer.result("tools/call", {"name": tool, "arguments": arguments})).get("isError")
+
+
+async def settled(house: House) -> None:
+    """Waits for what an answer would wait for."""
+    unsettled = house.news.unsettled
+    assert unsettled is not None
+    await asyncio.wait_for(unsettled, 10)
+
+
+def told(peer: RawPeer, method: str = UPDATED) -> list[Any]:
+    """What has arrived by now."""
+    return [message.get("params", {}).get("uri") for message in peer.waiting() if message.get("method") == method]
+
+
+# --- who is answered counts on it that others have heard -----------------------------------------------
+
+
+@pytest.mark.parametrize("tool", ["change", "change_on_thread"])
+async def test_who_is_answered_counts_on_it_that_clients_of_other_processes_have_heard(
+    houses: Houses, tool: str
+) -> None:
+    here, there, third = await houses.one(), await houses.one(), await houses.one()
+    hearers = [await subscriber(house, "note://a") for house in (here, there, third)]
+    await do(here, tool, uri="note://a")
+    assert [told(hearer) for hearer in hearers] == [["note://a"]] * 3
+    await do(there, tool, uri="note://b")
+    assert [told(hearer) for hearer in hearers] == [[]] * 3
+    for hearer in hearers:
+        await hearer.close()
+
+
+async def test_who_listens_to_another_process_hears(houses: Houses) -> None:
+    here, there = await houses.one(), await houses.one()
+    async with RawPeer(there.server) as peer:
+        wanted = {"resourceSubscriptions": ["note://a"], "toolsListChanged": True}
+        peer.call("subscriptions/listen", enveloped(notifications=wanted), id=1)
+        assert (await peer.receive())["method"] == "notifications/subscriptions/acknowledged"
+        await do(here, "change", uri="note://a")
+        await do(here, "add")
+        assert [message["method"] for message in peer.waiting()] == [UPDATED, LISTED]
+
+
+async def test_a_list_that_changes_in_one_process_is_announced_by_all(houses: Houses) -> None:
+    here, there = await houses.one(), await houses.one()
+    hearer = await subscriber(there)
+    await do(here, "add")
+    assert told(hearer, LISTED) == [None]
+    here.server.notify_list_changed("resources")
+    assert (await hearer.receive())["method"] == "notifications/resources/list_changed"
+    await hearer.close()
+
+
+async def test_d10_an_answer_waits_until_another_process_has_kept_what_its_sessions_hear(houses: Houses) -> None:
+    here, there = await houses.one(), await houses.one()
+    store = await slow_session(there, "note://a")
+    async with RawPeer(here.server) as peer:
+        await peer.initialize()
+        ident = peer.call("tools/call", {"name": "change", "arguments": {"uri": "note://a"}})
+        await asyncio.wait_for(store.asked.wait(), 10)
+        assert peer.waiting() == []
+        store.go_on.set()
+        assert "result" in await peer.answer_to(ident)
+
+
+async def test_answers_pay_nothing_where_nothing_is_new_or_nobody_else_is_there(houses: Houses) -> None:
+    here = await houses.one()
+    here.server.notify_updated("note://a")
+    assert here.news.unsettled is None
+    there = await houses.one()
+    await do(here, "nothing")
+    assert here.news.unsettled is None
+    here.server.notify_updated("note://a")
+    await settled(here)
+    assert here.news.unsettled is None
+    assert there.news.unsettled is None
+
+
+@pytest.mark.off_the_record  # there is too much of it
+async def test_much_that_is_new_at_once_arrives_in_order_and_the_same_is_not_kept_without_end(houses: Houses) -> None:
+    here, there = await houses.one(), await houses.one()
+    uris = [f"note://{number}" for number in range(2500)]
+    hearer = await subscriber(there, *uris)
+    await do(here, "change", uri="note://{}", times=2500)
+    assert told(hearer) == uris
+    await do(here, "change", uri="note://1", times=15_000)
+    assert 1 <= len(told(hearer)) <= 10_000
+    await hearer.close()
+
+
+async def test_while_many_wait_for_confirmation_the_rest_is_told_together(houses: Houses) -> None:
+    here, there = await houses.one(), await houses.one()
+    hearer = await subscriber(there, *(f"note://{number}" for number in range(300)))
+    store = await slow_session(there, "note://0")
+    for number in range(300):
+        here.server.notify_updated(f"note://{number}")
+        await asyncio.sleep(0)
+    assert here.news._under_way == 100
+    store.go_on.set()
+    await settled(here)
+    assert told(hearer) == [f"note://{number}" for number in range(300)]
+    await hearer.close()
+
+
+async def test_files_are_watched_by_every_process_and_told_of_once(houses: Houses, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("first")
+    here, there = await houses.one(), await houses.one()
+    for house in (here, there):
+        house.server.add_file("file:///a.txt", path)
+    hearers = [await subscriber(house, "file:///a.txt", "note://a") for house in (here, there)]
+    path.write_text("and second")
+    for hearer in hearers:
+        while (await hearer.receive())["method"] != UPDATED:
+            pass  # that there is one more resource
+    await do(here, "change", uri="note://a")
+    await do(there, "change", uri="note://a")
+    assert [told(hearer) for hearer in hearers] == [["note://a"] * 2] * 2
+    for hearer in hearers:
+        await hearer.close()
+
+
+# --- sessions elsewhere ----------------------------------------------------------------------------------
+
+
+async def test_t18_a_session_that_another_process_holds_hears_of_its_tasks(houses: Houses) -> None:
+    here, there = await houses.one(), await houses.one()
+    host = Host(there.server)
+    host.app = there.server.asgi()
+    session = await host.session()
+    stream = host.begin("GET", mcp_session_id=session)
+    teller = Teller(here.server._serving.ready(), _record(session))
+    assert teller.status(_record(session))
+    teller.progress(1, 2, "half")
+    methods = [(await stream.message())["method"] for _ in range(2)]
+    assert methods == ["notifications/tasks/status", "notifications/progress"]
+    assert Teller(here.server._serving.ready(), _record("x" * 43)).status(_record("x" * 43))
+
+
+def _record(session: str) -> TaskRecord:
+    return TaskRecord(
+        task_id="t1",
+        client="nobody",
+        caller=TaskCaller(revision="2025-11-25", session=session),
+        method="tools/call",
+        params=Raw(b'{"name": "work", "arguments": {}}'),
+        progress_token="p",
+        created_at=1_000_000.0,
+        updated_at=1_000_000.0,
+        expires_at=1_003_600.0,
+        state=TaskState.WORKING,
+    )
+
+
+# --- who is dead -----------------------------------------------------------------------------------------
+
+
+async def test_who_leaves_or_is_killed_delays_nobody(houses: Houses) -> None:
+    here, there, third = await houses.one(), await houses.one(), await houses.one()
+    await third.server.aclose()
+    await there.crew.close()
+    async with asyncio.timeout(4):  # less than a lease
+        await do(here, "change", uri="note://a")
+    assert here.crew.others == frozenset()
+
+
+async def test_who_was_declared_dead_has_its_listeners_come_back_and_tells_everybody_everything(
+    houses: Houses,
+) -> None:
+    here, there = await houses.one(), await houses.one(process_lease=0.3)
+    hearer = await subscriber(there, "note://a")
+    listener = RawPeer(there.server)
+    await listener.__aenter__()
+    wanted = {"resourceSubscriptions": ["note://a"]}
+    listener.call("subscriptions/listen", enveloped(notifications=wanted), id="stays open")
+    assert (await listener.receive())["method"] == "notifications/subscriptions/acknowledged"
+    await declare(here.store, there.crew.name, here.crew.name, 5.0, certain=True)
+    await there.seen.until("Join", 2)
+    assert there.seen.steps()[-3:] == ["Deposed", "Join", "Meet"]
+    assert (await listener.answer_to("stays open"))["result"] is not None
+    assert (await hearer.receive())["params"]["uri"] == "note://a"
+    await do(here, "change", uri="note://a")
+    assert told(hearer) == ["note://a"]
+    for peer in (hearer, listener):
+        await peer.close()
+
+
+async def test_d03_a_process_that_stands_still_delays_an_answer_by_its_lease_and_loses_no_news(
+    houses: Houses,
+) -> None:
+    process = Process(houses.path, "{'process_lease': 0.6}")
+    house = await houses.one(process_lease=0.6)
+    try:
+        async with aiohttp.ClientSession() as http:
+            peer = await Peer(http, process.url).open()
+            await peer.call("resources/subscribe", {"uri": "note://a"})
+            async with peer.stream() as stream:
+                await do(house, "change", uri="note://a")
+                last, message = await stream.event()
+                while message is None:
+                    last, message = await stream.event()
+                assert message["params"]["uri"] == "note://a"
+                process.send(signal.SIGSTOP)
+                await asyncio.wait_for(do(house, "change", uri="note://a"), 10)
+                assert house.seen.steps()[-1] == "DeclareDead"
+                process.send(signal.SIGCONT)
+                await house.seen.until("Meet", 2)
+                await asyncio.wait_for(_ended(stream.event), 10)
+            async with peer.stream(last) as stream:
+                assert (await stream.messages(1))[0]["params"]["uri"] == "note://a"
+    finally:
+        process.end()
+
+
+async def _ended(event: Any) -> None:
+    """Waits until a stream has ended."""
+    while await event() != ("", None):
+        pass
