@@ -362,7 +362,9 @@ class HttpChannel:
             await stream.drained(self._settings.unsent_high)
 
     async def close(self) -> None:
-        """Ends the session and all of its streams."""
+        """Ends the session and all of its streams, as far as this process is concerned: one that is kept goes on later,
+        or in another."""
+        self._moved = self._info.session is not None
         self.lost(Closed("closed"))
 
     def lost(self, closed: Closed) -> None:

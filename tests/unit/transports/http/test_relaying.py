@@ -15,6 +15,7 @@ from trunkline import Context, Server, Settings
 from trunkline.auth.principal import Principal
 from trunkline.server.run import application
 from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import Held, Lease
 from trunkline.transports.http.gate import Admitted, Known
 
 PATIENCE = 10.0
@@ -27,7 +28,9 @@ class Place(Host):
     def __init__(self, path: Path, **settings: Any) -> None:
         given: dict[str, Any] = {"stream_retry": 0.05, "allowed_origins": (ORIGIN,), **settings}
         super().__init__(Server("t", store=SqliteStore(path), settings=Settings(**given)))
+        self.path = path
         self.said = 0  # by the tool that says much
+        self.waiting = 0  # calls of the tool that says nothing
         self.begun, self.go = asyncio.Event(), asyncio.Event()
         self.app = self.server.asgi(identify=lambda _: self.principal)
         self._offer()
@@ -61,6 +64,7 @@ class Place(Host):
 
         @server.tool
         async def quietly() -> str:
+            self.waiting += 1
             self.begun.set()
             await self.go.wait()
             return "done"
@@ -313,6 +317,20 @@ async def test_d08_who_stops_answers_what_others_have_brought_and_then_they_go_o
     assert text_of(await pair[1].ask("POST", call("echo", text="x"), mcp_session_id=ident)) == "x"
 
 
+async def test_d08_what_is_given_up_at_the_end_of_a_process_is_no_end_of_its_session(tmp_path: Path) -> None:
+    async with places(tmp_path, drain_timeout=0.05) as pair:
+        ident = await pair[0].session()
+        asked = [pair[one].begin("POST", call("quietly", id=one), mcp_session_id=ident) for one in (0, 1)]
+        while pair[0].waiting < len(pair):
+            await pair[0].begun.wait()
+            pair[0].begun.clear()
+        await pair[0].server.aclose()
+        for answer in asked:
+            await answer.finished()
+            assert (answer.status, answer.json["error"]["data"]["kind"]) == (502, "outcome_unknown")
+        assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
+
+
 async def test_what_nobody_has_though_it_should_is_worth_another_try(pair: list[Place]) -> None:
     ident = await pair[0].session()
     assert pair[0].app.house is not None
@@ -358,6 +376,27 @@ async def test_w06_what_is_posted_for_a_stream_of_http_sse_finds_it_in_another_p
     await stream.finished()
     pair[1].principal = "ann"
     assert (await post(pair[1], query, request("ping"))).status == 404
+
+
+async def test_a_stream_that_nobody_would_find_any_more_ends(pair: list[Place]) -> None:
+    stream, address = await opened(pair[0])
+    crew = pair[0].server._serving.ready().crew
+    assert crew is not None
+    name = crew.name
+    assert address.endswith(f".{name}")
+    store = SqliteStore(pair[0].path)
+    await store.open()
+    held = await store.acquire(f"process/{name}", "somebody", 60.0)
+    assert isinstance(held, Held)
+    assert isinstance(await store.acquire(f"process/{name}", "somebody", 60.0, over=held.token), Lease)
+    await store.close()
+    await crew._renew()  # which finds out that others take it for dead
+    assert (await stream.finished()).ended
+    other, address = await opened(pair[0])
+    assert address.endswith(f".{crew.name}")
+    assert crew.name != name
+    other.gone.set()
+    await other.finished()
 
 
 @pytest.mark.parametrize("query", ["session_id=x.0123456789abcdef", "session_id=x.", "session_id=", ""])
