@@ -9,7 +9,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 
 SEED = 1
@@ -87,20 +87,22 @@ class Design:
     """What is done for all processes together; each of these is a change to what there is."""
 
     sent_home: bool = False  # whoever balances the load sends a session's requests to who holds it
-    marks_by_process: bool = False  # tasks at work are marked by process; who takes over a process reads its marks
     watched_by_owner: bool = False  # who waits for a task watches its owner, not all owners
+    marks_by_process: bool = False  # tasks at work are marked by process; who takes over a process reads its marks
     quiet: bool = False  # no heartbeats on the bus: who wants to know whether a process lives asks the store
     news_by_interest: float = 1.0  # of all processes; so many want a piece of news
+    each_looks: bool = False  # for lost tasks, as if it was alone
 
 
 BUILT = Design()
 STEPS: tuple[tuple[str, Design], ...] = (
+    ("if each looked for lost tasks as if it was alone", Design(each_looks=True)),
     ("as it is", BUILT),
-    ("requests are sent to who holds their session", replace(BUILT, sent_home=True)),
-    ("and marks lie by process", replace(BUILT, sent_home=True, marks_by_process=True)),
-    ("and owners are watched one by one", Design(True, True, True)),
-    ("and processes are not heard of when nothing is wrong", Design(True, True, True, True)),
-    ("and news goes to the tenth that wants it", Design(True, True, True, True, 0.1)),
+    ("1. requests are sent to who holds their session", Design(True)),
+    ("2. and owners are watched one by one", Design(True, True)),
+    ("3. and marks lie by process", Design(True, True, True)),
+    ("4. and nobody is heard of when nothing is wrong", Design(True, True, True, True)),
+    ("5. and news goes to the tenth that wants it", Design(True, True, True, True, 0.1)),
 )
 LAST = STEPS[-1][1]
 
@@ -164,9 +166,17 @@ def _add_crew(found: Spent, processes: int, design: Design, load: Load, cost: Ma
         found.cpu["looking for lost tasks"] += processes / every * cost["get"]  # the list of processes
     else:
         each = marks * cost["page"] + (marks - load.running) * cost["refused"]
-        found.cpu["looking for lost tasks"] += processes * each / every
+        often = processes / every if design.each_looks else looks(processes, load)
+        found.cpu["looking for lost tasks"] += often * each
     found.cpu["small things"] += processes * (cost["get"] / 600 + cost["settle"] / 60)  # keys of states, sweeps
     found.index += processes * cost["settle"] / 60
+
+
+def looks(processes: int, load: Load) -> float:
+    """How often in a second somebody looks for lost tasks: the first as soon as a lease could run out, the others the
+    more seldom the more of them come before."""
+    others = sum(1 / (load.task_lease * (1 + before)) for before in range(1, processes))
+    return 1 / (load.task_lease * 2 / 3) + others
 
 
 def most_processes(design: Design, fsync: str = "always", load: Load | None = None) -> int:
@@ -235,7 +245,7 @@ def left_of(lease: float, chance: random.Random) -> float:
 
 
 def task_taken(processes: int, chance: random.Random, load: Load, design: Design) -> float:
-    """From the death of a process until somebody else works on one of its tasks. Whoever looks does so when the lease
+    """From the death of a process until somebody else works on one of its tasks. Who comes first looks when the lease
     runs out, and goes from mark to mark, one after the other."""
     if design.marks_by_process:
         return left_of(load.process_lease, chance) + chance.random() * load.running * ROUND_TRIP_S

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from bench import scale
-from bench.scale_model import BUILT, FULL, LAST, STEPS, Load, busiest, most_processes, rendezvous, slot_of, spent
+from bench.scale_model import BUILT, FULL, LAST, STEPS, Load, busiest, looks, most_processes, rendezvous, slot_of, spent
 
 
 def test_the_page_has_the_tables_that_the_simulation_prints() -> None:
@@ -27,6 +27,13 @@ def test_every_step_makes_room_for_more() -> None:
 
     assert room == sorted(room)
     assert room[-1] > room[0]
+
+
+def test_many_look_for_lost_tasks_little_more_often_than_one() -> None:
+    load = Load()
+
+    assert looks(1, load) * load.task_lease == 1.5
+    assert round(looks(1000, load) * load.task_lease) == 8  # the page says so
 
 
 def test_who_is_alone_pays_for_nobody_else() -> None:

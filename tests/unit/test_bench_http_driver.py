@@ -1,11 +1,14 @@
 """The benchmark's HTTP driver prints no figure for a server that answers wrongly."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from bench.driver import BenchError, Question, WrongAnswer
 from bench.http_driver import HttpServerProcess, message_of, told_in
+from bench.valkey import kept_in
+from bench.workers import WorkersProcess
 
 BARE = [sys.executable, str(Path(__file__).parents[2] / "bench" / "peers" / "bare_http.py")]
 SERVER = [sys.executable, str(Path(__file__).parents[2] / "bench" / "server.py")]
@@ -26,6 +29,17 @@ def test_a_server_that_answers_rightly_is_measured(window: int) -> None:
 
     assert sample.cost > 0
     assert sample.answer_bytes > len("hello 20")
+
+
+def test_calls_that_one_worker_carries_to_the_other_are_measured(tmp_path: Path) -> None:
+    with kept_in("valkey", sys.executable, str(tmp_path)) as kept:
+        env = os.environ | kept | {"BENCH_WORKERS": "2"}
+        with WorkersProcess(SERVER, env, workers=2, carried=True, timed=False) as server:
+            sample = server.ask(echo("hello {n}"), count=8, window=2)
+            lines = [line.headers for line in server._lines]
+
+    assert sample.cost > 0
+    assert len(set(lines)) == 2
 
 
 def test_a_wrong_answer_is_noticed() -> None:
