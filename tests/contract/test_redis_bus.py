@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
+from typing import cast
 from urllib.parse import quote
 
 import pytest
@@ -190,7 +191,7 @@ async def test_one_who_has_ended_without_a_word_is_missed_although_nobody_sends_
     monkeypatch.setattr(redis_bus, "ANSWERS", 0.05)
     with valkey().client() as client, client.pubsub() as silent:
         silent.subscribe(f"{prefix}bus:to:silent", f"{prefix}bus:all")
-        await until(lambda: len(client.pubsub_channels(f"{prefix[:-4]}*")) == 2)
+        await until(lambda: len(cast("list[bytes]", client.pubsub_channels(f"{prefix[:-4]}*"))) == 2)
         one = await meeting.join("one", at(valkey().port, prefix, patience=0.1))
         assert one.met_ones == {"silent"}
     await until(lambda: "silent" in one.lost_ones)

@@ -5,7 +5,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count, islice
 from pathlib import Path
 
@@ -38,11 +38,20 @@ def listening(place: Path) -> Iterator[socket.socket]:
     place.parent.mkdir(0o700, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as line:
         line.bind(str(place))
-        line.listen()
+        line.listen(8)
         yield line
     place.unlink(missing_ok=True)
     with suppress(OSError):  # others are there
         place.parent.rmdir()
+
+
+def fill(place: Path, callers: ExitStack) -> None:
+    """Calls until no more can wait there."""
+    with suppress(BlockingIOError):
+        while True:
+            caller = callers.enter_context(socket.socket(socket.AF_UNIX))
+            caller.setblocking(False)
+            caller.connect(str(place))
 
 
 async def until_it_ends(line: socket.socket) -> None:
@@ -173,6 +182,21 @@ async def test_nobody_waits_for_one_who_reads_nothing_at_all(
         assert one.send("stopped", b"x")  # it is there, and may read again
         stopped.close()
         await until(lambda: not one.send("stopped", b"x"))
+
+
+async def test_one_who_is_there_and_cannot_be_dialled_is_not_gone(meeting: Meeting, folder: Path) -> None:
+    with ExitStack() as callers, listening(folder / "full"):
+        fill(folder / "full", callers)
+        one = await meeting.join("one")
+        assert one.met_ones == {"full"}
+        before = len(one.told)
+        for _ in range(100):
+            assert one.send("full", b"x")
+            await asyncio.sleep(0)
+        await until(lambda: len(one.told) > before)
+        assert one.told[before:] == [("lost", "full", b"")]  # once: who tries again at once is not kept busy
+        assert one.send("full", b"x")
+        await asyncio.wait_for(one.bus.close(), 1)
 
 
 async def test_of_the_lines_of_one_process_the_newest_counts(meeting: Meeting, folder: Path) -> None:

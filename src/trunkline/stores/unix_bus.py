@@ -34,6 +34,7 @@ _FORGOTTEN: Final = 60.0  # seconds after which one that still does not never wi
 _TEMPORARY: Final = Path("/tmp")  # noqa: S108 - not what the environment says: all processes have to find the same one
 _BACKLOG: Final = 1024
 PATIENCE: Final = 2.0  # seconds that who joins waits for those that do not answer, and who leaves for slow readers
+OFTEN: Final = 0.2  # seconds between two times that one is told that somebody who is there cannot be dialled
 _ATTEMPTS: Final = 10
 
 
@@ -105,7 +106,7 @@ class UnixBus:
         if dialled:
             await asyncio.wait([link.answered for link in dialled], timeout=PATIENCE)
         for link in dialled:
-            if not link.answered.done():
+            if not link.welcomed and link.to in self._peers:
                 self._ears.met(link.to)
 
     async def close(self) -> None:
@@ -128,7 +129,7 @@ class UnixBus:
 
     async def _hang_up(self) -> None:
         await asyncio.sleep(0)  # what was accepted by now has its line then; and uvloop closes on the next turn
-        for line in self._lines:
+        for line in [*self._lines]:
             line.close()
         for _ in range(2):
             if lines := [*self._lines]:
@@ -196,8 +197,7 @@ class UnixBus:
                 place.unlink(missing_ok=True)
             return None
         except OSError:  # too many wait for it already, or we have too much open
-            link.break_off()
-            asyncio.get_running_loop().call_soon(link.connection_lost, None)
+            link.give_up(OFTEN)
         else:
             task = asyncio.get_running_loop().create_task(self._attach(link, dialled))
             self._dialling.add(task)

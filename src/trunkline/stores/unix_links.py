@@ -117,6 +117,17 @@ class Outgoing(_Line):
         if self._waiting + self._left() > TOO_MUCH + len(frame):
             self.break_off()
 
+    def give_up(self, seconds: float) -> None:
+        """There can be no line for now. It ends so much later: who is told may try again at once."""
+        self._broken = True
+        self._alarm = asyncio.get_running_loop().call_later(seconds, self.connection_lost, None)
+
+    def close(self) -> None:
+        """Ends the line when what is left has been sent; at once if there is none."""
+        if self._transport is None and not self.ended.done():
+            self.connection_lost(None)
+        super().close()
+
     def break_off(self) -> None:
         """Gives up what has not left, and the line."""
         self._broken = True

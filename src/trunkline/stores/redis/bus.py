@@ -164,12 +164,17 @@ class RedisBus:
         if done.exception() is not None:
             self._failed(to)
         elif not done.result() and to is not None:
-            self._missing(to)
+            self._peers.discard(to)
+            self._admit_soon(to)
 
     def _failed(self, to: str | None) -> None:
-        """Something may not have arrived: we say so here, and to the others before anything else. Who is told so may
-        try again at once, and fail again: so it is told every now and then, of all that has failed meanwhile."""
+        """Something may not have arrived: we say so here, and to the others before anything else."""
         self._broke()
+        self._admit_soon(to)
+
+    def _admit_soon(self, to: str | None) -> None:
+        """Who is told may try again at once, and fail again: so it is told every now and then, of all that has failed
+        meanwhile."""
         self._unreached.add(to)
         if self._admitting is None:
             loop = asyncio.get_running_loop()
@@ -183,7 +188,7 @@ class RedisBus:
 
     def _missing(self, name: str) -> None:
         self._peers.discard(name)
-        self._ears.lost(name)
+        self._admit_soon(name)
 
     def _channel(self, name: str) -> str:
         return f"{self._prefix}to:{name}"
