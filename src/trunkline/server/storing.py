@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["OwnStore"]
 
 _LOOKED_AT: Final = key_of("health", "look")  # nothing is ever kept there
-_PATIENCE: Final = 0.4  # seconds that it has to answer
+_PATIENCE: Final = 0.3  # seconds that it has to answer
 _KNOWN: Final = 0.5  # seconds that this is not asked again
 
 

@@ -1,7 +1,6 @@
 """How a server says whether it lives and is ready, to whoever watches over it."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +93,9 @@ async def test_a_store_that_does_not_answer_in_time_makes_a_server_unready_and_i
         ] * 5
         assert store.asked == 1
         store.stalls = True
-        since = time.monotonic()
-        while (await looked(host, "/readyz")).status == 200:
-            await asyncio.sleep(0.01)
-        assert time.monotonic() - since < 1.0
+        async with asyncio.timeout(1.0):
+            while (await looked(host, "/readyz")).status == 200:
+                await asyncio.sleep(0.01)
         assert (await looked(host, "/livez")).status == 200
     assert store.asked == 2
 
@@ -109,10 +107,9 @@ async def test_d03_a_redis_that_has_died_is_told_within_a_second_and_so_is_that_
         host.app = server.asgi(path="/mcp")
         assert (await looked(host, "/readyz")).status == 200
         valkey.kill()
-        since = time.monotonic()
-        while (await looked(host, "/readyz")).status == 200:
-            await asyncio.sleep(0.01)
-        assert time.monotonic() - since < 1.0
+        async with asyncio.timeout(1.0):
+            while (await looked(host, "/readyz")).status == 200:
+                await asyncio.sleep(0.01)
         valkey.start()
         async with asyncio.timeout(10):
             while (await looked(host, "/readyz")).status == 503:

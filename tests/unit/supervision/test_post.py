@@ -1,0 +1,107 @@
+"""A worker's side of the line, with the supervisor's in a test's hands."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from trunkline.supervision.line import CONNECTION, END, KEPT, NOT_KEPT, STATE, TABLE, Line, ticket_of, with_ticket
+from trunkline.supervision.post import Post
+from trunkline.supervision.rota import LATE
+
+
+class Station:
+    """A post, and who stands at the other end."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.line = Line(ours)
+        self.state = "ready"
+        self.post = Post(1, theirs, lambda: self.state)
+        self.taken: list[socket.socket] = []
+        self.told = asyncio.Event()
+        self._heard: list[tuple[bytes, Any]] = []
+
+    def hand(self, ticket: int, at: float) -> None:
+        here, there = socket.socketpair()
+        assert self.line.hand(CONNECTION, with_ticket(ticket, at), [there.fileno()])
+        here.close()
+        there.close()
+
+    async def hears(self, kind: bytes) -> Any:
+        """What it says next of a kind."""
+        async with asyncio.timeout(5.0):
+            while True:
+                self._heard += self.line.heard()
+                for position, (said, body) in enumerate(self._heard):
+                    if said == kind:
+                        del self._heard[: position + 1]
+                        return body.decode() if kind == STATE else ticket_of(body)[0]
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def station() -> AsyncIterator[Station]:
+    made = Station()
+    made.post.open(made.told.set)
+    yield made
+    made.post.close()
+    made.line.close()
+    made.post._line.close()
+    for connection in made.taken:
+        connection.close()
+
+
+async def test_a_worker_is_starting_until_it_takes_connections(station: Station) -> None:
+    assert await station.hears(STATE) == "starting"
+    station.hand(1, time.monotonic())
+    assert await station.hears(NOT_KEPT) == 1
+    station.post.begin(station.taken.append)
+    station.hand(2, time.monotonic())
+    assert await station.hears(KEPT) == 2
+    assert len(station.taken) == 1
+
+
+async def test_what_was_too_long_on_its_way_is_not_taken_since_somebody_else_has_it(station: Station) -> None:
+    station.post.begin(station.taken.append)
+    station.hand(1, time.monotonic() - LATE)
+    assert await station.hears(NOT_KEPT) == 1
+    assert station.taken == []
+
+
+async def test_who_stops_says_how_it_stands_before_it_declines(station: Station) -> None:
+    station.post.begin(station.taken.append)
+    assert await station.hears(STATE) == "starting"
+    assert await station.hears(STATE) == "ready"
+    station.state = "draining"
+    station.post.stop()
+    assert await station.hears(STATE) == "draining"
+    station.hand(1, time.monotonic())
+    assert await station.hears(NOT_KEPT) == 1
+
+
+async def test_a_worker_knows_how_the_others_stand_and_itself_best(station: Station) -> None:
+    station.post.begin(station.taken.append)
+    station.line.say(TABLE, b"ready starting gone")
+    async with asyncio.timeout(5.0):
+        while station.post.states() != ("ready", "ready", "gone"):
+            await asyncio.sleep(0.005)
+
+
+async def test_it_beats_again_and_again(station: Station) -> None:
+    for _ in range(3):
+        assert await station.hears(STATE) == "starting"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_it_ends_when_it_is_told_or_its_supervisor_is_gone(station: Station, gone: bool) -> None:
+    if gone:
+        station.line.close()
+    else:
+        station.line.say(END)
+    async with asyncio.timeout(5.0):
+        await station.told.wait()
+    assert station.post.orphaned is gone
