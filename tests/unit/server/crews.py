@@ -129,13 +129,16 @@ class Crews:
         self._all: list[Member] = []
 
     async def one(self) -> Member:
-        """One more, which has joined."""
+        """One more, which has joined, and of which all others have heard."""
         clock = ManualClock(start=1_000_000.0)
         store = FaultyStore(self._path, clock)
         await store.open()
         member = Member(store, clock)
         self._all.append(member)
         await member.crew.join()
+        for other in self._all[:-1]:
+            if other.name in member.crew.others:
+                await round_trip(member, other)
         return member
 
     async def end(self) -> None:

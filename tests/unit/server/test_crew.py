@@ -277,7 +277,8 @@ async def test_a_store_that_does_not_say_who_is_dead_is_asked_again(crews: Crews
 async def test_who_was_declared_dead_lets_go_and_comes_back_under_another_name(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name = other.name
-    one.clock.advance(SECONDS)
+    for _ in range(3):
+        await one.beat()
     assert await one.crew.gone(name)
     assert await other.seen.until("Join", 2) == other.name != name
     assert (other.deposed, other.missed, other.seen.steps(name)) == (1, 1, ["Join", "Deposed"])
@@ -295,7 +296,8 @@ async def test_what_is_told_without_a_name_is_told_under_the_next_one(crews: Cre
     before = other.crew.tell(b"t", b"before")
     await round_trip(one, other)
     other.store.away, other.store.but = True, f"process/{other.name}"
-    one.clock.advance(SECONDS)
+    for _ in range(3):
+        await one.beat()
     assert await one.crew.gone(other.name)
     await other.seen.until("Deposed")
     assert (other.deposed, other.crew.others, other.crew.alone) == (1, frozenset(), False)
@@ -360,6 +362,42 @@ async def test_a_store_that_was_away_is_tried_again_without_noise(crews: Crews) 
     await one.beat()
     assert (one.name, one.missed, one.crew.sure_until > one.clock.now()) == (name, 1, True)
     assert one.seen.of(HandlerFailed) == []
+
+
+async def test_who_has_slept_itself_takes_nobody_for_dead(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    telling = one.crew.tell(b"t", b"news")
+    one.clock.advance(2 * SECONDS)
+    other.clock.advance(2 * SECONDS)
+    assert not await one.crew.gone(other.name)
+    await done(telling)
+    await other.beat(0)
+    assert (one.deposed, other.deposed) == (0, 0)
+    one.store.away = True
+    one.clock.advance(2 * SECONDS)
+    with pytest.raises(StoreUnavailable, match="itself"):
+        await one.crew.gone(other.name)
+
+
+async def test_a_store_that_comes_back_late_has_nobody_take_others_for_dead(crews: Crews) -> None:
+    members = [await crews.one() for _ in range(3)]
+    for member in members:
+        member.store.away = True
+    for _ in range(20):
+        for member in members:
+            await member.beat(SECONDS / 12)
+    names = [member.name for member in members]
+    for member in members:
+        member.store.away = False
+        await member.beat(SECONDS / 12)
+    for _ in range(3):
+        for member in members:
+            await member.beat()
+        await round_trip(members[0], members[1])
+        await round_trip(members[1], members[2])
+        await round_trip(members[0], members[2])
+    assert [member.name for member in members] == names
+    assert [member.seen.steps(member.name) for member in members] == [["Join", "Regain"]] * 3
 
 
 async def test_those_who_were_silent_for_long_are_found_out_though_nobody_needs_to_know(crews: Crews) -> None:

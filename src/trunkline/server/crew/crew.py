@@ -36,6 +36,7 @@ _DEAD: Final = b"\x05"  # somebody was declared dead: the name
 _LOOK: Final = b"\x06"  # who is told this was declared dead
 _THERE: Final = b"\x07"  # says nothing; who sends it wants to know whether it can
 _BEATS: Final = 3  # in the time of a lease
+_ATTEMPTS: Final = 12  # in that time, while the store cannot be reached
 _PATIENCE: Final = 6  # leases, after which nobody waits any longer for one who lives and does not confirm
 _NUMBER: Final = 8  # bytes
 
@@ -88,6 +89,10 @@ class Crew:
         return self._standing.sure_until
 
     @property
+    def _sure(self) -> bool:
+        return self._clock.now() < self.sure_until
+
+    @property
     def others(self) -> frozenset[str]:
         """The names of those who were met and are not gone."""
         return self._roster.names
@@ -104,7 +109,7 @@ class Crew:
         async with self._joining:
             if self._next_beat is None:
                 await self._enter()
-                self._beat_later()
+                self._beat_later(_BEATS)
 
     async def _enter(self) -> None:
         """Makes up a name, and has it known."""
@@ -168,11 +173,13 @@ class Crew:
 
     # --- being alive -------------------------------------------------------------------------------
 
-    def _beat_later(self) -> None:
-        self._next_beat = self._clock.call_at(self._clock.now() + self._seconds / _BEATS, self._beat)
+    def _beat_later(self, times: int) -> None:
+        if self._next_beat is not None:
+            self._next_beat.cancel()
+        self._next_beat = self._clock.call_at(self._clock.now() + self._seconds / times, self._beat)
 
     def _beat(self) -> None:
-        self._beat_later()
+        self._beat_later(_BEATS)
         self._beat_now()
         now = self._clock.now()
         self._give_up(now - _PATIENCE * self._seconds)
@@ -180,7 +187,7 @@ class Crew:
             self._tell_again(name, now - self._seconds)
         self._look()
         silent = self._roster.most_silent
-        if silent is not None and self._roster.is_silent(silent, now):
+        if silent is not None and self._roster.is_silent(silent, now) and self._sure:
             self._check(silent)  # one with each beat: nobody waits for it
 
     def _beat_now(self) -> None:
@@ -191,21 +198,27 @@ class Crew:
     def _beaten(self, beating: "asyncio.Task[None]") -> None:
         self._beating = None
         error = None if beating.cancelled() else beating.exception()
-        if error is not None and not isinstance(error, StoreError):  # a store is tried again with the next beat
-            self._report("the lease of this process", error)
+        if error is not None:
+            self._beat_later(_ATTEMPTS)
+            if not isinstance(error, StoreError):
+                self._report("the lease of this process", error)
 
     async def _live(self) -> None:
         """Says in the store, and to the others, that this process lives; or finds out that it does not."""
         if self._bus is None:
             await self._return()
-        elif await self._standing.renew():
-            self.broadcast(_ALIVE, b"")
-        elif await self._standing.take():
-            self._tell_observers("Regain", self.name)
-            self.broadcast(_ALIVE, b"")
-            self._missed()
-        else:
+            return
+        was_sure = self._sure
+        regained = not await self._standing.renew()
+        if regained and not await self._standing.take():
             await self._deposed()
+            return
+        self.broadcast(_ALIVE, b"")
+        if not was_sure:  # it may be this process that has heard nothing of the others
+            self._roster.spare(self._clock.now() + self._seconds)
+        if regained:
+            self._tell_observers("Regain", self.name)
+            self._missed()
 
     async def _deposed(self) -> None:
         """Lets go of everything, and comes back under another name."""
@@ -335,11 +348,11 @@ class Crew:
     def lost(self, name: str | None) -> None:
         """Something may not have arrived. Who is there is told again what it has not confirmed."""
         self._say_lost(name)
-        for other in self.others if name is None else (name,):
-            if not self._is_there(other):
-                self._check(other, certain=True)
-            else:
-                self._tell_again(other)
+        if name is not None and not self._is_there(name):
+            self._check(name, certain=True)
+            return
+        for other in self._tellings.awaited() if name is None else (name,):
+            self._tell_again(other)
 
     def _say_lost(self, name: str | None) -> None:
         for lost in self._on_lost:
@@ -355,9 +368,19 @@ class Crew:
         if name == self.name:
             return False
         certain = not self._is_there(name)
+        if not certain and not self._sure:
+            await self._be_sure()
         if not certain and not self._roster.is_silent(name, self._clock.now()):
             return False
         return await asyncio.shield(self._check(name, certain=certain))
+
+    async def _be_sure(self) -> None:
+        """Sees whether this process lives."""
+        self._beat_now()
+        if self._beating is not None:
+            await asyncio.wait([self._beating])
+        if not self._sure:
+            raise StoreUnavailable("this process does not know whether it is taken for dead itself")
 
     def _is_there(self, name: str) -> bool:
         """False if it is certain that a process is not."""
@@ -393,7 +416,7 @@ class Crew:
             self._next_look[1].cancel()
             self._next_look = None
         now, awaited = self._clock.now(), self._tellings.awaited()
-        for name in awaited - {self.name}:
+        for name in awaited - {self.name} if self._sure else ():
             if self._roster.is_silent(name, now):
                 self._check(name)  # again with the next beat, if the store does not say
         due = self._roster.silence(awaited, now)

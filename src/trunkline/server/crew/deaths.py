@@ -21,20 +21,20 @@ class Deaths:
         self._seconds = seconds
         self._clock = clock
         self._wall = wall
-        self._checking: dict[str, asyncio.Task[bool]] = {}
+        self._checking: dict[tuple[str, bool], asyncio.Task[bool]] = {}
 
     def check(self, name: str, by: str, found: Callable[[str, bool], None], *, certain: bool) -> "asyncio.Task[bool]":
         """What says whether a process is dead. If it is, `found` is told, and whether it was declared so just now; if
         not, nobody needs to ask for some time. `certain` says that nobody is there, whatever the lease says."""
-        checking = self._checking.get(name)
+        checking = self._checking.get((name, certain))
         if checking is None:
             checking = asyncio.get_running_loop().create_task(self._check(name, by, found, certain=certain))
-            self._checking[name] = checking
-            checking.add_done_callback(partial(self._checked, name))
+            self._checking[name, certain] = checking
+            checking.add_done_callback(partial(self._checked, (name, certain)))
         return checking
 
-    def _checked(self, name: str, checking: "asyncio.Task[bool]") -> None:
-        del self._checking[name]
+    def _checked(self, what: tuple[str, bool], checking: "asyncio.Task[bool]") -> None:
+        del self._checking[what]
         if not checking.cancelled():
             checking.exception()  # whoever waits has it; who does not asks again
 

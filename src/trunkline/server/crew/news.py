@@ -83,7 +83,8 @@ class News:
             last.add_done_callback(lambda _: self._confirmed(crew, sending))
 
     def _confirmed(self, crew: "Crew", sending: "asyncio.Future[None]") -> None:
-        sending.set_result(None)
+        if not sending.done():  # somebody may have stopped waiting
+            sending.set_result(None)
         self._under_way -= 1
         if self._sending is not None and self._under_way == _MOST_UNDER_WAY - 1:
             self._send(crew)

@@ -38,6 +38,10 @@ class Roster:
         if name in self._sure:
             self._sure[name] = until
 
+    def spare(self, until: float) -> None:
+        """Nobody needs to ask after anybody until then: it was this process that has heard nothing."""
+        self._sure = dict.fromkeys(self._sure, until)
+
     def depart(self, name: str) -> bool:
         """One is gone, for ever; False if that is known."""
         if name in self._gone:

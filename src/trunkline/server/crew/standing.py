@@ -17,6 +17,7 @@ __all__ = ["MARGIN", "Standing", "declare"]
 
 MARGIN: Final = 0.1  # of a lease: for clocks that do not go alike
 _DEAD: Final = 24 * 3600.0  # seconds that it can be found out
+_FAREWELL: Final = 1.0  # seconds, at most, that are spent on giving a lease back
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class Standing:
         self.lost()
         lease, self._lease = self._lease, None
         if lease is not None:
-            await answered(self._store.release(lease), self._seconds)
+            await answered(self._store.release(lease), min(self._seconds, _FAREWELL))
 
     def lost(self) -> None:
         """Nothing is sure any more."""
