@@ -56,8 +56,9 @@ class House(ABC):
         return Served("house", port, self.effects, options=given, **_SETTINGS, **settings)
 
     def leave(self, served: Served) -> None:
-        """Reads the last words of a process that has ended."""
-        self.complaints += served.complaints
+        """Reads the words of a process that has ended, if there is a complaint among them."""
+        if served.complaints:
+            self.complaints.append(served.said())
         served.close()
 
     async def strike(self, mischief: Mischief, diary: Diary) -> None:

@@ -322,6 +322,17 @@ async def test_a_notification_that_is_refused_harms_nobody(server: Web, caplog: 
         assert it.losses == 0
 
 
+async def test_a_notification_that_may_not_have_arrived_is_posted_again(server: Web) -> None:
+    method = "notifications/roots/list_changed"
+    refusals = [lambda visit: visit.respond(503), lambda visit: visit.respond(502), Visit.reset]
+    server.on(method, lambda visit: refusals.pop()(visit) if refusals else visit.respond(202))
+    async with client(server.url, roots=[]) as it:
+        await it.set_roots(["file:///a"])
+        await until(lambda: len(server.seen(method)) == 4)
+        await it.ping()
+        assert it.losses == 0
+
+
 async def test_a_stream_of_its_own_that_cannot_be_had_now_is_asked_for_again(server: Web) -> None:
     heard = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'
 

@@ -58,7 +58,8 @@ class Above(Protocol):
 
 
 async def posted(peer: Peer, letter: Letter, above: Above, to: Place | None = None) -> Reply | None:
-    """Posts a message and gives the head of the answer; None if there is none, which has been told above."""
+    """Posts a message and gives the head of the answer; None if there is none, which has been told above. Raises
+    `TransportError` for what wants no answer, and may have arrived or not."""
     try:
         asking = partial(above.asking, letter)
         return await peer.send("POST", body=letter.body, to=to, label=letter.label, asking=asking)
@@ -70,18 +71,23 @@ async def posted(peer: Peer, letter: Letter, above: Above, to: Place | None = No
     except AuthorizationFailed as error:
         above.turned_away(letter, error)
     except TransportError as error:
+        if letter.request is None:
+            raise
         above.unanswered(letter, str(error))
     return None
 
 
 async def post(peer: Peer, letter: Letter, above: Above, take: Callable[[Reply, Letter], Awaitable[None]]) -> None:
-    """Posts a message, and has its answer taken; what breaks off meanwhile is told above."""
+    """Posts a message, and has its answer taken; what breaks off meanwhile is told above. Raises `TransportError` for
+    what wants no answer, and may have arrived or not."""
     reply = await posted(peer, letter, above)
     if reply is None:
         return
     try:
         await take(reply, letter)
     except TransportError as error:
+        if letter.request is None:
+            raise
         above.unanswered(letter, str(error))
     finally:
         reply.close()

@@ -30,6 +30,7 @@ _MOST_FAILURES: Final = 5  # in a row, to open the stream of one answer again
 _OLDER: Final = range(400, 500)  # to initialize: perhaps the server speaks HTTP+SSE
 _NOT_OLDER: Final = frozenset({401, 403, 407})
 _PASSING: Final = frozenset({429, 502, 503, 504})
+_AGAIN: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 3.2)  # seconds before each further attempt
 _BATCHES: Final = "2025-03-26"
 
 
@@ -55,8 +56,17 @@ class Streamable:
     # --- what we say ---------------------------------------------------------------------------
 
     async def post(self, letter: Letter) -> None:
-        """Posts a message, and sees to its answer."""
-        await post(self._peer, letter, self._above, self._take)
+        """Posts a message, and sees to its answer. What wants none, as a notification or an answer of ours, is posted
+        again if it may not have arrived: it does no harm twice, and somebody may wait for it."""
+        for pause in (*_AGAIN, None):
+            try:
+                await post(self._peer, letter, self._above, self._take)
+            except TransportError as error:
+                if pause is not None:
+                    await asyncio.sleep(pause)
+                    continue
+                _log.warning("%s did not take %s: %s", self._peer.place.name, letter.method or "an answer", error)
+            return
 
     async def _take(self, reply: Reply, letter: Letter) -> None:
         if reply.status == NOT_FOUND and self._peer.session is not None:
@@ -76,6 +86,8 @@ class Streamable:
             await self._answered(reply, letter)
 
     async def _refused(self, reply: Reply, letter: Letter) -> None:
+        if letter.request is None and reply.status in _PASSING:
+            raise TransportError(f"HTTP {reply.status} {reply.reason}")
         if letter.request is None:
             _log.warning("%s refused %s: HTTP %d", self._peer.place.name, letter.method or "an answer", reply.status)
         elif reply.status in LOST_ON_THE_WAY:
