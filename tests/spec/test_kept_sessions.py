@@ -365,6 +365,51 @@ async def _all(stream: Stream) -> AsyncIterator[tuple[str, Any]]:
         yield event
 
 
+# --- two processes ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(path: Path) -> Iterator[list[Process]]:
+    made = [Process(path, "{'process_lease': 0.5}") for _ in range(2)]
+    yield made
+    for process in made:
+        process.end()
+
+
+async def result(peer: Peer, method: str, params: Any = None) -> Any:
+    """What a request comes to, which is sent again for as long as nobody can say."""
+    async with asyncio.timeout(PATIENCE):
+        while "result" not in (answer := await peer.call(method, params)):
+            assert answer["error"]["data"]["kind"] in {"outcome_unknown", "temporarily_unavailable"}
+    return answer["result"]
+
+
+async def test_d08_a_process_that_was_stopped_for_too_long_adds_nothing_to_what_another_goes_on_with(
+    pair: list[Process], http: aiohttp.ClientSession
+) -> None:
+    peer, other = await Peer(http, pair[0].url).open(), await Peer(http, pair[0].url).open()
+    await peer.call("resources/subscribe", {"uri": "note://a"})
+    change = {"name": "change", "arguments": {"uri": "note://a"}}
+    hang = {"name": "hang", "_meta": {"progressToken": "t"}}
+    async with peer.stream() as before, peer.post("tools/call", hang, ident=77) as response:
+        hanging = Stream(response)
+        await hanging.messages(2)
+        await before.event()
+        pair[0].send(signal.SIGSTOP)
+        moved = peer.at(pair[1].url)
+        await result(moved, "ping")
+        async with moved.stream("0-0") as after, moved.stream("1-2") as answered:
+            assert (await answered.messages(1))[0]["error"]["data"]["kind"] == "outcome_unknown"
+            await (await Peer(http, pair[1].url).open()).tool("change", uri="note://a")
+            assert [(await after.event())[0], (await after.event())[0]] == ["0-1", "0-2"]
+            pair[0].send(signal.SIGCONT)
+            await result(other, "tools/call", change)
+            assert (await after.event())[0] == "0-3"
+        assert [event async for event in _all(before)] == []
+        assert [event async for event in _all(hanging)] == []
+    await result(peer, "ping")
+
+
 # --- our client ---------------------------------------------------------------------------------------
 
 
