@@ -150,7 +150,11 @@ class Line:
 
     def ask(self, *words: str | int | bytes) -> object:
         """The reply to one command."""
-        self.send(_command(*words), 1)
+        return self.ask_call(_command(*words))
+
+    def ask_call(self, packed: bytes) -> object:
+        """The reply to one command that is written already."""
+        self.send(packed, 1)
         while not (found := self.read()):
             pass
         return found[0]
@@ -206,8 +210,7 @@ class Bench:
         line.ask("SCRIPT", "LOAD", SCRIPT)
         self.tokens: list[int] = []
         for n in range(HOMES):
-            line.send(call(home(n), "acquire", "", "bench", 3600, None), 1)
-            self.tokens.append(line.read()[0][0])
+            self.tokens.append(line.ask_call(call(home(n), "acquire", "", "bench", 3600, None))[0])
 
     def memory(self) -> int:
         """The bytes that all of it takes."""
@@ -258,6 +261,14 @@ class Bench:
                     line.read()
             return (cpu_ns(self._valkey.pid) - before) / count / 1000
 
+    def paged(self, entries: int = 500) -> float:
+        """CPU time of Valkey, in µs, to read a page of so many entries of an owner, which have no value."""
+        line = self._lines[0]
+        for n in range(entries):
+            entry = [(f"/open/{n:043}", None, time.time() + 3600, 3)]
+            line.ask_call(call("owner/somebody", "commit", "f" * 32, None, None, entry, values=[b""]))
+        return self.sent([call("owner/somebody", "page", "[/open/", "(/open0", entries)] * DEPTH, 160)[0]
+
     def counted(self, names: int = 200, times: int = 400) -> float:
         """CPU time of Valkey, in µs, to say of one channel how many are subscribed to it, asked of many at once."""
         packed = _command("PUBSUB", "NUMSUB", *(f"trunkline:bus:to:{name:016x}" for name in range(names)))
@@ -284,8 +295,7 @@ async def hearing(port: int) -> float:
     with closing(Line(port)) as line:
         for n in range(HOMES):
             writes = [("/record", None, None, 3)]
-            line.send(call(home(n), "commit", "f" * 32, None, None, writes, values=[VALUE]), 1)
-            line.read()
+            line.ask_call(call(home(n), "commit", "f" * 32, None, None, writes, values=[VALUE]))
     before = time.process_time_ns()
     while heard < HOMES:
         await asyncio.sleep(0)
@@ -320,6 +330,7 @@ def _print_costs(fsync: str, folder: str) -> None:
             for subscribers in SUBSCRIBERS:
                 best = min(bench.told(subscribers) for _ in range(3))
                 print(f"  CPU to publish 200 B to {subscribers}: {best:.1f} µs", flush=True)
+            print(f"  CPU to read a page of 500 entries: {bench.paged():,.0f} µs")
             print(f"  CPU to count the subscribers of one channel: {bench.counted():.2f} µs")
             print(f"  CPU of a process that hears of a change: {asyncio.run(hearing(valkey.port)):.1f} µs")
 
