@@ -167,6 +167,20 @@ async def test_when_one_leaves_all_others_are_told_and_nobody_will_be_there_agai
     assert one.lost_ones | three.lost_ones == {"two"}
 
 
+async def test_who_leaves_hears_nothing_any_more(meeting: Meeting) -> None:
+    one, two = await meeting.join("one"), await meeting.join("two")
+    for _ in range(100):
+        two.send("one", b"x")  # which takes a moment to leave
+        one.send("two", b"y")
+    leaving = asyncio.ensure_future(two.bus.close())
+    await asyncio.sleep(0)
+    before = list(two.told)
+    await leaving
+    await until(lambda: "two" in one.lost_ones)
+    assert two.told == before
+    assert one.messages("two") == [b"x"] * 100
+
+
 async def test_a_bus_is_open_once_and_of_no_use_when_it_is_closed(meeting: Meeting) -> None:
     new = meeting.bus()
     for call in (lambda: new.send("two", b"x"), lambda: new.publish(b"x")):

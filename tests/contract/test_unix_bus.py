@@ -57,8 +57,10 @@ def fill(place: Path, callers: ExitStack) -> None:
 async def until_it_ends(line: socket.socket) -> None:
     """Waits for the other side to hang up; all that it may say before is a welcome."""
     line.setblocking(False)
-    assert await asyncio.get_running_loop().sock_recv(line, 100) in {b"", framed(b"")}
-    assert await asyncio.get_running_loop().sock_recv(line, 100) == b""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(10):
+        assert await loop.sock_recv(line, 100) in {b"", framed(b"")}
+        assert await loop.sock_recv(line, 100) == b""
 
 
 # --- folders and sockets -----------------------------------------------------------------------------------
