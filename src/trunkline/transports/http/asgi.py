@@ -209,9 +209,9 @@ class House:
             return await self.legacy.carried(visit)
         return isinstance(self.streamable, Endpoint) and await self.streamable.carried(visit)
 
-    def deposed(self) -> None:
-        """Nobody finds the streams of HTTP+SSE any more by the name of this process."""
-        self.legacy.end_streams("others take this process for dead")
+    def renamed(self) -> None:
+        """Nobody finds streams of HTTP+SSE by a name that this process has no more."""
+        self.legacy.end_lost()
 
     async def visited(self, visit: Visit) -> None:
         """Answers an HTTP request, if it may come in."""

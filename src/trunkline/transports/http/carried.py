@@ -58,8 +58,8 @@ class Host(Protocol):
         """Answers a request, if what it is for is held here."""
         ...
 
-    def deposed(self) -> None:
-        """Nobody reaches this process under its name any more."""
+    def renamed(self) -> None:
+        """This process may have another name, and nobody reaches it under the one before."""
         ...
 
 

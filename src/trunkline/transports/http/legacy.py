@@ -246,12 +246,14 @@ class LegacyEndpoint:
         for channel, _ in list(self._lines.values()):
             channel.release()
 
-    def end_streams(self, reason: str) -> None:
-        """Ends every stream; who comes back may have another."""
-        for channel, _ in list(self._lines.values()):
-            channel.lost(Closed(reason))
+    def end_lost(self) -> None:
+        """Ends the streams that other processes do not find any more: who comes back has one that they do."""
+        for token, (channel, _) in list(self._lines.items()):
+            if self._front is not None and token.rpartition(".")[2] != self._front.name:
+                channel.lost(Closed("this process has another name"))
 
     def close(self, reason: str) -> None:
-        """Ends all of it."""
-        self.end_streams(reason)
+        """Ends every stream."""
+        for channel, _ in list(self._lines.values()):
+            channel.lost(Closed(reason))
         self._reading.close()

@@ -68,6 +68,10 @@ class Trunk(Protocol):
         """Has a function be told that others take this process for dead: nobody reaches it under its name."""
         ...
 
+    def on_missed(self, missed: Callable[[], None]) -> None:
+        """Has a function be told that it was out of reach for a while, and may have another name now."""
+        ...
+
     def send(self, to: str, kind: bytes, body: bytes) -> bool:
         """Sends something to one process; False if it is certain that nobody is there."""
         ...
@@ -106,7 +110,8 @@ class Relay:
         trunk.on(ASKED, self._asked)
         trunk.on(ANSWERED, self._answered)
         trunk.on_lost(self.lost)
-        trunk.on_deposed(self._deposed)
+        trunk.on_deposed(lambda: self.lost(None))
+        trunk.on_missed(self._renamed)
 
     def _asked(self, front: str, data: bytes) -> None:
         self.arrivals.heard(front, read_asked(data))
@@ -127,10 +132,9 @@ class Relay:
                 line.lose()
         self.arrivals.lost(name)
 
-    def _deposed(self) -> None:
-        self.lost(None)
+    def _renamed(self) -> None:
         for host in self.arrivals.hosts:
-            host.deposed()
+            host.renamed()
 
     # --- what others answer ------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from trunkline import Context, Server, Settings
 from trunkline.auth.principal import Principal
 from trunkline.server.run import application
 from trunkline.stores.sqlite import SqliteStore
-from trunkline.stores.store import Held, Lease
+from trunkline.stores.store import Held
 from trunkline.transports.http.gate import Admitted, Known
 
 PATIENCE = 10.0
@@ -378,25 +378,21 @@ async def test_w06_what_is_posted_for_a_stream_of_http_sse_finds_it_in_another_p
     assert (await post(pair[1], query, request("ping"))).status == 404
 
 
-async def test_a_stream_that_nobody_would_find_any_more_ends(pair: list[Place]) -> None:
-    stream, address = await opened(pair[0])
-    crew = pair[0].server._serving.ready().crew
-    assert crew is not None
-    name = crew.name
-    assert address.endswith(f".{name}")
-    store = SqliteStore(pair[0].path)
-    await store.open()
-    held = await store.acquire(f"process/{name}", "somebody", 60.0)
-    assert isinstance(held, Held)
-    assert isinstance(await store.acquire(f"process/{name}", "somebody", 60.0, over=held.token), Lease)
-    await store.close()
-    await crew._renew()  # which finds out that others take it for dead
-    assert (await stream.finished()).ended
-    other, address = await opened(pair[0])
-    assert address.endswith(f".{crew.name}")
-    assert crew.name != name
-    other.gone.set()
-    await other.finished()
+async def test_a_stream_that_nobody_would_find_any_more_ends(tmp_path: Path) -> None:
+    async with places(tmp_path, process_lease=0.6) as [place, _]:
+        stream, address = await opened(place)
+        name = address.rpartition(".")[2]
+        store = SqliteStore(place.path)
+        await store.open()
+        held = await store.acquire(f"process/{name}", "somebody", 60.0)
+        assert isinstance(held, Held)
+        await store.acquire(f"process/{name}", "somebody", 60.0, over=held.token)  # who takes it for dead
+        await store.close()
+        assert (await stream.finished()).ended
+        other, address = await opened(place)
+        assert not address.endswith(name)
+        other.gone.set()
+        await other.finished()
 
 
 @pytest.mark.parametrize("query", ["session_id=x.0123456789abcdef", "session_id=x.", "session_id=", ""])
