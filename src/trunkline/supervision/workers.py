@@ -157,8 +157,10 @@ class Supervisor:
             return
         for kind, body in line.heard():
             if kind == STATE:
+                served = self._rota.served(number)
                 self._rota.heard(number, now, body.decode())
-                self._ready(number)
+                if not served and self._rota.served(number):
+                    self._ready()
             elif kind in {KEPT, NOT_KEPT}:
                 self._handing.answered(number, ticket_of(body)[0], kept=kind == KEPT)
         line.flush()
@@ -167,12 +169,12 @@ class Supervisor:
             self._rota.ended(number)
             _kill(self._pids[number])  # it is at its end, or of no use any more
 
-    def _ready(self, number: int) -> None:
-        if self._rota.served(number):
-            self._history = self._history.succeeded()
-            if self._opened is not None:
-                self._opened()
-                self._opened = None
+    def _ready(self) -> None:
+        """A worker is ready that was not before."""
+        self._history = self._history.succeeded()
+        if self._opened is not None:
+            self._opened()
+            self._opened = None
 
     def _reap(self, number: int) -> None:
         code = left(self._pids[number])
