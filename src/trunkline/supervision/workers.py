@@ -126,7 +126,7 @@ class Supervisor:
         if table != self._told:
             self._told = table
             for line in self._lines.values():
-                line.say(TABLE, " ".join(table).encode())
+                line.say(TABLE, _written(table))
 
     # --- workers -----------------------------------------------------------------------------------
 
@@ -137,9 +137,9 @@ class Supervisor:
         self._pids[number] = pid
         line = self._lines[number] = Line(ours)
         self._selector.register(ours, selectors.EVENT_READ, partial(self._heard, number))
-        self._rota.started(number, time.monotonic())
-        if self._told:
-            line.say(TABLE, " ".join(self._told).encode())
+        now = time.monotonic()
+        self._rota.started(number, now)
+        line.say(TABLE, _written(self._rota.table(now)))  # before it can be asked
 
     def _become(self, number: int, theirs: socket.socket, ours: socket.socket) -> int:
         """A new process: it keeps nothing of its supervisor's but its end of the line."""
@@ -245,6 +245,10 @@ class Supervisor:
     def _let_go(self) -> None:
         self._selector.close()
         self._handing.forget()
+
+
+def _written(table: Sequence[str]) -> bytes:
+    return " ".join(table).encode()
 
 
 def _kill(pid: int) -> None:

@@ -17,7 +17,7 @@ from tests.processes import PATIENCE, children, command, eventually, gone
 from trunkline.supervision.workers import GIVEN_UP
 
 SCRIPT = """
-    import asyncio, json, os, socket, sys, time
+    import asyncio, json, os, resource, socket, sys, time
     from trunkline.supervision.policy import Policy
     from trunkline.supervision.post import Post
     from trunkline.supervision.workers import Plan, Supervisor
@@ -52,6 +52,8 @@ SCRIPT = """
     def say(what):
         print(what, file=sys.stderr, flush=True)
 
+    if "files" in options:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (options["files"], options.pop("files")))
     place = socket.create_server(("127.0.0.1", 0))
     place.setblocking(False)
     plan = Plan(**{"workers": 2, "policy": policy, "silence": None, "end": None, "overran": 85, **options})
@@ -154,6 +156,18 @@ def test_what_was_handed_to_a_worker_that_dies_over_it_is_given_to_another_at_on
         eventually(lambda: len(select.select(waiting, [], [], 0)[0]) == 2)
         os.kill(victim, signal.SIGKILL)
         assert {int(line.recv(100).split()[0]) for line in waiting} == before - {victim}
+
+
+def test_connections_that_there_is_no_room_for_wait_with_the_system(crowd: Any) -> None:
+    it = crowd(files=30).open()
+    with contextlib.ExitStack() as lines:
+        for pid in it.pids:
+            os.kill(pid, signal.SIGSTOP)
+        waiting = [lines.enter_context(socket.create_connection(("127.0.0.1", it.port), PATIENCE)) for _ in range(40)]
+        assert it.line() == "no connection can be taken in for now: Too many open files"
+        for pid in it.pids:
+            os.kill(pid, signal.SIGCONT)
+        assert {int(line.recv(100).split()[0]) for line in waiting} == it.pids
 
 
 def test_what_a_worker_does_not_take_is_given_to_another(crowd: Any) -> None:
