@@ -27,6 +27,8 @@ T = TypeVar("T")
 class Holding:
     """The right to the home of one session. Of a new one, it is asked for with the first write."""
 
+    __slots__ = ("__weakref__", "_acquiring", "_crew", "_lease", "_ttl", "at", "over", "store", "taken")
+
     def __init__(self, at: str, store: Store, crew: "Crew | None", ttl: float, lease: Lease | None = None) -> None:
         """`ttl` is for how long nobody has to be told that it is still held."""
         self.at = at

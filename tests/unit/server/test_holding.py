@@ -34,8 +34,11 @@ class Processes:
         self._clock = clock
         self._all: list[Life] = []
 
-    async def start(self, **options: Any) -> Life:
+    async def start(self, *, alone: bool = False, **options: Any) -> Life:
+        """One more; `alone` without a way to others."""
         life = Life(self._path, self._clock, **options)
+        if alone:
+            life.store.bus = lambda: None  # type: ignore[method-assign]
         self._all.append(life)
         await life.server.start()
         return life
@@ -265,6 +268,18 @@ async def test_d08_a_session_that_is_ended_before_it_is_taken_is_not_gone_on_wit
     waiting.go_on.set()
     assert await finding is None
     assert isinstance(await holder(second, session), Lease)
+
+
+async def test_where_there_can_be_no_others_nobody_has_to_hold_a_session(processes: Processes) -> None:
+    session = ""
+    for number in range(3):
+        life = await processes.start(alone=True)
+        assert life.server._serving.ready().crew is None
+        session = session or await life.host.session()
+        assert "result" in (await life.request(session, "logging/setLevel", {"level": "error"})).json
+        assert isinstance(await holder(life, session), Lease)
+        assert (await life.record(session)).metadata.generation == number
+        await processes.end(life)
 
 
 # --- what another process does to it ----------------------------------------------------------------------
