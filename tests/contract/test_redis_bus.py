@@ -207,6 +207,17 @@ async def test_what_strangers_publish_is_passed_over(meeting: Meeting, prefix: s
     assert {name for _, name, _ in one.told} == {"two"}
 
 
+async def test_of_those_who_have_left_the_last_ones_are_remembered(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_bus, "MOST_GONE", 2)
+    one = await meeting.join("one")
+    for name in ("a", "b", "c"):
+        await (await meeting.join(name)).bus.close()
+    await until(lambda: one.lost_ones == {"a", "b", "c"})
+    assert [one.send(name, b"x") for name in ("a", "b", "c")] == [True, False, False]
+
+
 async def test_processes_with_other_prefixes_know_nothing_of_each_other(meeting: Meeting, prefix: str) -> None:
     one = await meeting.join("one", at(valkey().port, f"{prefix}a:"))
     two = await meeting.join("two", at(valkey().port, f"{prefix}b:"))

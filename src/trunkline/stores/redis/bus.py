@@ -29,7 +29,7 @@ MUCH: Final = 1 << 20  # bytes that Redis has not taken yet: who can wait should
 TOO_MUCH: Final = 64 << 20  # bytes at which nothing more is sent
 OFTEN: Final = 0.2  # seconds between two times that one is told that messages did not leave
 ANSWERS: Final = 2.0  # seconds that who joins waits for those that do not answer; one may be stopped
-_MOST_GONE: Final = 1000  # names
+MOST_GONE: Final = 1000  # names
 
 _MESSAGE: Final = b"m"
 _HELLO: Final = b"h"
@@ -226,7 +226,7 @@ class RedisBus:
     def _forget(self, name: str) -> None:
         """A process has ended, and nobody will ever have its name."""
         self._gone[name] = None
-        if len(self._gone) > _MOST_GONE:
+        if len(self._gone) > MOST_GONE:
             del self._gone[next(iter(self._gone))]
         self._expect_no_more(name)
         self._missing(name)
