@@ -21,9 +21,9 @@ COSTS = {
     "always": {"commit": 53.0, "get": 19.0, "page": 23.0, "acquire": 41.0, "refused": 15.0, "renew": 29.0},
     "everysec": {"commit": 45.0, "get": 18.0, "page": 26.0, "acquire": 33.0, "refused": 20.0, "renew": 26.0},
 }
-"""CPU µs of a Valkey for each call of the store's script, by `appendfsync`: the first of three runs of `bench.units`, when
-the machine had little else to do. In the others, with ten times as much to do, most were up to 1.7 times that."""
-ALIKE = {"register": 15.0, "sweep": 16.0, "settle": 11.0, "publish": 3.3, "deliver": 1.0, "count": 0.3}
+"""CPU µs of a Valkey for each call of the store's script, by `appendfsync`: the first of three runs of `bench.units`,
+when the machine had little else to do. In the others, with ten times as much to do, most were up to 1.8 times that."""
+ALIKE = {"register": 15.0, "sweep": 16.0, "settle": 11.0, "publish": 3.3, "deliver": 1.0, "count": 0.35}
 """The same whatever `appendfsync` says: they write little or nothing. A message costs to publish, and for each that it
 is delivered to; and to say whether a process is subscribed costs, too."""
 HEAR_US = 3.1  # CPU of a process of ours for a message that nobody there waits for
@@ -31,7 +31,7 @@ CARRY_US = (
     135.0  # more CPU, of both processes, for a call that is carried: the middle of 106 (Valkey) and 159 (sockets)
 )
 LINES = 4  # connections of each process: two for the store, two for the bus
-ROUND_TRIP_S = 0.0003  # to a Valkey in the same building
+ROUND_TRIP_S = 0.0003  # to a Valkey in the same building; assumed
 SESSION_BYTES = 3_600  # of a session with a record, a lease and an event, in Valkey's memory
 FULL = 0.7  # of a Valkey's one thread: from there on calls wait for each other for longer than they take
 
