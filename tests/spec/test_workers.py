@@ -168,11 +168,13 @@ def links(pid: int) -> set[str]:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """A server that several tests kill parts of. It ends in good order."""
     house = House(tmp_path_factory.mktemp("workers"), watched=True, settings={"restart_intensity": 20}).open()
-    yield house
-    house.signal(signal.SIGTERM)
-    assert house.code() == 0
-    assert (house.folder / "left").read_text() == str(house.process.pid)  # nobody else went on after `run`
-    house.close()
+    try:
+        yield house
+        house.signal(signal.SIGTERM)
+        assert house.code() == 0
+        assert (house.folder / "left").read_text() == str(house.process.pid)  # nobody else went on after `run`
+    finally:
+        house.close()
 
 
 @pytest.fixture
