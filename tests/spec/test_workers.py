@@ -113,8 +113,12 @@ class House:
         connection = self.connection()
         told = {name.replace("_", "-"): value for name, value in headers.items()}
         accept = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-        connection.request("POST", "/mcp", json.dumps(message), {**accept, "connection": "close", **told})
-        return connection.getresponse()
+        try:
+            connection.request("POST", "/mcp", json.dumps(message), {**accept, "connection": "close", **told})
+            return connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
 
     def call(self, tool: str) -> str:
         params = enveloped(name=tool, arguments={})
