@@ -20,7 +20,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from trunkline.clock import Clock, Timer
-from trunkline.errors import Conflict, Refusal, StoreError, StoreUnavailable
+from trunkline.errors import Conflict, NotNow, StoreError, StoreUnavailable
 from trunkline.server.turns import Limit, Queue, TooManyCalls
 from trunkline.stores.store import ABSENT, Delete, Item, Put, Store, Watch, Write, key_of
 
@@ -32,9 +32,8 @@ _SOONEST: Final = 0.05  # seconds between two looks, if nothing has changed
 _PAGE: Final = 500
 
 
-def _away(tool: str) -> Refusal:
-    told = f"who calls tool {tool!r} cannot be found out now; try again later"
-    return Refusal(1008, told, name="temporarily_unavailable")
+def _away(tool: str) -> NotNow:
+    return NotNow(f"who calls tool {tool!r} cannot be found out now; try again later")
 
 
 class Slots:
@@ -153,7 +152,8 @@ class SharedTurns:
                 self._ticket = None
 
     async def _look(self) -> float | None:
-        """Takes what is free and ours to take. If that is nothing, stands in line, and says when to look again."""
+        """Takes what is free and ours to take. If that is nothing, says when to look again; who is told of changes by
+        then stands in line."""
         now, lease = self._slots.wall.now(), self._slots.lease
         items = await scanned(self._slots.store, self._home)
         held = {item.key for item in items if item.key.startswith(self._held)}
@@ -162,14 +162,17 @@ class SharedTurns:
         if free > 0:
             await self._take(held, free)
             return None
-        if self._ticket is None or self._ticket_until - lease / 2 <= now:
+        if self._busy and (self._ticket is None or self._ticket_until - lease / 2 <= now):
             await self._stand_in_line(now)
         ends = (item.expires for item in items if item.expires is not None)
         return min(*ends, self._ticket_until - lease / 2)
 
     def _is_ahead(self, key: str) -> bool:
-        """Whether a key is the ticket of somebody who is served before us; their names begin with the time."""
-        return key.startswith(self._line) and (self._ticket is None or key < self._ticket)
+        """Whether a key is the ticket of a process that is served before this one; their names begin with the time. One
+        of our own that is being given back is nobody's."""
+        if not key.startswith(self._line) or key.endswith(self._slots.process):
+            return False
+        return self._ticket is None or key < self._ticket
 
     async def _take(self, held: set[str], number: int) -> None:
         """Takes some slots at once, unless somebody else is faster with one of them."""

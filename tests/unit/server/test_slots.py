@@ -1,6 +1,7 @@
 """Turns at a tool that processes share: each with a store of its own, all on one file."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,7 @@ async def test_t18_all_processes_together_run_so_many_calls_and_everybody_is_ser
 
 async def test_t18_who_waits_is_served_when_another_process_has_done(process: Begin) -> None:
     one, other = await process(), await process()
+    other.slots.wall = ManualClock(start=time.time())  # so that it looks when it is told to, and not now and then
     turn = await one.turns(1).take()
     waiting = asyncio.create_task(other.turns(1).take())
     await one.in_line()
@@ -125,12 +127,26 @@ async def test_t18_of_those_who_come_at_once_the_last_are_turned_away(process: B
     await asyncio.wait_for(calls[2], SOON)
 
 
+async def test_t18_who_was_turned_away_is_not_in_its_own_way_when_it_comes_again(process: Begin) -> None:
+    one, other = await process(), await process()
+    for _ in range(20):
+        turn = await one.turns(1).take()
+        waiting = asyncio.create_task(other.turns(1).take())
+        await one.in_line()
+        waiting.cancel()
+        one.slots.beside(one.turns(1)._release(turn))
+        await settled(one)
+        other.turns(1).give(await asyncio.wait_for(other.turns(1, 0).take(), SOON))
+        await settled(other)
+
+
 async def test_t18_tools_and_servers_do_not_share_their_turns(process: Begin) -> None:
     one = await process()
     other = Slots(one.store, WallClock(), "another server", LEASE)
-    taken = [one.turns(1), one.turns(1, tool="another tool"), other.at(Limit("tool", 1, 64))]
-    for turns in taken:
-        turns.give(await asyncio.wait_for(turns.take(), SOON))
+    apart = [one.turns(1), one.turns(1, tool="another tool"), other.at(Limit("tool", 1, 64))]
+    taken = [await asyncio.wait_for(turns.take(), SOON) for turns in apart]
+    for turns, turn in zip(apart, taken, strict=True):
+        turns.give(turn)
     await other.close()
 
 

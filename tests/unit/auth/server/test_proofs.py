@@ -102,6 +102,14 @@ def test_what_is_no_proof_is_told_so(proof: str) -> None:
         check(Proofs(), proof)
 
 
+def test_those_who_share_a_secret_want_the_same_nonces_though_one_is_ahead() -> None:
+    one, ahead = Proofs(nonces=True, secret=b"s" * 32), Proofs(nonces=True, secret=b"s" * 32)
+    check(one, made(nonce=ahead.nonce(NOW)))
+    check(one, made(nonce=ahead.nonce(NOW + 250)))
+    with pytest.raises(NonceWanted):
+        check(one, made(nonce=Proofs(nonces=True).nonce(NOW)))
+
+
 def test_a_nonce_has_to_be_there_and_fresh() -> None:
     known = Proofs(nonces=True)
     with pytest.raises(NonceWanted):
