@@ -100,7 +100,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     session_ttl: float | None = 3600.0  # a session that is not used for so long is ended
     session_sweep: float = 60.0  # between two looks for such sessions
     max_sessions: int = 10_000  # of one endpoint; more are turned away
-    max_sessions_per_principal: int | None = 1000
+    max_sessions_per_principal: int | None = 1000  # in all processes that share a store
     replay_events: int = 1000  # of one stream, kept for a peer who lost the line
     replay_bytes: int = 4 * MIB
     replay_streams: int = 64  # of one session
@@ -114,7 +114,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     # Tasks.
     max_tasks: int = 1000  # at work at once in one process; more are refused
-    max_tasks_per_principal: int | None = 100
+    max_tasks_per_principal: int | None = 100  # at work at once in all processes that share a store
     task_ttl: float = 3600.0  # that a task is kept, from its creation, if nobody says otherwise
     max_task_ttl: float = 24 * 3600.0  # whatever a client wishes
     task_poll_interval: float = 1.0  # what clients are told to wait between two looks
