@@ -116,10 +116,10 @@ class Plan(Struct, frozen=True):
     house: House = "file"
 
 
-def plan(seed: int, clients: int, rounds: int, house: House = "file") -> Plan:
-    """The plan of a seed. Each kind of mischief has its turn."""
+def plan(seed: int, clients: int, rounds: int, house: House = "file", only: Sequence[Kind] = ()) -> Plan:
+    """The plan of a seed. Each kind of mischief has its turn, of all that there are in a house or of some."""
     chance = Random(seed)
-    kinds: Sequence[Kind] = chance.sample(HOUSES[house], len(HOUSES[house]))
+    kinds: Sequence[Kind] = chance.sample(only or HOUSES[house], len(only or HOUSES[house]))
     return Plan(
         seed,
         tuple(_part(number) for number in range(clients)),

@@ -17,7 +17,7 @@ from tests.chaos.diary import PATIENCE
 from tests.chaos.faulty import Fault
 from tests.chaos.history import History
 from tests.chaos.judge import faults
-from tests.chaos.plan import HOUSES, Plan, plan
+from tests.chaos.plan import HOUSES, Kind, Plan, plan
 
 SHOWN = 40  # faults
 LONGEST = 400  # letters of each
@@ -29,7 +29,7 @@ def main() -> int:
     logging.getLogger("trunkline").addHandler(logging.NullHandler())  # what clients have to say
     seed = random.randrange(1_000_000) if given.seed is None else given.seed
     houses = list(HOUSES) if given.house == "all" else [given.house]
-    return max(_campaign(plan(seed, given.clients, given.rounds, house), given) for house in houses)
+    return max(_campaign(plan(seed, given.clients, given.rounds, house, given.only), given) for house in houses)
 
 
 def _campaign(planned: Plan, given: argparse.Namespace) -> int:
@@ -54,6 +54,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=20, help="how often something is done to the server")
+    parser.add_argument("--only", nargs="*", choices=get_args(Kind), default=(), help="what is done to it")
     parser.add_argument("--fault", choices=get_args(Fault), help="have a store that is not as it should be")
     parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds that anybody waits for anything")
     parser.add_argument("--keep", type=Path, help="where to write down all that was seen, if there are faults")
