@@ -317,9 +317,9 @@ async def test_while_the_store_is_away_nothing_is_begun() -> None:
         await peer.initialize()
         store.away = True
         for params in (call("pay", "k", amount=5), {**call("order", "o", amount=5), "task": {}}):
-            told = (await peer.result("tools/call", params))["_meta"]
-            assert told["trunkline/error"]["kind"] == "temporarily_unavailable"
-            assert told["trunkline/refusal"]["code"] == 1008
+            told = await peer.error("tools/call", params)
+            assert (told["code"], told["data"]["kind"]) == (1008, "temporarily_unavailable")
+            assert told["data"]["retryAfterMs"] == 1000
         assert bank.runs == []
         store.away = False
         assert [await paid(peer, "k", 5), await paid(peer, "o", 6, "order")] == [1, 2]

@@ -1,9 +1,10 @@
 """Asks a server through its line, and is honest about what came of it.
 
 A question that the line did not survive is asked again if it never reached the server, or if asking twice does no more
-than asking once; and if there is time left. One that was lost on a line that lives on is asked once more. Otherwise
-whoever asked is told that nobody knows whether it was done. A question that was not answered in time is followed by a
-ping: if that is answered, only the question has failed; if not, the line is given up.
+than asking once; and if there is time left. One that was lost on a line that lives on is asked some times more, since
+there may be many processes behind it; and so is one of which the server says that it should come again in a moment.
+Otherwise whoever asked is told that nobody knows whether it was done. A question that was not answered in time is
+followed by a ping: if that is answered, only the question has failed; if not, the line is given up.
 """
 
 import asyncio
@@ -38,6 +39,9 @@ SIGN_OF_LIFE: Final = "ping"
 
 _COMPLETE: Final = "complete"
 _OUTCOME_UNKNOWN: Final = "outcome_unknown"
+_NOT_NOW: Final = "temporarily_unavailable"
+_LONGEST_MS: Final = 5000  # who wants us to wait for longer is not waited for
+_PAUSES: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 2.0)  # seconds, before something is asked again on a line that lives on
 
 OnProgress = Callable[[ProgressParams], Any]
 """Told what the server reports of a request that it works on; async or plain and quick."""
@@ -96,10 +100,12 @@ async def ask(
         except PeerError as refused:
             if (told := judged(refused, _spoken_of(name, params))) is not refused:
                 raise told from None
-            if refused.code != HeaderMismatch.code or renew is None:
+            again = again or Again(line)
+            if refused.code == HeaderMismatch.code and renew is not None:
+                await renew(connection)
+                renew = None
+            elif not await again.rest(again.asked_to(refused), left):
                 raise
-            await renew(connection)
-            renew = None
             left = _left(name, timeout, line.settings, clock.now() - started)
         except RequestTimeout as late:
             raise await _meaning(line, connection, late) from None
@@ -109,25 +115,51 @@ async def ask(
                 raise OutcomeUnknown(told, status=lost.status, last_words=lost.last_words) from None
             left = _left(name, timeout, line.settings, clock.now() - started)
             again = again or Again(line)
-            if (left is not None and left <= 0) or not again.may_follow(connection):
+            if not await again.rest(again.after(connection), left):
                 raise
+            left = _left(name, timeout, line.settings, clock.now() - started)
 
 
 class Again:
-    """Whether something is asked again that was lost: as often as there is a new line, and once on one that lives on,
-    where only the answer was lost."""
+    """Whether something is asked again that was lost or put off, and after how many seconds: as often as there is a new
+    line, and some times on one that lives on, where only the answer was lost."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
         self._survivor: Connection | None = None
+        self._tries = 0  # on a line that lives on
 
-    def may_follow(self, connection: Connection) -> bool:
-        """Whether it is asked again, now that it was lost on a connection."""
+    def after(self, connection: Connection) -> float | None:
+        """When it is asked again, now that it was lost on a connection; None if it is not."""
         alive = connection is self._line.connection
-        if not self._line.recovers or (alive and connection is self._survivor):
+        if not self._line.recovers:
+            return None
+        if connection is not self._survivor:
+            self._tries = 0
+        self._survivor = connection
+        return self._pause() if alive else 0.0
+
+    def asked_to(self, refused: PeerError) -> float | None:
+        """When it is asked again, now that the server has told us to come back in a moment; None if it has not."""
+        data: Any = refused.data
+        told = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+        wait = told.get("retryAfterMs")
+        if told.get("kind") != _NOT_NOW or not isinstance(wait, int) or not self._line.recovers:
+            return None
+        pause = None if wait > _LONGEST_MS else self._pause()
+        return None if pause is None else max(pause, wait / 1000)
+
+    async def rest(self, pause: float | None, left: float | None) -> bool:
+        """Waits before it is asked again; False if it is not, or there is no time left for that."""
+        if pause is None or (left is not None and left <= pause):
             return False
-        self._survivor = connection if alive else None
+        if pause:
+            await self._line.rest(pause)
         return True
+
+    def _pause(self) -> float | None:
+        self._tries += 1
+        return _PAUSES[self._tries - 1] if self._tries <= len(_PAUSES) else None
 
 
 def _spoken_of(name: str, params: Any) -> str:

@@ -291,7 +291,7 @@ class Client(Tasking):
                 await self._listening.watch(uri, timeout, more=more)
             except ConnectionClosed:
                 again = again or Again(line)
-                if not again.may_follow(connection):
+                if not await again.rest(again.after(connection), timeout):
                     raise
             else:
                 if more:

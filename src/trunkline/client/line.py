@@ -349,6 +349,10 @@ class Line:
         if stop and self._stop.done():
             raise _Stopped
 
+    async def rest(self, seconds: float) -> None:
+        """Waits for so long."""
+        await self.wait_for((), self._clock.now() + seconds)
+
     async def _bounded(self, work: "Coroutine[Any, Any, T]", seconds: float | None) -> T:
         """The outcome of some work, if there is one in time; it is stopped otherwise."""
         task = self._loop.create_task(work)

@@ -18,6 +18,7 @@ from trunkline.errors import (
     InvalidArguments,
     InvalidParams,
     MethodNotFound,
+    NotNow,
     PeerError,
     ProtocolError,
     Refusal,
@@ -124,7 +125,7 @@ def _told(error: BaseException, call: Running, revision: Revision) -> Failure:
     if isinstance(error, InvalidArguments):
         # Up to 2025-06-18 this was an error; since then the model gets to read it and tries again (SEP-1303).
         return Failure(_failed(error.message, error.data) if revision >= Revision.V2025_11_25 else error)
-    if isinstance(error, Refusal):
+    if isinstance(error, Refusal) and not isinstance(error, NotNow):  # which is nothing for a model to read
         details = {"code": error.refusal_code, **{k: v for k, v in error.data.items() if k != "kind"}}
         return Failure(_failed(error.message, {**error.data, REFUSAL: details}))
     if isinstance(error, InternalError):

@@ -21,6 +21,7 @@
     │   │   └── RequestTimeout
     │   │       └── ConnectionTimeout, TimeoutReconnecting     and no ping is answered either
     │   └── Refusal                  1001 and up: understood, and declined
+    │       └── NotNow                   1008: declined for now, and nothing of it was done
     ├── ToolError                a tool failed and wants the model to read why
     ├── PeerError                the peer told us: its code, message and data
     │   ├── ToolFailed               a tool that was called says that it failed
@@ -92,6 +93,7 @@ from trunkline.errors.told import (
     MessageTooLarge,
     MethodNotFound,
     MissingCapability,
+    NotNow,
     NotPermitted,
     PageSizeTooLarge,
     ParseError,
@@ -111,14 +113,14 @@ from trunkline.errors.told import (
 
 __all__ = [
     "AuthorizationFailed", "BadAnswer", "CapabilityNotSupported", "CompletionNotFound", "ConfigError", "Conflict",
-    "ConnectionClosed", "ConnectionTimeout", "CursorExpired", "Degraded", "DuplicateEntry", "Fenced", "HandshakeFailed",
-    "HeaderMismatch", "InputFailed", "InsufficientScope", "InternalError", "InvalidArguments", "InvalidCursor",
-    "InvalidPageSize", "InvalidParams", "InvalidRequest", "InvalidUri", "MessageTooLarge", "MethodNotFound",
-    "MissingCapability", "MisuseError", "NotPermitted", "NotRegistered", "OutcomeUnknown", "PageSizeTooLarge",
-    "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal", "RegistrationError", "RequestIdConflict",
-    "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound", "RetriesExhausted", "StoreError", "StoreUnavailable",
-    "StoreUnusable", "SupervisionError", "TaskCancelled", "TemplateError", "TimeoutReconnecting", "ToolError",
-    "ToolFailed", "ToolNotFound", "TransportError", "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired",
-    "WrongPhase",
+    "ConnectionClosed", "ConnectionTimeout", "CursorExpired", "Degraded", "DuplicateEntry", "Fenced",
+    "HandshakeFailed", "HeaderMismatch", "InputFailed", "InsufficientScope", "InternalError", "InvalidArguments",
+    "InvalidCursor", "InvalidPageSize", "InvalidParams", "InvalidRequest", "InvalidUri", "MessageTooLarge",
+    "MethodNotFound", "MissingCapability", "MisuseError", "NotNow", "NotPermitted", "NotRegistered", "OutcomeUnknown",
+    "PageSizeTooLarge", "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal", "RegistrationError",
+    "RequestIdConflict", "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound", "RetriesExhausted",
+    "StoreError", "StoreUnavailable", "StoreUnusable", "SupervisionError", "TaskCancelled", "TemplateError",
+    "TimeoutReconnecting", "ToolError", "ToolFailed", "ToolNotFound", "TransportError", "TrunklineError",
+    "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase",
     "again",
 ]  # fmt: skip

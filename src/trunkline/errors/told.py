@@ -22,6 +22,7 @@ __all__ = [
     "MessageTooLarge",
     "MethodNotFound",
     "MissingCapability",
+    "NotNow",
     "NotPermitted",
     "PageSizeTooLarge",
     "ParseError",
@@ -360,6 +361,13 @@ class Refusal(ProtocolError):
             details["retryAfterMs"] = round(retry_after * 1000)
         super().__init__(message, data=details)
         self.refusal_code = code
+
+
+class NotNow(Refusal):
+    """Declined for now: nothing of it was done, and it may be asked again in a moment."""
+
+    def __init__(self, message: str, *, retry_after: float | None = 1.0) -> None:
+        super().__init__(1008, message, name="temporarily_unavailable", retry_after=retry_after)
 
 
 def _readable(size: int) -> str:

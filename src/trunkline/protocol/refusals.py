@@ -8,9 +8,9 @@ from trunkline.errors import (
     InvalidRequest,
     MessageTooLarge,
     MethodNotFound,
+    NotNow,
     ParseError,
     ProtocolError,
-    Refusal,
     RequestIdConflict,
     WrongPhase,
 )
@@ -47,10 +47,9 @@ def _too_early_or_late(name: str, signal: Signal, phase: Phase, *, agreed: bool)
     return unavailable(name, phase) if phase in _RESTING else WrongPhase(name, phase.name.lower())
 
 
-def unavailable(name: str, phase: Phase) -> Refusal:
+def unavailable(name: str, phase: Phase) -> NotNow:
     """What cannot be had now, though perhaps later."""
-    told = f"{name} is not taken while the session is {phase.name.lower()}"
-    return Refusal(1008, told, name="temporarily_unavailable")
+    return NotNow(f"{name} is not taken while the session is {phase.name.lower()}", retry_after=None)
 
 
 def why_not_sent(name: str, *, phase: Phase, spoken: Revision, receiver: Side) -> ProtocolError:

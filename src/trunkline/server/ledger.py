@@ -27,7 +27,7 @@ from trunkline.config import Settings
 from trunkline.conversation.dispatch import failure_of
 from trunkline.conversation.drive import Work
 from trunkline.conversation.perform import perform
-from trunkline.errors import Conflict, MisuseError, Refusal, StoreError, StoreUnavailable, UrlElicitationRequired
+from trunkline.errors import Conflict, MisuseError, NotNow, StoreError, StoreUnavailable, UrlElicitationRequired
 from trunkline.protocol.codes import code_of
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import CallToolResult
@@ -56,9 +56,8 @@ _DIED: Final = "whoever did it was stopped, or died"
 _GONE: Final = "it became a task, which is not kept any more"
 
 
-def _away() -> Refusal:
-    told = "what is kept of idempotency keys cannot be reached now; try again with the same key"
-    return Refusal(1008, told, name="temporarily_unavailable")
+def _away() -> NotNow:
+    return NotNow("what is kept of idempotency keys cannot be reached now; try again with the same key")
 
 
 async def _answered(asked: Awaitable[T]) -> T:

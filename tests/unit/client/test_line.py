@@ -14,6 +14,7 @@ from trunkline.errors import (
     HandshakeFailed,
     MisuseError,
     OutcomeUnknown,
+    PeerError,
     RequestTimeout,
     RetriesExhausted,
     TimeoutReconnecting,
@@ -30,6 +31,7 @@ IDEMPOTENT = {"name": "put", "inputSchema": {"type": "object"}, "annotations": {
 OTHER = {"name": "pay", "inputSchema": {"type": "object"}}
 HANDSHAKE = pytest.mark.parametrize("revision", ["2025-11-25"])  # for what only this era has
 DONE = {"content": [{"type": "text", "text": "done"}]}
+SOON = {"kind": "temporarily_unavailable", "retryAfterMs": 1000}
 
 
 class Scene:
@@ -270,6 +272,46 @@ async def test_f11_read_only_and_idempotent_tools_are_called_again_and_others_ar
     assert [(await calls[name]).data for name in ("look", "put")] == ["done", "done"]
     await settle()
     assert not [m for m in line.waiting() if m.get("method") == "tools/call"]
+
+
+async def test_who_is_asked_to_come_back_in_a_moment_does_so_some_times_and_not_for_ever(scene: Scene) -> None:
+    await scene.known()
+    call, line = scene.call("pay", timeout=60), scene.server.line
+    for pause in (1.0, 1.0, 1.0, 1.0, 2.0, 2.0):
+        line.error(await line.request("tools/call"), 1008, "away", SOON)
+        await settle()
+        scene.clock.advance(pause - 0.01)
+        await settle()
+        assert not line.waiting()
+        scene.clock.advance(0.02)
+    line.error(await line.request("tools/call"), 1008, "away", SOON)
+    with pytest.raises(PeerError, match="away"):
+        await call
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"kind": "temporarily_unavailable"},
+        {"kind": "temporarily_unavailable", "retryAfterMs": 30_000},
+        {"kind": "something else", "retryAfterMs": 10},
+        "nothing",
+    ],
+)
+async def test_who_is_not_asked_back_soon_does_not_come_back(scene: Scene, data: Any) -> None:
+    await scene.known()
+    call, line = scene.call("look", timeout=60), scene.server.line
+    line.error(await line.request("tools/call"), 1008, "away", data)
+    with pytest.raises(PeerError, match="away"):
+        await call
+
+
+async def test_who_has_no_time_left_to_come_back_says_why(scene: Scene) -> None:
+    await scene.known()
+    call, line = scene.call("look", timeout=0.5), scene.server.line
+    line.error(await line.request("tools/call"), 1008, "away", SOON)
+    with pytest.raises(PeerError, match="away"):
+        await call
 
 
 async def test_a_tool_of_which_nothing_is_known_is_not_called_again() -> None:

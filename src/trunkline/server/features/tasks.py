@@ -1,6 +1,6 @@
 """Tasks: looked at, answered, cancelled, and their results; in the words of whoever asks."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from msgspec import Raw
 from trunkline.conversation.dispatch import Answer, Feature
 from trunkline.conversation.drive import Work
 from trunkline.conversation.perform import perform
-from trunkline.errors import InvalidParams, ProtocolError
+from trunkline.errors import InvalidParams, NotNow, ProtocolError, StoreUnavailable
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
 from trunkline.protocol.methods import find
@@ -184,6 +184,18 @@ def _answer(handler: Callable[[Connection, Running, Any], Work]) -> Answer:
     return answer
 
 
+def _reached(handler: Callable[[Connection, Running, Any], Awaitable[Any]]) -> Callable[..., Work]:
+    """A handler that may be asked again while the store is away: what it does does no harm twice."""
+
+    async def answer(connection: Connection, call: Running, params: Any) -> Any:
+        try:
+            return await handler(connection, call, params)
+        except StoreUnavailable as error:
+            raise NotNow("what is kept of tasks cannot be reached now; try again later") from error
+
+    return answer
+
+
 async def _in_its_words(connection: Connection, handler: Callable[..., Work], call: Running, params: Any) -> Any:
     try:
         return await perform(handler(connection, call, params), connection.threads)
@@ -197,10 +209,10 @@ FEATURE = Feature(
     "tasks",
     {
         "tasks/create": _answer(_create),
-        "tasks/get": _answer(_get),
-        "tasks/result": _answer(_result),
-        "tasks/list": _answer(_list),
-        "tasks/cancel": _answer(_cancel),
-        "tasks/update": _update,
+        "tasks/get": _answer(_reached(_get)),
+        "tasks/result": _answer(_reached(_result)),
+        "tasks/list": _answer(_reached(_list)),
+        "tasks/cancel": _answer(_reached(_cancel)),
+        "tasks/update": _reached(_update),
     },
 )

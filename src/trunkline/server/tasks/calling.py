@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
+from trunkline.errors import StoreUnavailable
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.task_dialects import augmented, extended
 from trunkline.protocol.tasks import TaskRecord
@@ -15,6 +16,7 @@ from trunkline.protocol.types.tasks_founding import CreateFoundingTaskParams, Cr
 from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.connection import Connection
+from trunkline.server.keyed import RunLost
 from trunkline.server.owners import owner_of
 from trunkline.server.tasks.line import caller_of
 from trunkline.server.tasks.tasks import Begin, with_known
@@ -140,6 +142,10 @@ async def _begin(
     beginning = connection.loop.create_task(begun)
     try:
         return await asyncio.shield(beginning)
+    except StoreUnavailable as error:
+        if claim is not None:
+            raise
+        raise RunLost("the store does not say whether the task is kept") from error
     except asyncio.CancelledError:
         beginning.add_done_callback(tasks.disown if claim is None or not claim.keyed.lost else _unheard)
         raise

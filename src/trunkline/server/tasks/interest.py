@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 
+from trunkline.errors import StoreUnavailable
 from trunkline.protocol.task_dialects import Dialect, worth_telling
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.server.tasks.shelf import Kept, Shelf, key_of_task
@@ -159,6 +160,8 @@ class Interest:
                     self.tell(kept)
                 elif (known := self._known.get(key)) is not None:
                     self._wake(key, known)  # it is not there any more, which whoever waits will see
+        except StoreUnavailable:
+            pass  # once it is there again, it says that anything may have changed
         finally:
             self._again.discard(key)
             self._looking.pop(key, None)

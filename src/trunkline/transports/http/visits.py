@@ -86,7 +86,10 @@ class Visit:
         about: RequestId | None = None,
     ) -> None:
         """An answer that says no: a JSON-RPC error, without an id where the message was not looked at."""
-        await self.refuse_with(status, ProtocolError(why, code=code, data={"kind": kind}), *headers, about=about)
+        data: dict[str, Any] = {"kind": kind}
+        if (seconds := dict(headers).get(b"retry-after")) is not None:
+            data["retryAfterMs"] = int(seconds) * 1000
+        await self.refuse_with(status, ProtocolError(why, code=code, data=data), *headers, about=about)
 
     async def refuse_with(
         self, status: int, error: ProtocolError, *headers: tuple[bytes, bytes], about: RequestId | None = None
