@@ -26,6 +26,7 @@ class Answer:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.body = b""
+        self.largest = 0  # piece of it
         self.ended = False
         self._changed = asyncio.Event()
         self._decoder = EventDecoder(1 << 20)
@@ -42,6 +43,7 @@ class Answer:
         else:
             data = message.get("body", b"")
             self.body += data
+            self.largest = max(self.largest, len(data))
             self.unread += self._decoder.feed(data)
             self.ended = not message.get("more_body", False)
         self._changed.set()

@@ -252,6 +252,7 @@ async def test_who_reads_slowly_through_another_process_slows_down_who_writes(tm
         told = [one["params"]["progress"] for one in await rest(answer) if "params" in one]
     assert told == sorted(told)
     assert told[-1] == 299
+    assert answer.largest <= 20_000
 
 
 async def test_w06_who_hangs_up_at_one_process_reads_on_at_another(pair: list[Place]) -> None:
@@ -266,6 +267,20 @@ async def test_w06_who_hangs_up_at_one_process_reads_on_at_another(pair: list[Pl
     for place in (pair[1], pair[0]):
         again = await place.ask("GET", mcp_session_id=ident, last_event_id=first.id)
         assert [one["result"]["content"][0]["text"] for one in await rest(again)] == ["done"]
+
+
+async def test_w06_what_happens_after_somebody_hung_up_waits_for_whoever_comes_next(pair: list[Place]) -> None:
+    ident = await pair[0].session()
+    await pair[1].ask("POST", request("resources/subscribe", {"uri": "note://one"}), mcp_session_id=ident)
+    stream = pair[1].begin("GET", mcp_session_id=ident)
+    await stream.event()
+    stream.gone.set()
+    await stream.finished()
+    await pair[1].ask("POST", call("change"), mcp_session_id=ident)
+    again = pair[0].begin("GET", mcp_session_id=ident)
+    assert (await again.message())["method"] == "notifications/resources/updated"
+    again.gone.set()
+    await again.finished()
 
 
 async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_other(pair: list[Place]) -> None:
@@ -294,7 +309,8 @@ async def test_who_stops_waits_for_what_others_answer_and_lets_those_go_who_only
     ending = asyncio.ensure_future(pair[1].server.aclose())
     pair[1].app.release()
     assert (await listening.finished()).ended
-    assert not ending.done()
+    done, _ = await asyncio.wait([ending], timeout=0.2)
+    assert not done
     pair[0].go.set()
     assert text_of(await asked.finished()) == "done"
     async with asyncio.timeout(PATIENCE):
