@@ -68,14 +68,14 @@ class FaultyStore(SqliteStore):
 class Member:
     """One process."""
 
-    def __init__(self, store: Store, clock: ManualClock) -> None:
+    def __init__(self, store: Store, clock: Any, seconds: float = SECONDS) -> None:
         self.store: Any = store
         self.clock = clock
         self.seen = Watching()
         bus = store.bus()
         assert bus is not None
         observers = Observers([self.seen])
-        self.crew = Crew(store, bus, seconds=SECONDS, clock=clock, wall=clock, observers=observers)
+        self.crew = Crew(store, bus, seconds=seconds, clock=clock, wall=clock, observers=observers)
         self.heard: list[tuple[str, bytes]] = []
         self.lost: list[str | None] = []
         self.deposed = 0

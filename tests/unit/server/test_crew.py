@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.contract.valkey import valkey
+from tests.contract.valkey import started, valkey
 from tests.unit.server.crews import BEAT, PATIENCE, SECONDS, Crews, Member, round_trip
 
+from trunkline.clock import LoopClock
 from trunkline.errors import StoreUnavailable
 from trunkline.facts import Dropped, HandlerFailed
 from trunkline.server.crew.standing import Standing
@@ -67,14 +68,7 @@ async def test_who_cannot_join_holds_no_lease(crews: Crews) -> None:
 
 
 async def test_over_redis_it_is_the_same() -> None:
-    prefix, clock = "crew-of-two", ManualClock()
-    members: list[Member] = []
-    for _ in range(2):
-        store = RedisStore(valkey().url, prefix=prefix)
-        await store.open()
-        members.append(Member(store, clock))
-        await members[-1].crew.join()
-    one, other = members
+    one, other = await on_redis(valkey().url), await on_redis(valkey().url)
     assert (one.crew.others, other.crew.others) == ({other.name}, {one.name})
     await done(one.crew.tell(b"t", b"news"))
     assert other.heard == [(one.name, b"news")]
@@ -82,8 +76,42 @@ async def test_over_redis_it_is_the_same() -> None:
     await other.crew.leave()
     assert await one.seen.until("Depart") == name
     await one.crew.leave()
-    for member in members:
+    for member in (one, other):
         await member.store.close()
+
+
+async def test_a_redis_that_is_started_again_finds_the_same_processes_which_hear_all_that_is_told(
+    tmp_path: Path,
+) -> None:
+    redis = started(tmp_path / "redis", appendonly="yes", appendfsync="always")
+    one, other = await on_redis(redis.url, 1.0), await on_redis(redis.url, 1.0)
+    names = [one.name, other.name]
+    redis.kill()
+    telling = one.crew.tell(b"t", b"news")
+    async with asyncio.timeout(PATIENCE):
+        while max(one.crew.sure_until, other.crew.sure_until) > one.clock.now() - 0.3:
+            await asyncio.sleep(0.05)
+    redis.start()
+    await one.seen.until("Regain")
+    await other.seen.until("Regain")
+    await done(telling)
+    await done(other.crew.tell(b"t", b"more"))
+    assert ([one.name, other.name], one.deposed + other.deposed) == (names, 0)
+    assert (other.heard, one.heard) == ([(one.name, b"news")], [(other.name, b"more")])
+    assert one.seen.of(HandlerFailed) + other.seen.of(HandlerFailed) == []
+    for member in (one, other):
+        await member.crew.leave()
+        await member.store.close()
+    redis.kill()
+
+
+async def on_redis(url: str, seconds: float = SECONDS) -> Member:
+    """A process on a Redis, on whose clock and its own time goes by."""
+    store = RedisStore(url, prefix="crew")
+    await store.open()
+    member = Member(store, LoopClock(asyncio.get_running_loop()), seconds)
+    await member.crew.join()
+    return member
 
 
 # --- being told ----------------------------------------------------------------------------------------
@@ -377,6 +405,21 @@ async def test_who_has_slept_itself_takes_nobody_for_dead(crews: Crews) -> None:
     one.clock.advance(2 * SECONDS)
     with pytest.raises(StoreUnavailable, match="itself"):
         await one.crew.gone(other.name)
+
+
+async def test_a_store_that_answers_late_has_nobody_take_others_for_dead(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    one.store.slow = asyncio.Event()
+    one.clock.advance(BEAT)
+    await asyncio.sleep(0)
+    one.clock.advance(2 * SECONDS)
+    other.clock.advance(2 * SECONDS + BEAT)
+    one.store.slow.set()
+    assert await one.seen.until("Regain") == one.name
+    await one.beat()
+    await other.beat(0)
+    await round_trip(one, other)
+    assert (one.seen.steps(other.name), other.deposed) == (["Meet"], 0)
 
 
 async def test_a_store_that_comes_back_late_has_nobody_take_others_for_dead(crews: Crews) -> None:

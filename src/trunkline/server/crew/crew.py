@@ -15,6 +15,7 @@ from trunkline.clock import Clock, Timer
 from trunkline.errors import StoreError, StoreUnavailable
 from trunkline.facts import CrewStep, Dropped, HandlerFailed, Observers
 from trunkline.server.crew.deaths import Deaths
+from trunkline.server.crew.doubts import Doubts
 from trunkline.server.crew.ears import CrewEars
 from trunkline.server.crew.roster import Roster
 from trunkline.server.crew.standing import Standing
@@ -34,7 +35,8 @@ _MISSED: Final = b"\x03"  # who is told this has not confirmed something, and no
 _LEAVING: Final = b"\x04"
 _DEAD: Final = b"\x05"  # somebody was declared dead: the name
 _LOOK: Final = b"\x06"  # who is told this was declared dead
-_THERE: Final = b"\x07"  # says nothing; who sends it wants to know whether it can
+_CALL: Final = b"\x07"  # who is told this says that it is there
+_HERE: Final = b"\x08"  # says no more than that
 _BEATS: Final = 3  # in the time of a lease
 _ATTEMPTS: Final = 12  # in that time, while the store cannot be reached
 _PATIENCE: Final = 6  # leases, after which nobody waits any longer for one who lives and does not confirm
@@ -59,6 +61,7 @@ class Crew:
         self._standing = self._new_standing()
         self._roster = Roster(seconds)
         self._deaths = Deaths(store, self._roster, seconds, clock, wall)
+        self._doubts = Doubts()
         self._tellings = Tellings()
         self._heard: dict[str, Heard] = {}
         self._handlers: dict[bytes, Handler] = {
@@ -69,6 +72,7 @@ class Crew:
             _LEAVING: lambda sender, _: self._depart(sender, "Depart"),
             _DEAD: lambda _, body: self._dead(body.decode()),
             _LOOK: lambda _, __: self._beat_now(),
+            _CALL: lambda sender, _: self._answer_to(sender),
         }
         self._on_lost: list[Callable[[str | None], None]] = []
         self._on_deposed: list[Callable[[], None]] = []
@@ -208,13 +212,13 @@ class Crew:
         if self._bus is None:
             await self._return()
             return
-        was_sure = self._sure
+        sure_until = self.sure_until
         regained = not await self._standing.renew()
         if regained and not await self._standing.take():
             await self._deposed()
             return
         self.broadcast(_ALIVE, b"")
-        if not was_sure:  # it may be this process that has heard nothing of the others
+        if self._clock.now() >= sure_until:  # it may be this process that has heard nothing of the others
             self._roster.spare(self._clock.now() + self._seconds)
         if regained:
             self._tell_observers("Regain", self.name)
@@ -347,6 +351,9 @@ class Crew:
 
     def lost(self, name: str | None) -> None:
         """Something may not have arrived. Who is there is told again what it has not confirmed."""
+        if name is not None and self._roster.is_gone(name):
+            return  # that was said
+        self._doubts.about(self.others if name is None else (name,))
         self._say_lost(name)
         if name is not None and not self._is_there(name):
             self._check(name, certain=True)
@@ -384,7 +391,7 @@ class Crew:
 
     def _is_there(self, name: str) -> bool:
         """False if it is certain that a process is not."""
-        return self._bus is None or self._bus.send(name, _THERE)
+        return self._bus is None or self._bus.send(name, _CALL)
 
     def _check(self, name: str, *, certain: bool = False) -> "asyncio.Task[bool]":
         return self._deaths.check(name, self.name, self._found_dead, certain=certain)
