@@ -48,6 +48,10 @@ _PATIENCE: Final = 0.1  # seconds until a store that cannot be reached is tried 
 _FLUSH_EVERY: Final = 0.5  # seconds between two reports of progress that are kept
 
 
+def _started(record: TaskRecord, now: float) -> TaskRecord:
+    return record.start(now) if record.state is TaskState.PENDING else record
+
+
 class Attempt:
     """Works on one task."""
 
@@ -112,7 +116,7 @@ class Attempt:
     async def _run(self, begin: Callable[[Context | None], Any]) -> None:
         try:
             if self.record.state is TaskState.PENDING:
-                await self.write(lambda record, now: record.start(now))
+                await self._insist(_started)
             step = await self._outcome(begin)
             if not self._over:
                 await self._write_at_last(step)
@@ -181,22 +185,27 @@ class Attempt:
             raise asyncio.CancelledError
 
     async def _write_at_last(self, step: Step) -> None:
-        """Writes what the work has come to: as often as it takes, as long as the task is ours."""
+        """Writes what the work has come to."""
         self._came_to = True
+        await self._insist(step)
+
+    async def _insist(self, step: Step) -> None:
+        """Writes something as often as it takes: a store that is away for a moment is no failure of the work. Raises
+        `Fenced` if the task cannot be ours any more."""
         while True:
             try:
                 return await self.write(step)
             except StoreUnavailable:
-                if self._over or self._shared.wall.now() >= self.lease.expires:
-                    raise
+                if self._has_lost():
+                    raise Fenced(self.lease.name, self.lease.token) from None
                 await asyncio.sleep(_PATIENCE)
 
     async def reach(self, checkpoint: Raw) -> None:
         """Keeps what the task needs to go on from here."""
-        await self.write(lambda record, now: record.reach(now, checkpoint))
+        await self._insist(lambda record, now: record.reach(now, checkpoint))
 
     async def _did(self, name: str, effect: Raw) -> None:
-        await self.write(lambda record, now: record.do(now, name, effect))
+        await self._insist(lambda record, now: record.do(now, name, effect))
 
     def advance(self, progress: float, total: float | None, message: str | None) -> None:
         """It has got somewhere: told at once, and kept a little later, together with what follows."""

@@ -45,6 +45,23 @@ async def test_a_result_is_not_lost_because_the_store_cannot_be_reached_for_a_mo
     await server.aclose()
 
 
+async def test_work_does_not_fail_because_the_store_cannot_be_reached_for_a_moment() -> None:
+    store = Flaky()
+    server = Server("s", store=store, observers=[])
+
+    @server.tool(task=True)
+    async def work(ctx: Context) -> str:
+        store.failures = 2
+        await ctx.checkpoint("half")
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        result = await peer.result("tasks/result", await task_of(peer, "work"))
+        assert result["structuredContent"] == {"result": "done"}
+    await server.aclose()
+
+
 async def test_what_the_client_cannot_be_asked_is_not_asked_and_silence_is_told() -> None:
     server, raised = Server("s", observers=[]), list[Exception]()
 
