@@ -169,6 +169,7 @@ class Crew:
     async def _close_bus(self) -> None:
         bus, self._bus = self._bus, None
         self._roster.forget()
+        self._doubts.settle_all()
         self._heard.clear()
         if self._ears is not None:
             self._ears.end()
@@ -327,6 +328,7 @@ class Crew:
                 self._bus.send(sender, _LOOK)
             return
         self.met(sender)
+        self._doubts.settle(sender)
         self._handle(sender, message)
 
     def _alive(self, sender: str, _: bytes) -> None:
@@ -355,11 +357,16 @@ class Crew:
             return  # that was said
         self._doubts.about(self.others if name is None else (name,))
         self._say_lost(name)
-        if name is not None and not self._is_there(name):
+        if name is None:
+            self.broadcast(_CALL, b"")
+        elif not self._is_there(name):
             self._check(name, certain=True)
             return
         for other in self._tellings.awaited() if name is None else (name,):
             self._tell_again(other)
+
+    def _answer_to(self, sender: str) -> None:
+        self.send(sender, _HERE, b"")
 
     def _say_lost(self, name: str | None) -> None:
         for lost in self._on_lost:
@@ -380,6 +387,15 @@ class Crew:
         if not certain and not self._roster.is_silent(name, self._clock.now()):
             return False
         return await asyncio.shield(self._check(name, certain=certain))
+
+    async def there(self, name: str) -> bool:
+        """Whether a process is there to be sent something. Who was lost sight of is waited for, until it is heard of or
+        gone. Raises `StoreUnavailable` if that cannot be found out."""
+        while name in self._doubts:
+            if await self.gone(name):
+                return False
+            await self._doubts.wait(name, self._seconds / _BEATS)
+        return not self._roster.is_gone(name)
 
     async def _be_sure(self) -> None:
         """Sees whether this process lives."""
@@ -414,6 +430,7 @@ class Crew:
         if step is not None:
             self._tell_observers(step, name)
         self._heard.pop(name, None)
+        self._doubts.settle(name)
         self._tellings.gone(name)
         self._say_lost(name)
 

@@ -84,6 +84,11 @@ class Trunk(Protocol):
         """Whether a process is gone. Raises `StoreError` if that cannot be found out."""
         ...
 
+    async def there(self, name: str) -> bool:
+        """Whether a process is there to be sent something, once that is not in doubt. Raises `StoreError` if that
+        cannot be found out."""
+        ...
+
 
 class Outcome(Enum):
     """What has become of a request that was to be carried."""
@@ -207,6 +212,10 @@ class Front:
     def knows(self, name: str) -> bool:
         """Whether there is another process of that name."""
         return name in self._relay.trunk.others
+
+    async def reaches(self, name: str) -> bool:
+        """Whether a process can be asked, once that is not in doubt. Raises `StoreError` if that is not known."""
+        return await self._relay.trunk.there(name)
 
     async def carry(
         self, visit: Visit, holder: str, ident: str, body: bytes = b"", *, messages: bool = False

@@ -40,6 +40,9 @@ class Seeking:
         for tries in range(_TRIES):
             try:
                 found = self._places.get(ident) or await self._restoring.find(ident, visit.principal, visit.peer)
+                if isinstance(found, Elsewhere) and not await self._reached(found):
+                    self._places.pop(ident, None)
+                    continue
             except StoreError:
                 return UNKEPT
             if not isinstance(found, Elsewhere) or self._front is None:
@@ -50,6 +53,10 @@ class Seeking:
                 return STOPPING
             await asyncio.sleep(_PAUSE * tries)
         return _MOVING
+
+    async def _reached(self, place: Elsewhere) -> bool:
+        """Whether who holds a session can be asked; if it is gone, somebody else will hold it."""
+        return self._front is None or await self._front.reaches(place.process)
 
     async def _carried(self, front: Front, visit: Visit, place: Elsewhere, ident: str, body: bytes) -> bool:
         """Whether the request was answered by who holds the session, as far as anybody knows."""

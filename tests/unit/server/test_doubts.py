@@ -1,0 +1,68 @@
+"""Who was lost sight of is not sent anything before it is heard of again, or known to be gone."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.unit.server.crews import PATIENCE, Crews, round_trip
+
+
+@pytest.fixture
+async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
+    made = Crews(tmp_path / "store")
+    yield made
+    await made.end()
+
+
+async def test_who_is_not_in_doubt_is_there_at_once(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    assert await one.crew.there(other.name)
+
+
+@pytest.mark.parametrize("everybody", [False, True])
+async def test_who_was_lost_sight_of_is_called_and_is_there_when_it_answers(crews: Crews, everybody: bool) -> None:
+    one, other = await crews.one(), await crews.one()
+    one.crew.lost(None if everybody else other.name)
+    there = asyncio.ensure_future(one.crew.there(other.name))
+    await asyncio.sleep(0)
+    assert not there.done()
+    async with asyncio.timeout(PATIENCE):
+        assert await there
+    assert one.lost == [None if everybody else other.name]
+
+
+async def test_who_was_lost_sight_of_and_is_gone_is_not_there(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    name = other.name
+    await other.vanish()
+    one.crew.lost(name)
+    async with asyncio.timeout(PATIENCE):
+        assert not await one.crew.there(name)
+        assert not await one.crew.there(name)
+
+
+async def test_who_says_nothing_is_waited_for_until_it_is_taken_for_dead(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    await round_trip(one, other)
+    other.crew.heard = lambda *_: None  # it stands still
+    one.crew.lost(other.name)
+    there = asyncio.ensure_future(one.crew.there(other.name))
+    for _ in range(2):
+        await one.beat()
+        assert not there.done()
+    for _ in range(2):
+        await one.beat()
+    async with asyncio.timeout(PATIENCE):
+        assert not await there
+
+
+async def test_nobody_waits_for_others_in_a_crew_that_was_left(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    other.crew.heard = lambda *_: None
+    one.crew.lost(other.name)
+    there = asyncio.ensure_future(one.crew.there(other.name))
+    await asyncio.sleep(0)
+    await one.crew.leave()
+    async with asyncio.timeout(PATIENCE):
+        assert await there
