@@ -280,11 +280,12 @@ def _record(session: str) -> TaskRecord:
 
 async def test_who_leaves_or_is_killed_delays_nobody(houses: Houses) -> None:
     here, there, third = await houses.one(), await houses.one(), await houses.one()
+    left = third.crew.name
     await third.server.aclose()
     await there.crew.close()
     async with asyncio.timeout(4):  # less than a lease
         await do(here, "change", uri="note://a")
-    assert here.crew.others == frozenset()
+    assert (here.crew.others, here.seen.steps(left)) == (frozenset(), ["Meet", "Depart"])
 
 
 async def test_who_was_declared_dead_has_its_listeners_come_back_and_tells_everybody_everything(

@@ -320,27 +320,41 @@ async def test_who_was_declared_dead_lets_go_and_comes_back_under_another_name(c
 
 async def test_what_is_told_without_a_name_is_told_under_the_next_one(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
+    await loses_its_name(one, other)
+    assert (other.deposed, other.crew.others, other.crew.alone) == (1, frozenset(), False)
+    telling = other.crew.tell(b"t", b"without a name")
+    assert other.crew.send("somebody", b"t", b"")
+    await other.beat()
+    assert telling is not None
+    assert not telling.done()
+    other.store.away = False
+    await other.beat()
+    await done(telling)
+    assert one.heard == [(other.name, b"without a name")]
+
+
+async def test_what_was_told_and_not_confirmed_under_a_name_is_told_again_under_the_next_one(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
     one.confirms = asyncio.get_running_loop().create_future()
-    before = other.crew.tell(b"t", b"before")
+    telling = other.crew.tell(b"t", b"news")
     await round_trip(one, other)
+    await loses_its_name(one, other)
+    one.confirms = None
+    other.store.away = False
+    await other.beat()
+    await done(telling)
+    assert [body for _, body in one.heard] == [b"news", b"news"]
+    assert one.heard[0][0] != one.heard[1][0] == other.name
+
+
+async def loses_its_name(one: Member, other: Member) -> None:
+    """Another declares a process dead, which has no way to another name for now."""
     other.store.away, other.store.but = True, f"process/{other.name}"
     for _ in range(3):
         await one.beat()
     assert await one.crew.gone(other.name)
     await other.seen.until("Deposed")
-    assert (other.deposed, other.crew.others, other.crew.alone) == (1, frozenset(), False)
-    one.confirms = None
-    without = other.crew.tell(b"t", b"without a name")
-    assert other.crew.send("somebody", b"t", b"")
-    await other.beat()
-    assert without is not None
-    assert not without.done()
-    other.store.away = False
-    await other.beat()
-    await done(without)
-    await done(before)
-    assert [body for _, body in one.heard] == [b"before", b"before", b"without a name"]
-    assert one.heard[0][0] != one.heard[1][0] == other.name
+    await other.beat(0)
 
 
 async def test_a_lease_that_has_run_out_and_that_nobody_took_is_regained(crews: Crews) -> None:
