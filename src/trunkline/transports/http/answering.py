@@ -100,6 +100,7 @@ class Answering:
             if expiry is not None:
                 expiry.cancel()
             gone.cancel()
+            stream.give_back(reader, visit.unconfirmed)
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await gone
             stream.leave(reader)

@@ -145,6 +145,11 @@ class Carried(Visit):
         self._credit += size
         self._relax()
 
+    @property
+    def unconfirmed(self) -> int:
+        """Bytes that the front has not said to have passed on."""
+        return self._ask.window - self._credit
+
     def _relax(self) -> None:
         if self._refill is not None and not self._refill.done():
             self._refill.set_result(None)

@@ -343,9 +343,10 @@ class Line:
         return self._waiting.popleft()
 
     def _pass(self, size: int) -> None:
-        """So much has been passed on. Credit is given for much at a time."""
+        """So much has been passed on. Credit is given for much at a time; of a stream that is for whatever happens, at
+        once: what was not passed on is for whoever comes next."""
         self._passed += size
-        if self._passed * 2 >= self._relay.window:
+        if self.idle or self._passed * 2 >= self._relay.window:
             self._say(Credit(self.number, self._passed))
             self._passed = 0
 

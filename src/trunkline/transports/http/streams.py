@@ -7,6 +7,7 @@ ends.
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from trunkline.transports.http.events import EventStore, position
 from trunkline.wire import sse
@@ -15,6 +16,8 @@ __all__ = ["STANDALONE", "Stream"]
 
 STANDALONE = 0
 """The number of the stream for what belongs to no request."""
+
+_NO_EVENT: Final = 40  # bytes, of what is none: a comment, the first position; an event is longer
 
 
 class Stream:
@@ -113,6 +116,16 @@ class Stream:
         """Lets a reader go, if it is still the one who reads."""
         if self._reader is reader:
             self.detach()
+
+    def give_back(self, reader: object, size: int) -> None:
+        """So many bytes that a reader has taken did not get to it. Of the stream that anybody may come to without a
+        position, they are for whoever comes next."""
+        while self.number == STANDALONE and self._reader is reader and size > _NO_EVENT:
+            found = self._events.after(self.number, self.read - 1)
+            if not found:
+                return
+            size -= len(self._event(*found[0]))
+            self.read -= 1
 
     def release(self) -> None:
         """Has whoever reads, or is about to, go and come back later."""

@@ -128,6 +128,12 @@ class Visit:
         """More of a stream."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
+    @property
+    def unconfirmed(self) -> int:
+        """Bytes of a stream that were written and, as far as is known, have not been passed on to the peer. Where it is
+        at the other end of the line, nobody knows of any."""
+        return 0
+
     async def end_stream(self) -> None:
         """The end of a stream."""
         await self._send({"type": "http.response.body", "body": b""})

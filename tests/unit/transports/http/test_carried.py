@@ -6,9 +6,14 @@ import gc
 import pytest
 
 from trunkline.clock import LoopClock
+from trunkline.config import Settings
 from trunkline.server.principals import Crossing
+from trunkline.transports.http.answering import Answering
 from trunkline.transports.http.carried import Arrivals, Carried
-from trunkline.transports.http.relay_frames import Answer, Ask, FromHolder, HungUp
+from trunkline.transports.http.events import MemoryEvents
+from trunkline.transports.http.relay_frames import Answer, Ask, Credit, FromHolder, HungUp, Part
+from trunkline.transports.http.streams import STANDALONE, Stream
+from trunkline.wire import sse
 
 PATIENCE = 10.0
 
@@ -93,3 +98,49 @@ async def test_what_fails_in_our_own_hands_is_answered_so(
     gc.collect()
     assert [frame.status for frame in said if isinstance(frame, Answer)] == [500]
     assert "broken" in caplog.text
+
+
+async def test_w06_what_a_process_has_not_passed_on_is_for_whoever_comes_next_to_a_stream(
+    arrivals: Arrivals, said: list[FromHolder]
+) -> None:
+    stream, begun = Stream(STANDALONE, MemoryEvents(10, 10_000)), asyncio.Event()
+
+    class Reader(Patient):
+        async def carried(self, visit: Carried) -> bool:
+            begun.set()
+            await Answering(Settings(), LoopClock(asyncio.get_running_loop())).flow(visit, stream)
+            self.left.set()
+            return True
+
+    host = Reader()
+    arrivals.hosts.append(host)
+    older = [(b"mcp-protocol-version", b"2025-06-18")]
+    arrivals.heard("a", Ask(1, "GET", "s", False, older, "", "", None, None, 1000, 0, b""))
+    await begun.wait()
+    for number in range(3):
+        stream.write(b'{"number":%d}' % number)
+        await asyncio.sleep(0)
+    parts = [frame for frame in said if isinstance(frame, Part)]
+    arrivals.heard("a", Credit(1, len(parts[0].data)))
+    arrivals.lost("a")
+    async with asyncio.timeout(PATIENCE):
+        await host.left.wait()
+    assert sum(len(part.data) for part in parts) == 3 * len(parts[0].data)
+    assert stream.read == 1
+
+
+def test_only_events_are_given_back_by_who_reads_the_stream_that_anybody_may_come_to() -> None:
+    for number, mine, size, read in (
+        (STANDALONE, True, len(sse.COMMENT), 2),
+        (STANDALONE, True, 60, 1),
+        (STANDALONE, True, 10_000, 0),
+        (STANDALONE, False, 10_000, 2),
+        (1, True, 10_000, 2),
+    ):
+        stream = Stream(number, MemoryEvents(10, 10_000))
+        stream.write(b'{"number":1}')
+        stream.write(b'{"number":2}')
+        reader = stream.attach()
+        stream.take()
+        stream.give_back(reader if mine else object(), size)
+        assert stream.read == read
