@@ -16,12 +16,11 @@ from typing import Any
 
 from tests.chaos.diary import PATIENCE, Diary
 from tests.chaos.faulty import Fault
-from tests.chaos.forwarder import Forwarder, forwarded
 from tests.chaos.history import Trouble
+from tests.chaos.lines import Lines, laid
 from tests.chaos.plan import LEASE, Mischief, Plan
 from tests.contract.valkey import Valkey
 from tests.faults.processes import Served, free_port
-from tests.faults.proxy import Proxy, proxied
 from tests.processes import children
 
 __all__ = ["House", "opened"]
@@ -134,8 +133,8 @@ class Workers(OneProcess):
     async def open(self, stack: AsyncExitStack) -> None:
         """Starts them."""
         await super().open(stack)
-        forwarder = await stack.enter_async_context(forwarded(self._port))
-        self.url = f"http://127.0.0.1:{forwarder.port}/mcp"
+        lines = await stack.enter_async_context(laid(0, self._port))
+        self.url = f"http://127.0.0.1:{lines.forwarder}/mcp"
 
     def start(self) -> Served:
         """The one that watches."""
@@ -170,15 +169,14 @@ class OverValkey(House):
         words = ("--save", "", "--appendonly", "yes", "--appendfsync", "always")
         self._valkey = Valkey(self.folder, *words).start()
         stack.callback(self._valkey.kill)
-        self._proxy: Proxy = await stack.enter_async_context(proxied(self._valkey.port))
         self._ports = [free_port() for _ in range(_PROCESSES)]
-        self._forwarder: Forwarder = await stack.enter_async_context(forwarded(*self._ports))
-        self.url = f"http://127.0.0.1:{self._forwarder.port}/mcp"
+        self._lines: Lines = await stack.enter_async_context(laid(self._valkey.port, *self._ports))
+        self.url = f"http://127.0.0.1:{self._lines.forwarder}/mcp"
         self._served = [self._start(port) for port in self._ports]
         stack.callback(lambda: [served.close() for served in self._served])
 
     def _start(self, port: int) -> Served:
-        redis = f"redis://127.0.0.1:{self._proxy.port}"
+        redis = f"redis://127.0.0.1:{self._lines.proxy}"
         return self.serve(port, "--redis", redis, process_lease=LEASE, drain_timeout=1.0)
 
     def whole(self) -> bool:
@@ -203,14 +201,9 @@ class OverValkey(House):
             case "restart":
                 await self._restart(mischief.lasts)
             case "cut":
-                self._proxy.refusing = True
-                self._proxy.reset()
-                await asyncio.sleep(mischief.lasts)
-                self._proxy.refusing = False
+                await self._between("cut", "mend", mischief.lasts)
             case "stall":
-                self._proxy.stall()
-                await asyncio.sleep(mischief.lasts)
-                self._proxy.go_on()
+                await self._between("stall", "flow", mischief.lasts)
 
     def _again(self, which: int) -> None:
         self.leave(self._served[which])
@@ -223,10 +216,16 @@ class OverValkey(House):
 
     async def _stop(self, which: int, lasts: float) -> None:
         """After a while nobody is sent there any more."""
-        noticed = asyncio.get_running_loop().call_later(_NOTICED, self._forwarder.avoided.add, self._ports[which])
-        await _asleep(self._served[which].process.pid, lasts)
-        noticed.cancel()
-        self._forwarder.avoided.clear()
+        asleep = asyncio.ensure_future(_asleep(self._served[which].process.pid, lasts))
+        await asyncio.sleep(_NOTICED)
+        await self._lines.say(f"avoid {self._ports[which]}")
+        await asleep
+        await self._lines.say("meet")
+
+    async def _between(self, first: str, then: str, lasts: float) -> None:
+        await self._lines.say(first)
+        await asyncio.sleep(lasts)
+        await self._lines.say(then)
 
     def stop(self) -> None:
         """Ends them in good order, one after another."""
