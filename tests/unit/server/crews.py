@@ -105,7 +105,7 @@ class Member:
     async def beat(self, seconds: float = BEAT) -> None:
         """Lets time go by, and what falls due with it be done."""
         self.clock.advance(seconds)
-        if (beating := self.crew._beating) is not None:
+        if (beating := self.crew._pulse._beating) is not None:
             await asyncio.wait([beating])
 
     async def vanish(self) -> None:

@@ -170,7 +170,7 @@ async def test_who_has_confirmed_says_so_again_if_asked_again(crews: Crews) -> N
     third.confirms = asyncio.get_running_loop().create_future()
     telling = one.crew.tell(b"t", b"news")
     await round_trip(one, other)
-    one.crew._tellings.anew({other.name, third.name})  # as if what it said had been lost
+    one.crew._talk._tellings.anew({other.name, third.name})  # as if what it said had been lost
     one.crew.lost(other.name)
     await round_trip(one, other)
     assert other.heard == [(one.name, b"news")]
@@ -224,15 +224,15 @@ async def test_who_was_heard_from_lives_and_the_store_is_not_asked(crews: Crews)
 
 async def test_who_is_silent_and_holds_its_lease_lives(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
-    other.crew._bus, bus = None, other.crew._bus  # nobody hears it
-    await other.crew._standing.renew()
+    other.crew._place._bus, bus = None, other.crew._place._bus  # nobody hears it
+    await other.crew._place.standing.renew()
     one.clock.advance(0)
     one.crew._roster.alive(other.name, one.clock.now())
     one.store.asked.clear()
     assert not await one.crew.gone(other.name)
     assert not await one.crew.gone(other.name)
     assert one.store.asked == [f"process/{other.name}"]
-    other.crew._bus = bus
+    other.crew._place._bus = bus
 
 
 async def test_who_is_silent_for_longer_than_its_lease_delays_no_answer_any_longer(crews: Crews) -> None:
@@ -291,7 +291,7 @@ async def test_a_store_that_does_not_say_who_is_dead_is_asked_again(crews: Crews
         await one.crew.gone("of-long-ago")
     await other.vanish()
     telling = one.crew.tell(b"t", b"news")
-    await asyncio.gather(*one.crew._deaths._checking.values(), return_exceptions=True)
+    await asyncio.gather(*one.crew._lookout._deaths._checking.values(), return_exceptions=True)
     one.store.away = False
     await one.beat(SECONDS)
     await done(telling)
@@ -383,7 +383,7 @@ async def test_nobody_can_be_declared_dead_before_it_is_no_longer_sure(crews: Cr
     assert one.crew.sure_until < started + SECONDS
     one.store.slow = asyncio.Event()
     one.clock.advance(BEAT)
-    asked, beating = one.clock.now(), one.crew._beating
+    asked, beating = one.clock.now(), one.crew._pulse._beating
     assert beating is not None
     await asyncio.sleep(0)
     one.clock.advance(1.0)

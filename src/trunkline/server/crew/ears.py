@@ -1,10 +1,8 @@
 """What a process hears over one bus, for as long as it is known there by one name."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trunkline.server.crew.crew import Crew
+from trunkline.stores.bus import Ears
 
 __all__ = ["CrewEars"]
 
@@ -12,7 +10,7 @@ __all__ = ["CrewEars"]
 class CrewEars:
     """Passes on what is heard; what comes before the process has its name waits until then."""
 
-    def __init__(self, crew: "Crew") -> None:
+    def __init__(self, crew: Ears) -> None:
         self._crew = crew
         self._early: list[Callable[[], None]] | None = []
         self._ended = False

@@ -1,0 +1,83 @@
+"""Who in this process is told what others say, and what becomes of them and of this process; observers, too.
+
+What one of these raises is reported, and keeps nobody else from being told.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from trunkline.clock import Clock
+from trunkline.facts import CrewStep, Dropped, HandlerFailed, Observers
+
+__all__ = ["Audience", "Handler"]
+
+Handler = Callable[[str, bytes], "asyncio.Future[Any] | None"]
+"""Is told who says something, and what. Of what was told it may give what is done when that can be confirmed."""
+
+
+class Audience:
+    """All who are told."""
+
+    def __init__(self, observers: Observers, clock: Clock) -> None:
+        self.on_lost: list[Callable[[str | None], None]] = []
+        self.on_deposed: list[Callable[[], None]] = []
+        self.on_missed: list[Callable[[], None]] = []
+        self._handlers: dict[bytes, Handler] = {}
+        self._observers = observers
+        self._clock = clock
+
+    def on(self, kind: bytes, heard: Handler) -> None:
+        """Has a function be told what comes of a kind."""
+        if kind in self._handlers:
+            raise ValueError(f"somebody else is told what comes of the kind {kind!r}")
+        self._handlers[kind] = heard
+
+    def hear(self, sender: str, text: bytes) -> "asyncio.Future[Any] | None":
+        """Another process says something, whose first byte is its kind."""
+        handler = self._handlers.get(text[:1])
+        return None if handler is None else self._safely(partial(handler, sender, text[1:]))
+
+    def lost(self, name: str | None) -> None:
+        """That process is gone, or messages from or to it may be lost; of None: anybody's."""
+        for lost in self.on_lost:
+            self._safely(partial(lost, name))
+
+    def deposed(self) -> None:
+        """This process was declared dead."""
+        for deposed in self.on_deposed:
+            self._safely(deposed)
+
+    def missed(self) -> None:
+        """This process may not have heard what others have told."""
+        for missed in self.on_missed:
+            self._safely(missed)
+
+    def _safely(self, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except Exception as error:  # noqa: BLE001 - an error of our own, which must not end the bus
+            self.report("what another process has said", error)
+            return None
+
+    # --- observers ---------------------------------------------------------------------------------
+
+    def step(self, step: str, name: str) -> None:
+        """Something has become of a process."""
+        if self._observers:
+            self._observers.on(CrewStep(connection=0, at=self._clock.now(), step=step, process=name))
+
+    def unconfirmed(self) -> None:
+        """A process has not confirmed what it was told, and is not waited for."""
+        if self._observers:
+            at = self._clock.now()
+            self._observers.on(Dropped(connection=0, at=at, why="a process does not confirm it", kind="news"))
+
+    def report(self, what: str, error: BaseException) -> None:
+        """Something of ours went wrong."""
+        if self._observers.hear_failures:
+            at = self._clock.now()
+            self._observers.on(
+                HandlerFailed(connection=0, at=at, request=None, method=what, reference="-", error=error)
+            )
