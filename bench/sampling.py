@@ -8,7 +8,7 @@ from typing import Final
 
 from bench.driver import ClientProcess, Sample, ServerProcess
 from bench.http_driver import HttpServerProcess
-from bench.valkey import kept_in
+from bench.keeping import kept_in
 from bench.verified import TOKEN
 from bench.workers import WorkersProcess
 from bench.workloads import TARGETS, Row

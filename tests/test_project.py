@@ -67,7 +67,13 @@ MAY_IMPORT = {
     "client": GROUND_FLOOR
     | {"wire", "protocol", "registry", "conversation", "transports.channel", "supervision.policy"},
 }
-ASSEMBLY = {"server.server", "server.run", "server.workers", "client.client", "client.targets"}  # may also import these:
+ASSEMBLY = {
+    "server.server",
+    "server.run",
+    "server.workers",
+    "client.client",
+    "client.targets",
+}  # may also import these:
 ASSEMBLED = {"transports", "observers", "server", "client", "auth", "stores", "supervision"}
 ANYTHING = {"", "__main__", "cli", "testing"}  # the package itself, its command line, and what tests use
 

@@ -33,7 +33,7 @@ from trunkline.transports import stream, tcp
 from trunkline.transports.channel import Origin
 from trunkline.transports.door import Door
 from trunkline.transports.guard import Guard
-from trunkline.transports.http import asgi, channel, legacy, reading, sessions, stateless
+from trunkline.transports.http import asgi, channel, legacy, sessions, stateless, streamable
 from trunkline.transports.http.connections import HttpConnection
 from trunkline.transports.websocket import connections as websocket
 from trunkline.wire import codec
@@ -54,7 +54,7 @@ def unset(**settings: Any) -> Patch:
 def read_as(understand: Callable[[bytes], bytes]) -> Patch:
     """Messages that are read more generously than they should be."""
     lenient = SimpleNamespace(decode=lambda body: codec.decode(understand(body)))
-    return lambda patch: patch.setattr(reading, "codec", lenient)
+    return lambda patch: patch.setattr(streamable, "codec", lenient)
 
 
 def rewritten(pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]]) -> Callable[[bytes], bytes]:
@@ -278,7 +278,7 @@ WITHOUT: Rows = {
     },
     "test_crash": {
         "test_no_body_ends_a_session_or_the_server": replaced(
-            reading, "codec", SimpleNamespace(decode=_raising(codec.decode))
+            streamable, "codec", SimpleNamespace(decode=_raising(codec.decode))
         ),
         "test_no_message_ends_a_session_or_the_server": replaced(answering, "failure_of", _raise),
         "test_what_is_no_message_does_not_end_a_call_that_has_its_id": replaced(
@@ -314,7 +314,7 @@ WITHOUT: Rows = {
         "test_headers_are_refused_when_they_are_too_long_however_they_arrive": unset(max_header_bytes=ENDLESS),
         "test_trailers_are_limited_like_headers": unset(max_header_bytes=ENDLESS),
         "test_json_that_is_nested_too_deep_is_refused": replaced(
-            reading, "codec", SimpleNamespace(decode=_raising(codec.decode))
+            streamable, "codec", SimpleNamespace(decode=_raising(codec.decode))
         ),
         "test_a_websocket_message_is_refused_when_it_is_too_long_in_one_frame_or_many": unset(
             ws_message_size_limit=100 << 20

@@ -2,6 +2,8 @@
 
 import atexit
 import contextlib
+import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -61,12 +63,31 @@ class Valkey:
         return Client(port=self.port, **settings)
 
 
+class Shared(Valkey):
+    """One that is nobody's child: others count the children of the process that tests run in, and end them."""
+
+    def start(self) -> "Valkey":
+        folder = self._folder
+        words = ["--port", str(self.port), "--dir", str(folder), "--daemonize", "yes", "--pidfile", str(folder / "pid")]
+        subprocess.run([*self._command, *words], stdout=subprocess.DEVNULL, check=True, timeout=PATIENCE)
+        atexit.register(self.kill)
+        deadline = time.monotonic() + PATIENCE
+        while not self._answers():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        return self
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int((self._folder / "pid").read_text()), signal.SIGKILL)
+
+
 @cache
 def valkey() -> Valkey:
     """The one that tests share; it ends with the process. Each test has a prefix of its own."""
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
-    return started(Path(folder.name))
+    return Shared(Path(folder.name), "--save", "").start()
 
 
 def started(folder: Path, **settings: str) -> Valkey:

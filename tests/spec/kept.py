@@ -93,9 +93,6 @@ class Process:
         """Ends at once, and is not waited for."""
         self._process.kill()
 
-    def send(self, number: int) -> None:
-        self._process.send_signal(number)
-
     def restart(self, number: int = signal.SIGKILL) -> None:
         """Ends, with `kill -9` if nothing else is said, and begins anew."""
         self.end(number)

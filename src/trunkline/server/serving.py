@@ -224,7 +224,7 @@ class Serving:
         news = News(keeper, crew, self._heard)
         if crew is not None:
             self._spreader = Announcer(self._offer.settings.list_changed_interval, clock, news.tell)
-            crew.on_missed(self._missed)
+            crew.on_missed(partial(self._missed, crew))
             crew.on_deposed(self.listeners.end)  # so that clients ask again what they want to hear of
         return news
 
@@ -279,8 +279,10 @@ class Serving:
         else:
             self.updates.send(piece)
 
-    def _missed(self) -> None:
-        """Whatever other processes have told may not have been heard."""
+    def _missed(self, crew: "Crew") -> None:
+        """Whatever other processes have told may not have been heard, if there are any."""
+        if crew.alone:
+            return
         for piece in (*self.watchers.subscriptions.wanted(), *_LISTS):
             self._heard(piece)
 
