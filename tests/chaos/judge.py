@@ -35,7 +35,7 @@ NOBODY_KNOWS: Final = "may or may not have been done"
 PASSING: Final = frozenset({502, 503})
 """What a session may be told for a while: it is not known whether something was done, or it was not."""
 
-LATE: Final = 4 * LEASE
+LATE: Final = 3 * LEASE
 """Seconds that trouble with one of several processes, or with their store, is felt after it is over."""
 
 

@@ -43,10 +43,10 @@ HARMLESS: Final = frozenset({"look", "keep"})
 BOARDS: Final = 10
 """Clients to a board: of as many, one writes on it and the others want to hear of that."""
 
-LEASE: Final = 1.5
+LEASE: Final = 2.0
 """Seconds after which the work of a dead process is taken over."""
 
-PATIENCE: Final = 1.0
+PATIENCE: Final = 2.0
 """Seconds that a server waits for its store, where that is not a file."""
 
 House = Literal["file", "workers", "valkey"]

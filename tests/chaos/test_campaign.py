@@ -7,7 +7,7 @@ import pytest
 from tests.chaos.campaign import run
 from tests.chaos.faulty import Fault
 from tests.chaos.judge import faults
-from tests.chaos.plan import House, Kind, Mischief, Part, Plan, plan
+from tests.chaos.plan import LEASE, House, Kind, Mischief, Part, Plan, plan
 
 SEED = 20_260_728
 LATE = ("was not told", "in time", "TimeoutError", "did not come to an end")  # what may be for want of time
@@ -53,5 +53,5 @@ async def test_a_store_that_drops_one_write_in_a_hundred_is_found_out(house: Hou
 
 
 async def test_a_store_without_fences_is_found_out_by_processes_that_were_asleep(tmp_path: Path) -> None:
-    asleep = tuple(Mischief("stop", 20, 0.0, who, lasts=1.8) for who in (0.2, 0.7))
+    asleep = tuple(Mischief("stop", 20, 0.0, who, lasts=1.2 * LEASE) for who in (0.2, 0.7))
     assert await found_out("workers", asleep, "unfenced", tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import uvloop
 from tests.contract.kept import Place, lease
 from tests.contract.lines import turns, until
 from tests.contract.storms import Storm, judge, walk
@@ -170,6 +171,23 @@ async def test_nobody_waits_for_longer_than_the_patience_when_nothing_passes(pro
     proxy.go_on()
     await again(store)
     await store.close()
+
+
+def test_a_process_that_was_kept_from_running_does_not_blame_the_store(prefix: str) -> None:
+    """On a loop that looks at its timers before it reads."""
+
+    async def kept() -> Item | None:
+        store = await opened(prefix=prefix, patience=0.2)
+        asked = asyncio.ensure_future(store.get(KEY))
+        await asyncio.sleep(0)  # it is asked
+        time.sleep(0.4)
+        try:
+            return await asked
+        finally:
+            await store.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(kept()) is None
 
 
 async def again(store: RedisStore) -> None:

@@ -21,6 +21,7 @@ from trunkline.stores.redis.link import Job, Link, ReplyError, command, connect,
 
 __all__ = ["Line"]
 
+_KEPT: Final = 0.1  # seconds: who is woken that much too late was kept from running
 _SOONEST: Final = 0.02  # seconds between two attempts to connect, at first
 _LATEST: Final = 1.0
 _GONE: Final = re.compile(r"\b(READONLY|LOADING|MASTERDOWN)\b")  # this one is not, or not yet, who we look for
@@ -65,6 +66,7 @@ class Line:
         self._held = 0
         self._turn = 0
         self._alarm: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when it rings
 
     @property
     def connected(self) -> bool:
@@ -107,7 +109,7 @@ class Line:
         jobs = [Job(packed, due, keys) for packed, keys in commands]
         self._gathered += jobs
         if self._alarm is None:
-            self._alarm = self._loop.call_at(due, self._rang)
+            self._ring_at(due)
         return [job.done for job in jobs]
 
     def _jobs(self) -> list[Job]:
@@ -169,10 +171,18 @@ class Line:
             load.done.cancel()  # nobody waits for it
         link.send([*loads, *missed])
 
+    def _ring_at(self, due: float) -> None:
+        self._due = due
+        self._alarm = self._loop.call_at(due, self._rang)
+
     def _rang(self) -> None:
-        """Ends the wait of those who have waited for long enough."""
+        """Ends the wait of those who have waited for long enough. If this process was kept from running meanwhile, what
+        has come is read first: it is not the store that was silent."""
         self._alarm = None
         now = self._loop.time()
+        if now - self._due > _KEPT:
+            self._ring_at(now + _KEPT / 2)
+            return
         link = self._link
         if link is not None and link.waiting and link.waiting[0].due <= now:
             self._drop(link, "it has stopped answering")
@@ -181,7 +191,7 @@ class Line:
         for job in late:
             job.settle(StoreUnavailable(f"the store {self._address} cannot be reached: {self._why}"))
         if left := self._jobs():
-            self._alarm = self._loop.call_at(min(job.due for job in left), self._rang)
+            self._ring_at(min(job.due for job in left))
 
     # --- connections -----------------------------------------------------------------------------
 
