@@ -44,13 +44,14 @@ async def sessions() -> dict[str, int]:
 
 @server.tool
 async def state() -> dict[str, int]:
-    "What the process holds."
+    "What the process holds, but for the request that asks, which may have waited for something or not."
+    tasks = [task for task in asyncio.all_tasks() if task.get_coro().__name__ != "_resumed"]
     gc.collect()
     with open("/proc/self/statm") as figures:
         memory = int(figures.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return {
         "sessions": len(server.connections),
-        "tasks": len(asyncio.all_tasks()),
+        "tasks": len(tasks),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "blocks": sys.getallocatedblocks(),
         "memory": memory,
