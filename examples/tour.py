@@ -1,7 +1,8 @@
 """A tour of examples/demo_server.py, which is started here as a process and spoken to by a client, and at its end of
-examples/reports.py, whose work outlives it: `make demo`."""
+examples/reports.py, whose work outlives it, and examples/switchboard.py, which is four processes: `make demo`."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from trunkline.errors import OutcomeUnknown, ToolFailed
 
 SERVER = Path(__file__).with_name("demo_server.py")
 REPORTS = Path(__file__).with_name("reports.py")
+SWITCHBOARD = Path(__file__).with_name("switchboard.py")
 LOG = "greenhouse://log"
 ORDER = {"seed": "basil", "packets": 3}  # what the script fills into the form
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
@@ -160,6 +162,25 @@ async def outlive() -> None:
             tell(*(f"printed {result.text}" for result in said), "which was one order, printed once")
 
 
+async def share() -> None:
+    """A server of four processes, of which one is killed."""
+    say("A server of four processes, and four clients")
+    command = (sys.executable, str(SWITCHBOARD), "0")
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    assert process.stderr is not None
+    try:
+        url = (await process.stderr.readline()).decode().split()[-1]
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(Client(url, revision="2025-11-25")) for _ in range(4)]
+            answers = [(await client.call_tool("who")).data for client in clients]
+            tell(*(f"client {number}: process {pid}" for number, pid in enumerate(answers, 1)))
+            kill(answers[0])
+            tell(f"client 1: process {(await clients[0].call_tool('who')).data}, in the same session")
+    finally:
+        process.terminate()
+        await process.communicate()
+
+
 async def main() -> None:
     """The whole tour."""
     started = time.monotonic()
@@ -170,6 +191,8 @@ async def main() -> None:
         for stop in (watch, prompt_and_complete, order, go_wrong, survive):
             await stop(client)
     await outlive()
+    if hasattr(os, "fork"):
+        await share()
     say("Closed", f"the tour took {time.monotonic() - started:.1f} s")
 
 

@@ -31,6 +31,7 @@ def test_the_tour_shows_its_main_points_without_a_terminal() -> None:
         "the next one says: 06:00 lights on",
         "page 6 by process",
         "printed 3 copies, job 1 of process",
+        ", in the same session",
         "Closed",
     ):
         assert point in done.stdout

@@ -1,0 +1,22 @@
+"""A server of four processes that serve as one: kill any of them, and its sessions go on in another.
+
+python examples/switchboard.py
+"""
+
+import os
+import sys
+
+from trunkline import Context, Server
+
+server = Server("switchboard")
+
+
+@server.tool(annotations={"readOnlyHint": True})
+async def who(ctx: Context) -> int:
+    """Says which process answers."""
+    await ctx.info("somebody asks who is there")
+    return os.getpid()
+
+
+if __name__ == "__main__":
+    server.run("http", port=int(sys.argv[1]) if len(sys.argv) > 1 else 8000, workers=4)
