@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from tests.chaos import faulty
-from tests.chaos.plan import PATIENCE, token_of
+from tests.chaos.plan import token_of
 
 from trunkline import Context, Server, Settings, TaskPolicy
 from trunkline.auth import Principal, ResourceServer, StaticTokens
@@ -66,6 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("port", type=int)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--redis", help="the address of the store, instead of a file")
+    parser.add_argument("--patience", type=float, help="seconds that it waits for that store")
     parser.add_argument("--fault", help="have a store that is not as it should be")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
@@ -189,7 +190,7 @@ def _tasks(server: Server, effects: Line) -> None:
 def main() -> None:
     """Serves until it is killed."""
     given, path = _arguments(), Path(os.environ["SHOP_EFFECTS"])
-    where, settings = (given.redis, {"patience": PATIENCE}) if given.redis else (path.with_suffix(".db"), {})
+    where, settings = (given.redis, {"patience": given.patience}) if given.redis else (path.with_suffix(".db"), {})
     store = faulty.store(str(where), given.seed, given.fault, **settings)
     more = {"workers": given.workers} if given.workers else {}
     house(store, path).run("http", port=given.port, **more)

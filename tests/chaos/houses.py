@@ -18,7 +18,7 @@ from tests.chaos.diary import PATIENCE, Diary
 from tests.chaos.faulty import Fault
 from tests.chaos.history import Trouble
 from tests.chaos.lines import Lines, laid
-from tests.chaos.plan import LEASE, Mischief, Plan
+from tests.chaos.plan import Mischief, Plan
 from tests.contract.valkey import Valkey
 from tests.faults.processes import Served, free_port
 from tests.processes import children
@@ -29,18 +29,14 @@ _WORKERS = 4
 _PROCESSES = 3
 _NOTICED = 0.5  # seconds after which whoever spreads connections knows that a process does not answer
 _LOOK = 0.02  # seconds between two looks
-_SETTINGS = {
-    "task_lease": LEASE,
-    "idempotency_lease": LEASE,
-    "stream_retry": 0.05,
-    "task_poll_interval": 0.1,
-}
+_SETTINGS = {"stream_retry": 0.05, "task_poll_interval": 0.1}
 
 
 class House(ABC):
     """A server, of however many processes."""
 
-    def __init__(self, folder: Path, options: Sequence[str]) -> None:
+    def __init__(self, folder: Path, lease: float, options: Sequence[str]) -> None:
+        self.lease = lease
         self.folder = folder
         self.effects = folder / "effects"
         self.effects.touch()
@@ -51,8 +47,9 @@ class House(ABC):
 
     def serve(self, port: int, *options: str, **settings: Any) -> Served:
         """Starts a process."""
+        leases = dict.fromkeys(("task_lease", "idempotency_lease", "process_lease"), self.lease)
         given = [*options, *self.options]
-        return Served("house", port, self.effects, options=given, **_SETTINGS, **settings)
+        return Served("house", port, self.effects, options=given, **_SETTINGS, **leases, **settings)
 
     def leave(self, served: Served) -> None:
         """Reads the words of a process that has ended, if there is a complaint among them."""
@@ -138,9 +135,7 @@ class Workers(OneProcess):
 
     def start(self) -> Served:
         """The one that watches."""
-        return self.serve(
-            self._port, "--workers", str(_WORKERS), process_lease=LEASE, restart_intensity=1000, drain_timeout=1.0
-        )
+        return self.serve(self._port, "--workers", str(_WORKERS), restart_intensity=1000, drain_timeout=1.0)
 
     def whole(self) -> bool:
         """Whether all of them are ready."""
@@ -177,7 +172,7 @@ class OverValkey(House):
 
     def _start(self, port: int) -> Served:
         redis = f"redis://127.0.0.1:{self._lines.proxy}"
-        return self.serve(port, "--redis", redis, process_lease=LEASE, drain_timeout=1.0)
+        return self.serve(port, "--redis", redis, "--patience", str(self.lease), drain_timeout=1.0)
 
     def whole(self) -> bool:
         """Whether all of them listen."""
@@ -257,7 +252,7 @@ def _ready(port: int) -> bool:
     return False
 
 
-_KINDS: dict[str, Callable[[Path, Sequence[str]], House]] = {
+_KINDS: dict[str, Callable[[Path, float, Sequence[str]], House]] = {
     "file": OneProcess,
     "workers": Workers,
     "valkey": OverValkey,
@@ -268,7 +263,7 @@ _KINDS: dict[str, Callable[[Path, Sequence[str]], House]] = {
 async def opened(plan: Plan, folder: Path, fault: Fault | None = None) -> AsyncIterator[House]:
     """The house of a plan, all of it there, for as long as it is needed."""
     options = ["--seed", str(plan.seed), *(["--fault", fault] if fault else [])]
-    house = _KINDS[plan.house](folder, options)
+    house = _KINDS[plan.house](folder, plan.lease, options)
     async with AsyncExitStack() as stack:
         await house.open(stack)
         await house.ready()

@@ -14,7 +14,6 @@ __all__ = [
     "HARMLESS",
     "HOUSES",
     "LEASE",
-    "PATIENCE",
     "REVISIONS",
     "TASKS",
     "Deed",
@@ -44,10 +43,8 @@ BOARDS: Final = 10
 """Clients to a board: of as many, one writes on it and the others want to hear of that."""
 
 LEASE: Final = 2.0
-"""Seconds after which the work of a dead process is taken over."""
-
-PATIENCE: Final = 2.0
-"""Seconds that a server waits for its store, where that is not a file."""
+"""Seconds after which the work of a dead process is taken over, and for which a server waits for its store, where that is
+not a file. A busy machine needs that much; where there is little to do, half of it will do."""
 
 House = Literal["file", "workers", "valkey"]
 Kind = Literal["death", "kill", "stop", "restart", "cut", "stall"]
@@ -62,11 +59,11 @@ HOUSES: Final[Mapping[House, tuple[Kind, ...]]] = {
 """One process on a file; four on one port, over a file and sockets; three over one Valkey. What is done to each."""
 
 _LASTS: Final[Mapping[Kind, tuple[float, float]]] = {
-    "stop": (1.2 * LEASE, 2 * LEASE),
-    "restart": (0.0, 1.0),
-    "cut": (0.0, 1.0),
-    "stall": (1.5 * PATIENCE, 2 * LEASE),
-}
+    "stop": (1.2, 2.0),
+    "restart": (0.0, 0.5),
+    "cut": (0.0, 0.5),
+    "stall": (1.5, 2.0),
+}  # leases
 _WEIGHTS: Final[Mapping[str, int]] = {"look": 3, "pay": 3, "pay_once": 4, "keep": 2, "count": 4, "wait": 2}
 _LONGEST_PAUSE: Final = 0.15  # seconds between two deeds of one client
 _SOON: Final = 0.2  # the share of mischief that comes while everybody still finds the way back
@@ -114,24 +111,30 @@ class Plan(Struct, frozen=True):
     parts: tuple[Part, ...]
     mischief: tuple[Mischief, ...]
     house: House = "file"
+    lease: float = LEASE
 
 
-def plan(seed: int, clients: int, rounds: int, house: House = "file", only: Sequence[Kind] = ()) -> Plan:
+def plan(
+    seed: int, clients: int, rounds: int, house: House = "file", *, only: Sequence[Kind] = (), lease: float = LEASE
+) -> Plan:
     """The plan of a seed. Each kind of mischief has its turn, of all that there are in a house or of some."""
     chance = Random(seed)
     kinds: Sequence[Kind] = chance.sample(only or HOUSES[house], len(only or HOUSES[house]))
     return Plan(
         seed,
         tuple(_part(number) for number in range(clients)),
-        tuple(_mischief(chance, kinds[number % len(kinds)], _MOST_ANSWERS * clients) for number in range(rounds)),
+        tuple(
+            _mischief(chance, kinds[number % len(kinds)], _MOST_ANSWERS * clients, lease) for number in range(rounds)
+        ),
         house,
+        lease,
     )
 
 
-def _mischief(chance: Random, kind: Kind, most: int) -> Mischief:
+def _mischief(chance: Random, kind: Kind, most: int, lease: float) -> Mischief:
     soon = chance.random() < _SOON
     answers, after = (0, chance.uniform(0.0, 0.5)) if soon else (chance.randint(1, most), chance.uniform(0.0, 0.05))
-    return Mischief(kind, answers, after, chance.random(), chance.uniform(*_LASTS.get(kind, (0.0, 0.0))))
+    return Mischief(kind, answers, after, chance.random(), lease * chance.uniform(*_LASTS.get(kind, (0.0, 0.0))))
 
 
 def _part(number: int) -> Part:

@@ -29,7 +29,7 @@ def main() -> int:
     logging.getLogger("trunkline").addHandler(logging.NullHandler())  # what clients have to say
     seed = random.randrange(1_000_000) if given.seed is None else given.seed
     houses = list(HOUSES) if given.house == "all" else [given.house]
-    return max(_campaign(plan(seed, given.clients, given.rounds, house, given.only), given) for house in houses)
+    return max(_campaign(plan(seed, given.clients, given.rounds, house, only=given.only), given) for house in houses)
 
 
 def _campaign(planned: Plan, given: argparse.Namespace) -> int:

@@ -7,9 +7,10 @@ import pytest
 from tests.chaos.campaign import run
 from tests.chaos.faulty import Fault
 from tests.chaos.judge import faults
-from tests.chaos.plan import LEASE, House, Kind, Mischief, Part, Plan, plan
+from tests.chaos.plan import House, Kind, Mischief, Part, Plan, plan
 
 SEED = 20_260_728
+SHORT = 1.0  # seconds: the leases of few clients
 LATE = ("was not told", "in time", "TimeoutError", "did not come to an end")  # what may be for want of time
 SEVERAL: list[tuple[House, tuple[Kind, ...]]] = [
     ("file", ("death",)),
@@ -22,7 +23,7 @@ SEVERAL: list[tuple[House, tuple[Kind, ...]]] = [
 async def test_d03_d08_d09_d10_j15_nothing_is_lost_or_done_twice_whatever_is_done_to_the_server(
     house: House, kinds: tuple[Kind, ...], tmp_path: Path
 ) -> None:
-    history, _ = await run(plan(SEED, clients=24, rounds=3, house=house, only=kinds), tmp_path)
+    history, _ = await run(plan(SEED, clients=24, rounds=3, house=house, only=kinds, lease=SHORT), tmp_path)
     assert faults(history) == []
     assert {saw.kind for saw in history.saw if saw.outcome == "answered"} >= {
         "look",
@@ -43,7 +44,7 @@ def by_hand() -> tuple[Part, ...]:
 async def found_out(house: House, mischief: tuple[Mischief, ...], fault: Fault, folder: Path) -> list[str]:
     """What is wrong on a store with a fault, and is not for want of time: who waits for what was lost waits for ever, so
     there is little patience."""
-    history, _ = await run(Plan(SEED, by_hand(), mischief, house), folder, fault=fault, patience=1.0)
+    history, _ = await run(Plan(SEED, by_hand(), mischief, house, SHORT), folder, fault=fault, patience=1.0)
     return [fault for fault in faults(history) if not any(late in fault for late in LATE)]
 
 
@@ -53,5 +54,5 @@ async def test_a_store_that_drops_one_write_in_a_hundred_is_found_out(house: Hou
 
 
 async def test_a_store_without_fences_is_found_out_by_processes_that_were_asleep(tmp_path: Path) -> None:
-    asleep = tuple(Mischief("stop", 20, 0.0, who, lasts=1.2 * LEASE) for who in (0.2, 0.7))
+    asleep = tuple(Mischief("stop", 20, 0.0, who, lasts=1.3 * SHORT) for who in (0.2, 0.7))
     assert await found_out("workers", asleep, "unfenced", tmp_path)
