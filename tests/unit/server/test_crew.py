@@ -394,6 +394,22 @@ async def test_nobody_can_be_declared_dead_before_it_is_no_longer_sure(crews: Cr
     assert one.crew.sure_until < started
 
 
+@pytest.mark.parametrize("moment", range(5))
+async def test_who_leaves_while_a_beat_fails_stays_away(crews: Crews, moment: int) -> None:
+    one = await crews.one()
+    one.store.slow, one.store.away = asyncio.Event(), True
+    one.clock.advance(BEAT)
+    await asyncio.sleep(0)
+    one.store.slow.set()
+    for _ in range(moment):
+        await asyncio.sleep(0)
+    await one.crew.close()
+    one.store.away = False
+    await one.beat()
+    assert one.crew.alone
+    assert one.seen.steps() == ["Join"]
+
+
 async def test_a_store_that_was_away_is_tried_again_without_noise(crews: Crews) -> None:
     one = await crews.one()
     name, one.store.away = one.name, True

@@ -5,7 +5,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.contract.lines import turns
 from tests.unit.server.crews import PATIENCE, Crews, round_trip
+
+from trunkline.errors import StoreUnavailable
 
 
 @pytest.fixture
@@ -66,3 +69,19 @@ async def test_nobody_waits_for_others_in_a_crew_that_was_left(crews: Crews) -> 
     await one.crew.leave()
     async with asyncio.timeout(PATIENCE):
         assert await there
+
+
+async def test_who_lives_and_does_not_get_through_is_not_waited_for_for_ever(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    await round_trip(one, other)
+    one.crew.heard = lambda *_: None  # nothing gets through
+    one.crew.lost(other.name)
+    there = asyncio.ensure_future(one.crew.there(other.name))
+    for _ in range(6):
+        assert not there.done()
+        await other.beat()
+        await one.beat()
+        await turns(50)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(StoreUnavailable, match="not heard of"):
+            await there

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Iterable
 
+from trunkline.clock import Clock
+
 __all__ = ["Doubts"]
 
 
@@ -31,7 +33,14 @@ class Doubts:
         for name in list(self._settled):
             self.settle(name)
 
-    async def wait(self, name: str, seconds: float) -> None:
-        """Waits until that is settled, at most for so long."""
-        if (settled := self._settled.get(name)) is not None:
-            await asyncio.wait([settled], timeout=seconds)
+    async def wait(self, name: str, clock: Clock, until: float) -> None:
+        """Waits until that is settled, at most until then."""
+        if (settled := self._settled.get(name)) is None:
+            return
+        due = asyncio.Event()
+        timer, waiting = clock.call_at(until, due.set), asyncio.ensure_future(due.wait())
+        try:
+            await asyncio.wait([settled, waiting], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            waiting.cancel()

@@ -1,8 +1,10 @@
 """Who is there, and who is gone: looked after for as long as somebody needs to know."""
 
 import asyncio
+from typing import Final
 
 from trunkline.clock import Clock, Timer
+from trunkline.errors import StoreUnavailable
 from trunkline.server.crew.audience import Audience
 from trunkline.server.crew.deaths import Deaths
 from trunkline.server.crew.doubts import Doubts
@@ -13,6 +15,8 @@ from trunkline.server.crew.roster import Roster
 from trunkline.server.crew.talk import Talk
 
 __all__ = ["Lookout"]
+
+_PATIENCE: Final = 2  # leases, for which one is waited for that was lost sight of and lives
 
 
 class Lookout:
@@ -89,11 +93,14 @@ class Lookout:
 
     async def there(self, name: str) -> bool:
         """Whether a process is there to be sent something. Who was lost sight of is waited for, until it is heard of or
-        gone. Raises `StoreUnavailable` if that cannot be found out."""
+        gone. Raises `StoreUnavailable` if that cannot be found out, or if one that lives is not heard of for long."""
+        began = self._clock.now()
         while name in self._doubts:
             if await self.gone(name):
                 return False
-            await self._doubts.wait(name, self._seconds / BEATS)
+            if (now := self._clock.now()) >= began + _PATIENCE * self._seconds:
+                raise StoreUnavailable("a process that lives is not heard of")
+            await self._doubts.wait(name, self._clock, now + self._seconds / BEATS)
         return not self._roster.is_gone(name)
 
     def _check(self, name: str, *, certain: bool = False) -> "asyncio.Task[bool]":

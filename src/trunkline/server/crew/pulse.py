@@ -87,7 +87,7 @@ class Pulse:
     def _beaten(self, beating: "asyncio.Task[None]") -> None:
         self._beating = None
         error = None if beating.cancelled() else beating.exception()
-        if error is not None:
+        if error is not None and self.going:
             self._beat_later(_ATTEMPTS)
             if not isinstance(error, StoreError):
                 self._audience.report("the lease of this process", error)
