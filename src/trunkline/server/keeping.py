@@ -13,6 +13,7 @@ that one is gone, and reads what is kept of it only then: nothing is written any
 """
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +24,7 @@ from weakref import WeakValueDictionary
 from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.conversation.drive import After, Work
-from trunkline.errors import Fenced, InternalError, StoreUnavailable, StoreUnusable
+from trunkline.errors import Fenced, InternalError, StoreError, StoreUnavailable, StoreUnusable
 from trunkline.facts import HandlerFailed, Observers, RestoreStep
 from trunkline.protocol.capabilities import Negotiated
 from trunkline.protocol.inflight import Running
@@ -40,6 +41,7 @@ from trunkline.server.rounds import named
 from trunkline.stores.store import Delete, Lease, Store, key_of
 from trunkline.transports.channel import Origin
 from trunkline.transports.http.keeper import EXPIRED, Elsewhere, Expired, Revived
+from trunkline.transports.http.keeper import KeptSession as KeptSeam
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorResponse, RequestId
 
@@ -115,6 +117,8 @@ class KeptSession:
     def on_taken(self, told: Callable[[], None]) -> None:
         """Names who is told when another process has taken it."""
         self._told = told
+        if self.holding.over:  # meanwhile
+            told()
 
     def _taken(self) -> None:
         self.events.lose()
@@ -298,6 +302,7 @@ class Keeper:
         self._wall = wall
         self._held: WeakValueDictionary[str, KeptSession] = WeakValueDictionary()
         self._alone: WeakValueDictionary[str, Holding] = WeakValueDictionary()  # where there are no others
+        self._dropping: set[asyncio.Task[None]] = set()
         self._crew = crew
         if crew is not None:
             crew.on_deposed(self._let_go)
@@ -306,6 +311,16 @@ class Keeper:
     def opened(self, ident: str) -> KeptSession:
         """A session that a client is about to open."""
         return self._hold(ident, None)
+
+    def ended(self, kept: KeptSeam) -> None:
+        """A session has ended by itself. Soon nothing of it is kept any more."""
+        dropping = asyncio.get_running_loop().create_task(self._drop(kept))
+        self._dropping.add(dropping)
+        dropping.add_done_callback(self._dropping.discard)
+
+    async def _drop(self, kept: KeptSeam) -> None:
+        with contextlib.suppress(StoreError):  # what is left of it expires
+            await kept.drop()
 
     def _hold(self, ident: str, lease: Lease | None) -> KeptSession:
         holding = Holding(key_of("session", ident), self._store, self._crew, self._ttl, lease)
@@ -412,4 +427,6 @@ class Keeper:
     async def close(self) -> None:
         """Writes what is left to be written."""
         await self._gathering.close()
+        if self._dropping:
+            await asyncio.wait(self._dropping)
         await self._census.close()

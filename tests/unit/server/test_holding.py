@@ -448,6 +448,13 @@ async def test_who_comes_to_read_a_stream_that_is_being_lost_is_let_go(first: Li
         assert stream.take() == b""
 
 
+async def test_d08_a_session_that_is_lost_before_anybody_uses_it_is_used_by_nobody(first: Life) -> None:
+    kept, lost = keeper_of(first).opened("S" * 43), list[str]()
+    kept.holding.lose()  # as when this process is declared dead while it looks whether there is room
+    kept.on_taken(lambda: lost.append("told"))
+    assert lost == ["told"]
+
+
 # --- those who cannot be sure ---------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ said goes back over the line between processes: at once while there is credit, a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from trunkline.clock import Clock
@@ -165,8 +165,10 @@ class Carried(Visit):
         self._reply(NotHere(self._ask.visit))
 
     async def fail(self) -> None:
-        """There is no answer, for something of ours went wrong."""
-        if not self._written:
+        """There is no answer, for something of ours went wrong; or no more of one."""
+        if self._written:
+            self._reply(End(self._ask.visit))
+        else:
             await self.respond(500, b"Internal Server Error", (b"content-type", b"text/plain"))
 
     def _answer(self, status: int, headers: Headers, body: bytes) -> bool:
@@ -257,7 +259,7 @@ class Arrivals:
             case Part():
                 visit.add(frame.data)
                 if visit.complete:
-                    self._begin((front, frame.visit), visit)
+                    self._start(self._serve((front, frame.visit), visit))
             case Credit():
                 visit.refill(frame.size)
             case HungUp():
@@ -268,24 +270,20 @@ class Arrivals:
     def _take(self, front: str, ask: Ask) -> None:
         until = None if ask.lasts is None else self._clock.now() + ask.lasts
         visit = Carried(ask, self._principals, until, lambda frame: self._reply(front, frame), self._sent)
+        if len(self._visits) >= self._most:
+            self._start(visit.refuse(503, _BUSY.why, (b"retry-after", _BUSY.wait), kind=_BUSY.kind))
+            return
         self._visits[front, ask.visit] = visit
-        if visit.complete or self._full:
-            self._begin((front, ask.visit), visit)
+        if visit.complete:
+            self._start(self._serve((front, ask.visit), visit))
 
-    @property
-    def _full(self) -> bool:
-        return len(self._visits) > self._most
-
-    def _begin(self, key: tuple[str, int], visit: Carried) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(key, visit))
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, key: tuple[str, int], visit: Carried) -> None:
         try:
-            if self._full:
-                await visit.refuse(503, _BUSY.why, (b"retry-after", _BUSY.wait), kind=_BUSY.kind)
-                return
             for host in list(self.hosts):
                 if await host.carried(visit):
                     return
@@ -305,6 +303,9 @@ class Arrivals:
                     del self._visits[name, number]
 
     async def close(self) -> None:
-        """Waits a moment for what is left to be said."""
+        """Waits a moment for what is left to be said, and gives up the rest."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_MOMENT)
+            _, left = await asyncio.wait(self._tasks, timeout=_MOMENT)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)

@@ -205,6 +205,11 @@ class HttpChannel:
         """Whether the session has ended."""
         return self._closed
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended for good: nobody goes on with it later, or in another process."""
+        return self._closed and not self._moved
+
     def open(self, receiver: Receiver) -> None:
         """Names who is told of messages."""
         self._receiver = receiver

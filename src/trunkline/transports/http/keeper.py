@@ -96,6 +96,10 @@ class SessionKeeper(Protocol):
         has to be confirmed before it is used."""
         ...
 
+    def ended(self, kept: KeptSession) -> None:
+        """A session has ended by itself. Soon nothing of it is kept any more."""
+        ...
+
     async def find(self, ident: str, principal: Any) -> KeptSession | Literal[Expired.EXPIRED] | Elsewhere | None:
         """A session of that principal's, which this process holds from now on; or who holds it. None if there is none.
         Raises `StoreError` if that cannot be found out."""

@@ -69,10 +69,10 @@ class Restoring:
     async def _find(self, keeper: SessionKeeper, ident: str, principal: Any, peer: str) -> Found:
         if (session := await self._sessions.confirmed(ident, principal)) is not None:
             return session
+        if self._guard.closing:
+            return STOPPING  # what is here and closed may go on elsewhere
         if self._sessions.holds(ident):
             return NO_SUCH
-        if self._guard.closing:
-            return STOPPING
         kept = await keeper.find(ident, principal)
         if kept is None:
             return NO_SUCH

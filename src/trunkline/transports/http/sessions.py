@@ -58,7 +58,7 @@ class Sessions:
             return None
         for session in list(self._sessions.values()):
             if session.channel.closed:
-                self.remove(session, "the session has ended")
+                self._clear(session)
                 why = self._full_for(principal)
         return why
 
@@ -155,6 +155,12 @@ class Sessions:
         if self._forget(session):
             session.channel.lost(Closed(reason))
 
+    def _clear(self, session: HttpSession) -> None:
+        """Forgets a session whose channel is closed; if it is over, for all processes."""
+        self.remove(session, "the session has ended")
+        if self._keeper is not None and session.kept is not None and session.channel.over:
+            self._keeper.ended(session.kept)
+
     def _moved(self, session: HttpSession) -> None:
         """Another process goes on with a session: it is none of ours any more."""
         self._forget(session)
@@ -184,7 +190,7 @@ class Sessions:
                 if now >= session.touch_at:
                     self._touch(session, now)
             elif session.channel.closed:
-                self.remove(session, "the session has ended")
+                self._clear(session)
             elif now - session.used >= limit:
                 self.remove(session, "session_expired")
                 self._expired[session.id] = session.principal

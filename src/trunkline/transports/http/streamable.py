@@ -196,8 +196,12 @@ class Endpoint:
         channel, number, after = session.channel, STANDALONE, None
         if (last := visit.headers.get(b"last-event-id")) is not None:
             number, after = read_position(last.decode("latin-1")) or (STANDALONE, -1)
-            stream = channel.known_stream(number)
-            if stream is None or not await stream.recalls(after):
+            try:
+                known = (stream := channel.known_stream(number)) is not None and await stream.recalls(after)
+            except StoreError:
+                await refuse_missing(visit, UNKEPT)
+                return
+            if not known:
                 await visit.refuse(400, "Last-Event-ID names nothing in this session that is still kept")
                 return
         if self._guard.closing:
@@ -251,7 +255,7 @@ class Endpoint:
             return True
         if session is not None:
             await self._answer_carried(visit, session)
-        elif not sessions.holds(ident):  # somebody else has taken it
+        elif self._guard.closing or not sessions.holds(ident):  # somebody else will take it, or has
             return False
         else:
             await refuse_missing(visit, NO_SUCH)

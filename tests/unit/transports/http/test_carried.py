@@ -11,7 +11,7 @@ from trunkline.server.principals import Crossing
 from trunkline.transports.http.answering import Answering
 from trunkline.transports.http.carried import Arrivals, Carried
 from trunkline.transports.http.events import MemoryEvents
-from trunkline.transports.http.relay_frames import Answer, Ask, Credit, FromHolder, HungUp, Part
+from trunkline.transports.http.relay_frames import Answer, Ask, Credit, End, FromHolder, Head, HungUp, Part
 from trunkline.transports.http.streams import STANDALONE, Stream
 from trunkline.wire import sse
 
@@ -85,19 +85,63 @@ async def test_of_too_many_requests_no_body_is_waited_for(arrivals: Arrivals, sa
     assert len(said) == 1
 
 
-async def test_what_fails_in_our_own_hands_is_answered_so(
-    arrivals: Arrivals, said: list[FromHolder], caplog: pytest.LogCaptureFixture
+async def test_what_was_turned_away_is_not_done_though_the_rest_of_it_comes_at_once(
+    arrivals: Arrivals, said: list[FromHolder]
+) -> None:
+    class Noting(Patient):
+        async def carried(self, visit: Carried) -> bool:
+            posted.append(visit.posted)
+            return await super().carried(visit)
+
+    posted: list[bytes] = []
+    arrivals.hosts.append(Noting())
+    arrivals.heard("a", ask(1))
+    arrivals.heard("a", ask(2, 1))
+    arrivals.heard("a", Part(2, b"x"))
+    arrivals.heard("a", HungUp(1))
+    await arrivals.close()
+    arrivals.heard("a", HungUp(2))
+    assert posted == [b""]
+    assert [(frame.visit, frame.status) for frame in said if isinstance(frame, Answer)] == [(2, 503)]
+
+
+@pytest.mark.parametrize(("begins", "told"), [(False, Answer), (True, End)])
+async def test_what_fails_in_our_own_hands_is_answered_so_or_goes_no_further(
+    arrivals: Arrivals,
+    said: list[FromHolder],
+    caplog: pytest.LogCaptureFixture,
+    begins: bool,
+    told: type[FromHolder],
 ) -> None:
     class Broken(Patient):
         async def carried(self, visit: Carried) -> bool:
+            if begins:
+                await visit.begin_stream()
             raise RuntimeError("broken")
 
     arrivals.hosts.append(Broken())
     arrivals.heard("a", ask(1))
     await arrivals.close()
     gc.collect()
-    assert [frame.status for frame in said if isinstance(frame, Answer)] == [500]
+    assert isinstance(said[-1], told)
+    assert [frame.status for frame in said if isinstance(frame, Answer | Head)] == [200 if begins else 500]
     assert "broken" in caplog.text
+
+
+async def test_what_is_not_answered_by_the_end_is_given_up(arrivals: Arrivals, said: list[FromHolder]) -> None:
+    class Stuck(Patient):
+        async def carried(self, visit: Carried) -> bool:
+            try:
+                return await super().carried(visit)
+            finally:
+                ended.set()
+
+    ended = asyncio.Event()
+    arrivals.hosts.append(Stuck())
+    arrivals.heard("a", ask(1))
+    await arrivals.close()
+    assert ended.is_set()
+    assert said == []
 
 
 async def test_w06_what_a_process_has_not_passed_on_is_for_whoever_comes_next_to_a_stream(

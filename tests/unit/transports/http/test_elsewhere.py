@@ -1,0 +1,97 @@
+"""Sessions that other processes hold, have just given up, or are about to: what clients are told then, and what it costs
+that somebody makes up ids."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.transports.http.asgi import Answer, call, request
+from tests.unit.transports.http.places import Place, places, text_of
+
+from trunkline.errors import StoreUnavailable
+from trunkline.server.crew.crew import Crew
+from trunkline.transports.channel import Closed
+from trunkline.transports.http.sessions import HttpSession
+
+
+def kind_of(answer: Answer) -> tuple[int, str]:
+    return answer.status, answer.json["error"]["data"]["kind"]
+
+
+def held(place: Place) -> HttpSession:
+    """The one session that a process holds."""
+    [session] = place.endpoint.sessions
+    return session
+
+
+def crew_of(place: Place) -> Crew:
+    crew = place.server._serving.ready().crew
+    assert crew is not None
+    return crew
+
+
+ALL = [("POST", request("ping")), ("GET", None), ("DELETE", None)]
+
+
+@pytest.mark.parametrize(("method", "body"), ALL)
+async def test_d08_a_session_of_a_process_that_is_about_to_end_is_worth_another_try(
+    tmp_path: Path, method: str, body: Any
+) -> None:
+    async with places(tmp_path) as pair:
+        ident = await pair[0].session()
+        assert pair[0].app.house is not None
+        pair[0].app.house.shut()
+        await held(pair[0]).channel.close()  # as all are closed, before what is kept is written down
+        for place in pair:
+            assert (await place.ask(method, body, mcp_session_id=ident)).status == 503
+        await pair[0].app.aclose()
+        assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
+
+
+async def test_d17_a_session_that_has_ended_by_itself_is_ended_for_all_processes(tmp_path: Path) -> None:
+    async with places(tmp_path, max_sessions=1) as pair:
+        ident = await pair[0].session()
+        held(pair[0]).channel.lost(Closed("the peer left much unread"))
+        assert kind_of(await pair[1].ask("POST", request("ping"), mcp_session_id=ident)) == (404, "session_not_found")
+        await pair[0].session()  # which makes room
+        for place in reversed(pair):
+            answer = await place.ask("POST", request("ping"), mcp_session_id=ident)
+            assert kind_of(answer) == (404, "session_not_found")
+        assert await pair[0].store.scan(f"session/{ident}/") == []
+
+
+async def test_d10_who_reads_on_while_the_store_is_away_is_asked_to_come_again(tmp_path: Path) -> None:
+    async with places(tmp_path, 3) as three:
+        ident = await three[0].session()
+        three[0].go.set()
+        steps = await three[0].ask("POST", call("much", token="t", count=1, size=1), mcp_session_id=ident)
+        await three[0].app.aclose()
+        assert (await three[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
+        scan = three[1].store.scan
+
+        async def away(*_: Any, **__: Any) -> Any:
+            raise StoreUnavailable("not now")
+
+        three[1].store.scan = away  # type: ignore[method-assign]
+        for place in three[1:]:
+            answer = await place.ask("GET", mcp_session_id=ident, last_event_id="1-0")
+            assert kind_of(answer) == (503, "temporarily_unavailable")
+        three[1].store.scan = scan  # type: ignore[method-assign]
+        again = await three[2].ask("GET", mcp_session_id=ident, last_event_id="1-0")
+        assert (steps.status, again.status) == (200, 200)
+        assert again.unread[-1] == steps.unread[-1]
+
+
+async def test_ids_that_are_made_up_cost_no_leases_and_no_messages(tmp_path: Path) -> None:
+    async with places(tmp_path) as pair:
+        said: list[Any] = []
+        taken: list[Any] = []
+        crew_of(pair[0]).heard = lambda *message: said.append(message)  # type: ignore[method-assign]
+        acquire = pair[1].store.acquire
+        pair[1].store.acquire = lambda name, *rest, **more: taken.append(name) or acquire(name, *rest, **more)  # type: ignore[method-assign, func-returns-value]
+        for number in range(50):
+            answer = await pair[1].ask("POST", request("ping"), mcp_session_id=f"{number:043}")
+            assert kind_of(answer) == (404, "session_not_found")
+        assert [name for name in taken if name.startswith("session/")] == []
+        assert [message for _, message in said if message[0] > 15] == []
+        assert text_of(await pair[1].ask("POST", call("echo", text="x"), mcp_session_id=await pair[1].session())) == "x"
