@@ -48,7 +48,7 @@ async def found_out(house: House, mischief: tuple[Mischief, ...], fault: Fault, 
     return [fault for fault in faults(history) if not any(late in fault for late in LATE)]
 
 
-@pytest.mark.parametrize(("house", "kind"), [("file", "death"), ("workers", "kill"), ("valkey", "kill")])
+@pytest.mark.parametrize(("house", "kind"), [("workers", "kill"), ("valkey", "kill")])
 async def test_a_store_that_drops_one_write_in_a_hundred_is_found_out(house: House, kind: Kind, tmp_path: Path) -> None:
     assert await found_out(house, (Mischief(kind, 150, 0.0),), "losing", tmp_path)
 
