@@ -538,8 +538,9 @@ async def renamed(first: Life, second: Life, clock: ManualClock) -> None:
 
 
 async def test_d08_a_session_that_is_opened_under_a_name_that_is_dead_by_then_is_not_held(
-    first: Life, second: Life, clock: ManualClock
+    processes: Processes, second: Life, clock: ManualClock
 ) -> None:
+    first = await processes.start(settings=Settings(initialize_timeout=None))  # much time goes by
     waiting = Late(first.store, "acquire", "session/")
     opening = asyncio.ensure_future(first.host.ask("POST", INITIALIZE))
     await waiting.asked.wait()

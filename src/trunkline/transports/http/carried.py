@@ -129,9 +129,19 @@ class Carried(Visit):
         owner, if that principal could not be written."""
         if self._principals.letters(owner) != self._ask.letters:
             return False
-        written = self._ask.principal
-        self.principal = owner if written is None else self._principals.read(written)
+        self.principal = self.sender if self.knows_sender else owner
         return True
+
+    @property
+    def knows_sender(self) -> bool:
+        """Whether it is known here who sent it, and not only by which letters."""
+        return self._ask.principal is not None or self._ask.letters == self._principals.letters(None)
+
+    @property
+    def sender(self) -> Any:
+        """Who sent it, if that is known here."""
+        written = self._ask.principal
+        return None if written is None else self._principals.read(written)
 
     # --- what the front says meanwhile -------------------------------------------------------------
 

@@ -242,13 +242,13 @@ class Endpoint:
     # --- what others have carried here -------------------------------------------------------------
 
     async def carried(self, visit: Carried) -> bool:
-        """Answers a request that another process has let in, if its session is here."""
+        """Answers a request that another process has let in, if its session is here, or can be."""
         ident, sessions = visit.ident, self.sessions
-        if not sessions.holds(ident):
-            await self._restoring.brought(ident)
-        if not sessions.holds(ident) or not visit.belongs_to(owner := sessions.owner(ident)):
-            return False
         try:
+            if not sessions.holds(ident):
+                await self._bring(visit)
+            if not sessions.holds(ident) or not visit.belongs_to(owner := sessions.owner(ident)):
+                return False
             session = sessions.get(ident, owner) or await sessions.confirmed(ident, owner)
         except StoreError:
             await refuse_missing(visit, UNKEPT)
@@ -260,6 +260,12 @@ class Endpoint:
         else:
             await refuse_missing(visit, NO_SUCH)
         return True
+
+    async def _bring(self, visit: Carried) -> None:
+        """Brings a session here that this process may have the right to, though it could not be brought before."""
+        await self._restoring.brought(visit.ident)
+        if visit.knows_sender and not self.sessions.holds(visit.ident):
+            await self._restoring.find(visit.ident, visit.sender, visit.peer)
 
     async def _answer_carried(self, visit: Carried, session: HttpSession) -> None:
         match visit.scope["method"]:

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.transports.http.asgi import Answer, call, request
 from tests.unit.transports.http.places import Place, places, text_of
 
+from trunkline.auth.principal import Principal
 from trunkline.errors import StoreUnavailable
 from trunkline.server.crew.crew import Crew
 from trunkline.transports.channel import Closed
@@ -80,6 +81,30 @@ async def test_d10_who_reads_on_while_the_store_is_away_is_asked_to_come_again(t
         again = await three[2].ask("GET", mcp_session_id=ident, last_event_id="1-0")
         assert (steps.status, again.status) == (200, 200)
         assert again.unread[-1] == steps.unread[-1]
+
+
+@pytest.mark.parametrize("principal", [None, "ann", Principal("ann")])
+async def test_d08_a_session_that_a_process_has_the_right_to_and_could_not_bring_back_is_brought_back_by_it(
+    tmp_path: Path, principal: Any
+) -> None:
+    async with places(tmp_path, 3) as three:
+        for place in three:
+            place.principal = principal
+        ident = await three[0].session()
+        await three[0].app.aclose()
+        store = three[1].store
+        scan, release = store.scan, store.release
+
+        async def away(*_: Any, **__: Any) -> Any:
+            raise StoreUnavailable("not now")
+
+        store.scan = store.release = away  # type: ignore[method-assign, assignment]
+        answer = await three[1].ask("POST", request("ping"), mcp_session_id=ident)
+        assert kind_of(answer) == (503, "temporarily_unavailable")
+        store.scan, store.release = scan, release  # type: ignore[method-assign]
+        assert (await three[2].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
+        three[2].principal = "somebody else"
+        assert (await three[2].ask("POST", request("ping"), mcp_session_id=ident)).status == 404
 
 
 async def test_ids_that_are_made_up_cost_no_leases_and_no_messages(tmp_path: Path) -> None:
