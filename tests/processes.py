@@ -31,11 +31,6 @@ from trunkline.testing import RawPeer, Transcript
 PATIENCE = 20.0  # seconds before waiting for a process is a failure
 
 
-def unwatched() -> dict[str, str]:
-    """The environment of a process of which nobody counts the lines, for it does much, or is killed."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-
-
 class StdioPeer:
     """Plays the client of a server script, byte by byte if need be."""
 

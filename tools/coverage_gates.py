@@ -17,7 +17,7 @@ COUNTED = ("num_statements", "covered_lines", "num_branches", "covered_branches"
 
 
 def measure() -> dict[str, Any]:
-    """The report of everything that was measured, subprocesses included."""
+    """The report of everything that was measured. What runs in processes that tests start is not counted."""
     coverage = Coverage(config_file=str(ROOT / "pyproject.toml"))
     data = Path(coverage.get_option("run:data_file"))
     if data.exists():

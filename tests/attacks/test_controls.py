@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from tests.attacks.controls import WITHOUT
-from tests.processes import unwatched
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -44,7 +44,7 @@ def without_controls(attacks: list[str]) -> "subprocess.CompletedProcess[str]":
         "--tb=no",
         *attacks,
     ]
-    environment = {**unwatched(), "ATTACK_PATIENCE": "0.7"}
+    environment = {**os.environ, "ATTACK_PATIENCE": "0.7"}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
 

@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from tests.chaos.forwarder import Forwarder, forwarded
 from tests.faults.proxy import Proxy, proxied
-from tests.processes import unwatched
 
 __all__ = ["Lines", "laid"]
 
@@ -48,7 +47,7 @@ async def laid(store: int, *ports: int) -> AsyncIterator[Lines]:
     """The lines to some ports, and to a store."""
     command = [sys.executable, "-m", __name__, *map(str, (store, *ports))]
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=unwatched())
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     try:
         lines = Lines(process)
         await lines.find()

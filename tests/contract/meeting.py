@@ -7,7 +7,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tests.contract.valkey import valkey
-from tests.processes import unwatched
 
 from trunkline.stores.bus import Bus
 from trunkline.stores.redis.store import RedisStore
@@ -89,9 +88,7 @@ class Meeting:
         """One more, in a process of its own, which sends back what it hears."""
         where = valkey().url if self.kind == "redis" else str(self._folder / "store.db")
         command = [sys.executable, "-m", "tests.contract.bus_peer", where, f"{quote(str(self._folder))}[*]:", name]
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, cwd=ROOT, env=unwatched()
-        )
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
         self._processes.append(process)
         await said(process, f"open {name}")
         return process

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.processes import eventually, unwatched
+from tests.processes import eventually
 
 ROOT = Path(__file__).parent.parent.parent
 MODULE = "tests.faults.shop"
@@ -37,7 +37,7 @@ class Served:
         self.process = subprocess.Popen(
             [sys.executable, "-m", *(part.format(port=port) for part in COMMANDS[command]), *options],
             cwd=ROOT,
-            env={**(unwatched() if command == "house" else os.environ), **given, "SHOP_EFFECTS": str(effects)},
+            env={**os.environ, **given, "SHOP_EFFECTS": str(effects)},
             stdout=subprocess.DEVNULL,
             stderr=self._said,
         )

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.processes import unwatched
 
 SCRIPT = """
 import asyncio, gc, os, sys, time
@@ -137,7 +136,7 @@ def serving(*arguments: str) -> Iterator[int]:
         place.bind(("127.0.0.1", 0))
         port = place.getsockname()[1]
     command = [sys.executable, "-c", SCRIPT, str(port), *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=unwatched())
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert "listens at" in process.stderr.readline()
         yield port

@@ -18,7 +18,7 @@ from typing import Any, Self
 import pytest
 from tests.contract.lines import CERTIFICATE, client_tls
 from tests.modern import enveloped, labels
-from tests.processes import PATIENCE, children, command, eventually, gone, unwatched
+from tests.processes import PATIENCE, children, command, eventually, gone
 
 SCRIPT = """
     import asyncio, contextlib, json, os, ssl, sys, time, warnings
@@ -64,13 +64,12 @@ SCRIPT = """
 class House:
     """A server with its workers, and what is asked of it: each time over a connection of its own."""
 
-    def __init__(self, folder: Path, *, watched: bool = False, **options: Any) -> None:
+    def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
             [*command(SCRIPT), json.dumps(options), str(folder)],
             stderr=subprocess.PIPE,
             text=True,
-            env=None if watched else unwatched(),
         )
         self.trust: ssl.SSLContext | None = None
 
@@ -171,7 +170,7 @@ def links(pid: int) -> set[str]:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """A server that several tests kill parts of. It ends in good order."""
-    house = House(tmp_path_factory.mktemp("workers"), watched=True, settings={"restart_intensity": 20}).open()
+    house = House(tmp_path_factory.mktemp("workers"), settings={"restart_intensity": 20}).open()
     try:
         yield house
         house.signal(signal.SIGTERM)
