@@ -105,9 +105,9 @@ def _written(output: Path, leg: str) -> dict[str, list[Check]]:
 
 
 @contextmanager
-def serving(script: Path = FIXTURES / "server") -> Iterator[str]:
-    """The URL of a server in a process of its own, on a port that the system chose."""
-    command = [sys.executable, script, "0"]
+def serving(script: Path = FIXTURES / "server", *, workers: int | None = None) -> Iterator[str]:
+    """The URL of a server in a process of its own, or in several, on a port that the system chose."""
+    command = [sys.executable, script, "0", *([] if workers is None else [str(workers)])]
     with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None

@@ -1,15 +1,21 @@
 """The official conformance suite, scenario by scenario: our server, and our client."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.chaos.forwarder import forwarded
 from tests.conformance.gate import LEAST, LEAST_OF_OLDEST, complaints
-from tests.conformance.suite import REVISIONS, Run, play, playable, run_client, servable
+from tests.conformance.suite import REVISIONS, Run, play, playable, run, run_client, servable, serving
 from tests.official import ROOT
 
 SERVER = [(revision, scenario) for revision in REVISIONS for scenario in servable(revision)]
 CLIENT = [(revision, scenario) for revision in REVISIONS for scenario in playable(revision)]
+WITH_WORKERS = {  # one run of the suite each
+    "2025-11-25": ["--requirements", "2025-11-25"],
+    "2026-07-28": ["--spec-version", "2026-07-28", "--scenario", "server-stateless"],
+}
 
 
 @pytest.mark.parametrize(("revision", "scenario"), SERVER)
@@ -22,6 +28,21 @@ def test_z08_conformance_server_passes(revision: str, scenario: str, server_run:
 def test_z08_the_suite_is_content_with_the_server(revision: str, server_run: Callable[[str], Run]) -> None:
     outcome = server_run(revision)
     assert outcome.status == 0, outcome.said
+
+
+async def test_z08_promise_4_conformance_server_passes_though_every_request_reaches_another_worker(
+    tmp_path: Path,
+) -> None:
+    with serving(workers=4) as url:
+        async with forwarded(int(url.removesuffix("/mcp").rpartition(":")[2])) as front:
+            there = ["--url", f"http://localhost:{front.port}/mcp"]
+            for revision, asked in WITH_WORKERS.items():
+                outcome = await asyncio.to_thread(run, "server", *there, *asked, output=tmp_path / revision)
+                assert outcome.status == 0, outcome.said
+                least = LEAST[revision]["server"]
+                assert {name: complaints(found, least[name]) for name, found in outcome.checks.items()} == {
+                    name: [] for name in (servable(revision) if "--requirements" in asked else asked[-1:])
+                }
 
 
 @pytest.mark.parametrize(("revision", "scenario"), CLIENT)

@@ -1,26 +1,28 @@
 """A server that uses everything the protocol has, for peers to try: the probes in tests/interop/peers know its parts.
 
-    python tests/interop/everything.py [http]
+    python tests/interop/everything.py [http [WORKERS | redis://…]]
 
-Over HTTP it takes any free port, and says which.
+Over HTTP it takes any free port, and says which. Processes on the same Redis are one server.
 It is written with the public API only, as any user's server is. Tools return text, JSON where there is more to say.
 """
 
 import asyncio
 import json
+import os
 import sys
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from trunkline import Context, Server, ToolError
+from trunkline import Context, RedisStore, Server, Settings, ToolError
 from trunkline.errors import RequestTimeout
 
 Kind = Literal["tools", "resources", "prompts"]
 SPARE = {"tools": "spare", "resources": "test://spare", "prompts": "spare"}  # hidden and shown again
 FORM_URL, FORM_ID = "https://example.com/form", "form-1"
 
-server = Server("everything", version="1.0", instructions="Try everything.")
+store = RedisStore(sys.argv[-1]) if sys.argv[-1].startswith("redis:") else None
+server = Server("everything", version="1.0", instructions="Try everything.", store=store, settings=Settings.load())
 events: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)  # what has happened, by name
 
 
@@ -112,6 +114,12 @@ def touch(uri: str) -> str:
     """Tells the subscribers of a resource that it has changed."""
     server.notify_updated(uri)
     return "touched"
+
+
+@server.tool
+def served_by() -> str:
+    """The process that answers."""
+    return str(os.getpid())
 
 
 @server.tool
@@ -248,6 +256,6 @@ def names(value: str) -> list[str]:
 
 if __name__ == "__main__":
     if "http" in sys.argv:
-        server.run("http", port=0)
+        server.run("http", port=0, workers=int(sys.argv[-1]) if sys.argv[-1].isdigit() else None)
     else:
         server.run()

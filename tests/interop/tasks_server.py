@@ -1,4 +1,4 @@
-"""A server whose tools run as tasks, for clients of every dialect: python tasks_server.py <file of its store>"""
+"""A server whose tools run as tasks, for clients of every dialect: python tasks_server.py <file of its store> [workers]"""
 
 import asyncio
 import sys
@@ -58,4 +58,4 @@ async def plain() -> str:
     return "at once"
 
 
-server.run("http", port=0)
+server.run("http", port=0, workers=int(sys.argv[2]) if len(sys.argv) > 2 else None)

@@ -22,11 +22,11 @@ HERE = Path(__file__).parent
 TASKS = "io.modelcontextprotocol/tasks"
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module", params=[[], ["3"]], ids=["one process", "workers"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the server is, for all of them."""
     store = tmp_path_factory.mktemp("tasks") / "store"
-    with served([sys.executable, HERE / "tasks_server.py", store]) as server:
+    with served([sys.executable, HERE / "tasks_server.py", store, *request.param]) as server:
         yield f"http://{server.place()}/mcp"
 
 

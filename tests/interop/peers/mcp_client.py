@@ -25,9 +25,12 @@ Outcome = dict[str, Any]
 async def tried(function: Probe, peer: Peer) -> dict[str, Any]:
     """The outcome of one probe."""
     peer.connection.faults.clear()
+    patience = getattr(function, "patience", PATIENCE)
     try:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(patience):
             await function(peer)
+    except TimeoutError:
+        return {"ok": False, "why": f"nothing came within {patience} s"}
     except Exception as error:
         return {"ok": False, "why": reason(error)}
     faults = [reason(fault) for fault in peer.connection.faults]

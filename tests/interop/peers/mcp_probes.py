@@ -5,9 +5,12 @@ A cell is a method and the side that receives it, or a capability and the side t
 """
 
 import json
+import os
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -340,6 +343,26 @@ async def elicitation_complete(peer: Peer) -> None:
     await peer.connection.call("elicit_url", message="accept")
     await peer.connection.call("finish_elicitation")
     equal((await peer.connection.heard("notifications/elicitation/complete"))["elicitationId"], "form-1")
+
+
+@probe("a process is killed")
+async def process_killed(peer: Peer) -> None:
+    """What was asked for before is told afterwards, where it does not end with its stream. Somebody else does the
+    killing, once all are ready, and has the resource change."""
+    folder = Path(os.environ["MEANWHILE"])
+    async with peer.connection.watching("test://item/8"):
+        ready = {"line": peer.server[0], "process": int(await peer.connection.call("served_by"))}
+        told = folder / str(uuid.uuid4())
+        told.write_text(json.dumps(ready))
+        told.rename(told.with_suffix(".ready"))  # so that nobody reads half of it
+        while not (folder / "done").exists():
+            await anyio.sleep(0.02)
+        if not peer.modern:
+            equal((await peer.connection.heard("notifications/resources/updated"))["uri"], "test://item/8")
+    peer.connection.notices.clear()
+
+
+process_killed.patience = 60.0  # seconds, for all have to come before
 
 
 async def comes_and_goes(peer: Peer, kind: str, key: str, listed: Callable[[], Awaitable[list[str]]]) -> None:

@@ -3,6 +3,10 @@
 // A probe uses the everything-server through the official SDK and throws if anything is not as the specification wants
 // it. A cell is a method and the side that receives it, or a capability and the side that declares it.
 import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
+import { existsSync, renameSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout } from "node:timers/promises";
 import { MODERN, ROOT, capabilitiesIn, contains, equal } from "./ts_connection.mjs";
 
 const INVALID_PARAMS = -32602;
@@ -252,6 +256,8 @@ export const PROBES = {
     equal((await connection.heard("notifications/elicitation/complete")).elicitationId, "form-1");
   },
 
+  "a process is killed": Object.assign(processKilled, { starts: true }),
+
   // --- capabilities --------------------------------------------------------------------------
 
   "server tools.listChanged": serverCapability("tools.listChanged"),
@@ -271,6 +277,24 @@ export const PROBES = {
     message: "accept",
   }),
 };
+
+/**
+ * What was asked for before is told afterwards, where it does not end with its stream. Somebody else does the killing,
+ * once all are ready, and has the resource change.
+ */
+async function processKilled({ revision, connection }) {
+  const folder = process.env.MEANWHILE;
+  await connection.watching("test://item/8", async () => {
+    const ready = { line: connection.server[0], process: Number(await connection.call("served_by")) };
+    const told = join(folder, randomUUID());
+    writeFileSync(told, JSON.stringify(ready));
+    renameSync(told, `${told}.ready`); // so that nobody reads half of it
+    while (!existsSync(join(folder, "done"))) await setTimeout(20);
+    if (revision < MODERN) equal((await connection.heard(UPDATED)).uri, "test://item/8");
+  });
+  connection.notices.length = 0;
+  connection.faults.length = 0; // it is a fault to the SDK that a stream was lost
+}
 
 /** An entry is hidden and shown again: each time the client is told, and the list has changed. */
 async function comesAndGoes(connection, kind, key, listed) {

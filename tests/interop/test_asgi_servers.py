@@ -1,0 +1,55 @@
+"""Processes of other ASGI servers, which share nothing but a file, are one server: every request reaches any of them."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.chaos.forwarder import forwarded
+from tests.interop.served import served
+from tests.processes import PATIENCE
+
+from trunkline import Client
+
+PROCESSES = "2"
+COMMANDS = {
+    "uvicorn": ["uvicorn", "--workers", PROCESSES, "--port", "0"],
+    "hypercorn": ["hypercorn", "--workers", PROCESSES, "--bind", "127.0.0.1:0"],
+}
+UPDATED = "notifications/resources/updated"
+
+
+@pytest.fixture(params=COMMANDS)
+def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    """Where another server runs our app; it ends in good order."""
+    environment = {"STORE": str(tmp_path / "store"), "PYTHONPATH": str(Path(__file__).parent)}
+    with served([sys.executable, "-m", *COMMANDS[request.param], "asgi_app:app"], environment) as server:
+        yield int(server.place().rpartition(":")[2])
+        assert server.end() == 0, server.said
+
+
+async def accept(_: Any) -> dict[str, Any]:
+    return {"sure": True}
+
+
+async def test_promise_4_processes_of_another_asgi_server_are_one(port: int) -> None:
+    async with asyncio.timeout(PATIENCE), forwarded(port) as front, AsyncExitStack() as stack:
+        url = f"http://127.0.0.1:{front.port}/"
+        revisions = ("2025-11-25", "2026-07-28")
+        clients = [Client(url, revision=revision, elicitation=accept) for revision in revisions]
+        session, modern = [await stack.enter_async_context(client) for client in clients]
+        answering = {(await modern.call_tool("served_by")).data}
+        while len(answering) < int(PROCESSES):
+            answering.add((await modern.call_tool("served_by")).data)
+        assert len({(await session.call_tool("served_by")).data for _ in range(8)}) == 1  # who holds it
+        for client in clients:
+            assert [(await client.call_tool("ask")).data for _ in range(4)] == ["accept"] * 4
+        news = [client.notifications(UPDATED) for client in clients]
+        for client in clients:
+            await client.subscribe("library://shelf")
+        for client in clients:
+            await client.call_tool("touch")
+            assert [(await anext(reader)).params.uri for reader in news] == ["library://shelf"] * 2

@@ -1,0 +1,176 @@
+"""The official SDKs against several processes that serve as one: workers, and processes on one Valkey.
+
+Every request reaches the next process, and while all clients are there one of them is killed.
+"""
+
+import asyncio
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.chaos.forwarder import forwarded
+from tests.contract.valkey import valkey
+from tests.interop.matrix import Cells, cells, kept, shown
+from tests.interop.served import Served, served
+from tests.interop.test_mcp_client import PATHS, PEERS, SERVER, Peer
+from tests.processes import children, eventually
+
+from trunkline import Client
+from trunkline.protocol.revisions import HANDSHAKE, Revision
+
+HOUSES = ("workers", "valkey")
+WORKERS, PROCESSES = 4, 3
+ENVIRONMENT = {
+    "TRUNKLINE_PROCESS_LEASE": "1",  # so that processes on Valkey soon know that one of them is dead
+    **{name: "" for name in os.environ if name.startswith("COV")},  # of who is killed nobody counts the lines
+}
+GATHERING = 40.0  # seconds before a client that does not come is a failure
+PATIENCE = 2 * GATHERING
+KILLED = "a process is killed"
+BEFORE = ("tools/list to server", "tools/call to server", "sampling/createMessage to client")
+AFTER = (
+    "resources/read to server",
+    "prompts/get to server",
+    "notifications/resources/updated to client",
+    "notifications/message to client",
+    "notifications/progress to client",
+    "elicitation/create to client",
+    "roots/list to client",
+)
+IN_STEP = ("typescript", "notifications/progress to client")  # its probe counts steps in the memory of one process
+OLD_LINE = ("sse", min(HANDSHAKE))
+OLD_LINES = ("python-1", "typescript")  # who come by it: so few that there are processes without any of its streams
+
+
+@dataclass
+class House:
+    """The processes of a server, and the one place where they are reached."""
+
+    name: str
+    servers: list[Served]
+    place: str
+
+    @property
+    def pids(self) -> set[int]:
+        """Those that answer."""
+        all_of_them = {server.process.pid for server in self.servers}
+        return set[int]().union(*map(children, all_of_them)) if self.name == "workers" else all_of_them
+
+    def without(self, pid: int) -> bool:
+        """Whether a process has ended altogether."""
+        for server in self.servers:
+            server.process.poll()  # which lets go of it, if it has
+        return not Path(f"/proc/{pid}").exists()
+
+    async def lose_one(self, clients: list[dict[str, Any]]) -> None:
+        """The process with the most sessions is killed, if it holds no stream of HTTP+SSE, whose session ends with it.
+        Then somebody has a resource change."""
+        at = {
+            line: [one["process"] for one in clients if one["line"] == PATHS[line].format(self.place)] for line in PATHS
+        }
+        held = Counter(process for process in at["http"] if process not in at["sse"])
+        [(victim, _)] = held.most_common(1)
+        assert victim in self.pids
+        os.kill(victim, signal.SIGKILL)
+        await asyncio.to_thread(eventually, lambda: self.without(victim))  # who is dying may still take connections
+        async with Client(PATHS["http"].format(self.place)) as other:
+            assert (await other.call_tool("touch", {"uri": "test://item/8"})).text == "touched"
+
+
+@asynccontextmanager
+async def opened(name: str) -> AsyncIterator[House]:
+    commands = [[str(WORKERS)]] if name == "workers" else [[valkey().url]] * PROCESSES
+    with ExitStack() as stack:
+        servers = [stack.enter_context(served([*SERVER, "http", *last], ENVIRONMENT)) for last in commands]
+        ports = [int((await asyncio.to_thread(server.place)).rpartition(":")[2]) for server in servers]
+        async with forwarded(*ports) as front:
+            yield House(name, servers, f"127.0.0.1:{front.port}")
+
+
+def lines(house: str, peer: Peer) -> list[tuple[str, Revision]]:
+    """Over which lines, and in which revisions, a peer comes to a house: to the second, in the newest of each era."""
+    spoken = peer.revisions("http")
+    if house == "valkey":
+        return [("http", revision) for revision in spoken if revision >= max(HANDSHAKE)]
+    return [*(("http", revision) for revision in spoken), *([OLD_LINE] if peer.name in OLD_LINES else [])]
+
+
+def tried(peer: Peer, revision: Revision) -> list[str]:
+    """What a peer tries; in between, a process is killed."""
+    there = {KILLED, *cells(revision)} - ({IN_STEP[1]} if peer.name == IN_STEP[0] else set())
+    return [cell for cell in (*BEFORE, KILLED, *AFTER) if cell in there]
+
+
+class Run(NamedTuple):
+    """Who comes where, and how."""
+
+    house: str
+    peer: Peer
+    line: str
+    revision: Revision
+
+    @property
+    def cells(self) -> list[str]:
+        return tried(self.peer, self.revision)
+
+
+RUNS = [Run(house, peer, *line) for house in HOUSES for peer in PEERS for line in lines(house, peer)]
+
+
+def called(run: Run) -> str:
+    """The name of a run."""
+    return "-".join(map(shown, run))
+
+
+async def play(peer: Peer, houses: list[House], folder: Path) -> dict[str, Cells]:
+    """Has a peer come to all houses over all of its lines at once; what it has made of each, by the name of the run."""
+    runs = [
+        {"revision": revision.value, "server": [PATHS[line].format(house.place)], "cells": tried(peer, revision)}
+        for house in houses
+        for line, revision in lines(house.name, peer)
+    ]
+    pipe = asyncio.subprocess.PIPE
+    environment = {**os.environ, "MEANWHILE": str(folder)}
+    process = await asyncio.create_subprocess_exec(*peer.command, stdin=pipe, stdout=pipe, env=environment)
+    said, _ = await process.communicate(json.dumps(runs).encode())
+    names = [called(run) for run in RUNS if run.peer is peer]
+    return {name: outcome["matrix"] for name, outcome in zip(names, json.loads(said), strict=True)}
+
+
+async def lose_one(houses: list[House], folder: Path) -> dict[str, Cells]:
+    """Once all clients wait for it, a process of every house is killed; unless some never come, as their cells tell."""
+    with suppress(TimeoutError):
+        clients = await asyncio.wait_for(all_ready(folder), GATHERING)
+        await asyncio.gather(*(house.lose_one(clients) for house in houses))
+    (folder / "done").touch()
+    return {}
+
+
+async def all_ready(folder: Path) -> list[dict[str, Any]]:
+    """How each client comes, and who answers it."""
+    while len(found := list(folder.glob("*.ready"))) < len(RUNS):
+        await asyncio.sleep(0.02)
+    return [json.loads(one.read_text()) for one in found]
+
+
+async def played(folder: Path) -> dict[str, Cells]:
+    """What all clients have made of all houses."""
+    async with asyncio.timeout(PATIENCE), opened("workers") as workers, opened("valkey") as over_valkey:
+        houses = [workers, over_valkey]
+        found = await asyncio.gather(*(play(peer, houses, folder) for peer in PEERS), lose_one(houses, folder))
+    return {name: matrix for outcomes in found for name, matrix in outcomes.items()}
+
+
+@pytest.mark.parametrize("run", RUNS, ids=called)
+def test_promise_4_d08_official_clients_see_one_server_though_a_process_of_it_is_killed(
+    run: Run, shared_folder: Path, tmp_path: Path
+) -> None:
+    matrix = kept(shared_folder, "workers", lambda: asyncio.run(played(tmp_path)))[called(run)]
+    assert {cell: matrix.get(cell) for cell in run.cells} == {cell: {"ok": True} for cell in run.cells}
