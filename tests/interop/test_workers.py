@@ -138,8 +138,14 @@ async def play(peer: Peer, houses: list[House], folder: Path) -> dict[str, Cells
     ]
     pipe = asyncio.subprocess.PIPE
     environment = {**os.environ, "MEANWHILE": str(folder)}
-    process = await asyncio.create_subprocess_exec(*peer.command, stdin=pipe, stdout=pipe, env=environment)
-    said, _ = await process.communicate(json.dumps(runs).encode())
+    process = await asyncio.create_subprocess_exec(
+        *peer.command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True
+    )
+    try:
+        said, _ = await process.communicate(json.dumps(runs).encode())
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # a command may have started another in its place
     names = [called(run) for run in RUNS if run.peer is peer]
     return {name: outcome["matrix"] for name, outcome in zip(names, json.loads(said), strict=True)}
 
