@@ -10,6 +10,7 @@ number that no other has. It is kept with the task and let go with its end, in t
 
 import asyncio
 import secrets
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -72,12 +73,17 @@ def _listed(record: TaskRecord) -> list[Put]:
     return [Put(f"{_tasks_in(NOBODY, caller.session)}/{record.task_id}", b"", record.expires_at)]
 
 
+class _Taken(Exception):
+    """A place that somebody else has."""
+
+
 class Shelf:
     """The tasks in a store."""
 
     def __init__(self, store: Store, wall: Clock) -> None:
         self._store = store
         self._wall = wall
+        self._ours: defaultdict[str, set[int]] = defaultdict(set)  # places of tasks that were made here, by owner
 
     async def find(self, owner: str, task_id: str) -> Kept | None:
         """A task by its name."""
@@ -130,22 +136,44 @@ class Shelf:
 
     async def _keep_in_place(self, record: TaskRecord, beside: Sequence[Put], places: int | None) -> Kept:
         """Keeps a new task, in one of so many places. Which are free is looked at only if the first that is tried is
-        not: most owners have few tasks."""
+        not, and it is none of those that this process has given out: most owners have few tasks."""
         if places is None:
             return Kept(record, await self.keep(record, beside))
-        free: Sequence[int] = range(places)
+        ours = self._ours.get(record.client, ())
+        free = [number for number in range(places) if number not in ours] or list(range(places))
         while free:
             placed = replace(record, place=secrets.choice(free))
-            put = Put(_place(placed), b"", record.expires_at, ABSENT)
             try:
-                return Kept(placed, await self.keep(placed, (put, *beside)))
-            except Conflict as conflict:
-                if conflict.key != put.key:
-                    raise
-            prefix = _places_of(record.client)
-            taken = {item.key for item in await self._some(prefix, "", places)}
-            free = [number for number in range(places) if f"{prefix}{number}" not in taken]
+                return await self._keep_at(placed, beside)
+            except _Taken:
+                free = await self._free(record.client, places)
         raise TooManyTasks(places)
+
+    async def _keep_at(self, record: TaskRecord, beside: Sequence[Put]) -> Kept:
+        """Keeps a new task in its place. Raises `_Taken` if that is another's."""
+        put = Put(_place(record), b"", record.expires_at, ABSENT)
+        self._ours[record.client].add(record.place or 0)
+        try:
+            return Kept(record, await self.keep(record, (put, *beside)))
+        except BaseException as error:
+            self._leave(record)
+            if isinstance(error, Conflict) and error.key == put.key:
+                raise _Taken from error
+            raise
+
+    async def _free(self, owner: str, places: int) -> list[int]:
+        """The places of an owner that nobody has."""
+        prefix = _places_of(owner)
+        taken = {item.key for item in await self._some(prefix, "", places)}
+        return [number for number in range(places) if f"{prefix}{number}" not in taken]
+
+    def _leave(self, record: TaskRecord) -> None:
+        """The place of a task that has ended can be given out again."""
+        ours = self._ours.get(record.client)
+        if ours is not None and record.place is not None:
+            ours.discard(record.place)
+            if not ours:
+                del self._ours[record.client]
 
     async def keep(self, record: TaskRecord, beside: Sequence[Put] = ()) -> int:
         """Keeps a new task, which nobody works on yet; the version that it has."""
@@ -170,9 +198,12 @@ class Shelf:
             if record.ended and record.place is not None:
                 writes.append(Delete(_place(record)))
             try:
-                return before, Kept(record, await self._store.commit(writes, fence=fence))
+                version = await self._store.commit(writes, fence=fence)
             except Conflict:
                 continue
+            if record.ended:
+                self._leave(record)
+            return before, Kept(record, version)
 
     async def forget_work(self, record: TaskRecord) -> None:
         """Nobody has to work on it any more."""
