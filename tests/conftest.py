@@ -2,11 +2,23 @@
 official schema."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.judge import judge
 
 from trunkline.testing import RawPeer, ScriptedServer, Transcript
+
+ROOT = Path(__file__).parent
+UNCOUNTED = {"attacks", "authorization", "browser", "chaos", "conformance", "docs", "faults", "interop"}
+"""Folders whose tests take whole programs for granted: what decides is seen by the others, and counting costs time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Counts no lines where that shows nothing."""
+    for item in items:
+        if item.path.is_relative_to(ROOT) and item.path.relative_to(ROOT).parts[0] in UNCOUNTED:
+            item.add_marker("no_cover")
 
 
 @pytest.fixture(params=["2025-11-25", "2026-07-28"])
