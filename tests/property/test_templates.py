@@ -99,6 +99,7 @@ def test_any_text_is_a_template_or_is_refused_with_a_template_error(text):
         template = UriTemplate(text)
     except TemplateError:
         return
-    filled = {name: ["1", "2"] if f"{name}*" in text else "1" for name in template.variables}
+    named = [part for inside in re.findall(r"\{[+#./;?&]?([^{}]*)\}", text) for part in inside.split(",")]
+    filled = {name: ["1", "2"] if f"{name}*" in named else "1" for name in template.variables}
 
     assert template.match(template.expand(filled)) == filled
