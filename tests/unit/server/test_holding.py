@@ -534,7 +534,7 @@ async def renamed(first: Life, second: Life, clock: ManualClock) -> None:
     """A process is declared dead by another, and comes back under another name."""
     name = crew_of(first).name
     await silenced(first, second, clock)
-    await until(lambda: [clock.advance(1), crew_of(first).name != name][-1])
+    await until(lambda: [clock.advance(0.1), crew_of(first).name != name][-1])
 
 
 async def test_d08_a_session_that_is_opened_under_a_name_that_is_dead_by_then_is_not_held(
@@ -558,7 +558,7 @@ async def test_d08_what_is_opened_while_a_process_has_no_name_is_let_go_when_it_
     await first.host.session()
     waiting = Late(first.store, "acquire", "process/", after=1)  # it may find out that its name is dead
     await silenced(first, second, clock)
-    await until(lambda: [clock.advance(1), waiting.asked.is_set()][-1])
+    await until(lambda: [clock.advance(0.1), waiting.asked.is_set()][-1])
     assert ends(first) == ["session_moved"]
     session = await first.host.session()
     held = await holder(second, session)
