@@ -332,6 +332,7 @@ class Street:
             *(self.speak, self.read, self.greet, self.look, self.swap_cursor, self.ask_back, self.steal, self.steal),
             *(self.resume, self.listen),
         ]
+        await self.look()  # so that there are cursors to be taken from others
         for _ in range(TURNS):
             await self.random.choice(deeds)()
         await self.listed_is_callable()
@@ -361,4 +362,4 @@ async def test_fifty_principals_at_once_get_what_is_theirs_and_nothing_else() ->
             for street in streets:
                 town.create_task(street.live())
     seen = sum((tenant.seen for tenant in tenants), Counter[str]())
-    assert all(seen[what] >= MANY // 25 for what in EXPECTED), seen  # who meets whom is a matter of chance
+    assert all(seen[what] >= MANY // 5 for what in EXPECTED), seen
