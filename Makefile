@@ -1,5 +1,6 @@
 # Set-up, checks and tests. Needs Python 3.11+ and make, nothing else; everything is put into folders that git ignores.
 #   make demo    a tour of a small server            make test    everything that CI runs
+#   make test-long    everything, with the campaigns, soak and timing tests that `make test` leaves out
 #   make check   format, lint, types, imports        make bench   cost per request, beside peers (PYTHON=… picks the CPython)
 #                                                                  or beside one of our own commits (BASE=…)
 #   make fuzz    a longer run of the fuzzers         make rows    acceptance rows that no test names yet
@@ -13,7 +14,7 @@ PEERS  := .peers
 PIP    := -m pip install --quiet --disable-pip-version-check
 JOBS   ?= auto
 
-.PHONY: demo test check bench fuzz chaos rows docs conformance conformance-old clean
+.PHONY: demo test test-long check bench fuzz chaos rows docs conformance conformance-old clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -46,6 +47,9 @@ test: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready .cache/schemas/.ready
 	rm -rf .cache/coverage && mkdir -p .cache/coverage
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report= tests
 	$(BIN)/python tools/coverage_gates.py
+
+test-long: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready .cache/schemas/.ready
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "long or not long" tests
 
 check: $(VENV)/.ready
 	$(BIN)/ruff format --check .
