@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from tests.attacks import frames
 from tests.attacks.places import Place, listening
 from tests.attacks.raw import Answer, Caller, ask, begin, call, initialize, request, text_of, tool
 
@@ -156,24 +157,54 @@ async def test_beside_a_key_others_that_look_like_it_count_for_nothing() -> None
         assert place.done == []
 
 
-async def test_of_a_key_that_stands_there_twice_the_last_one_counts_as_in_most_parsers() -> None:
+def with_duplicates() -> list[bytes]:
+    """Calls with a member twice, at every level, of every spelling."""
     last = json.dumps(tool("effect", what="last"))
-    for padding in ("", " " * 40_000):  # long messages are read in another way
-        twice = [
-            last.replace('"method"', '"method": "ping", "method"'),
-            last.replace('"params"', '"params": {"name": "much", "arguments": {"size": 1}}, "params"'),
-            last.replace('"name"', '"name": "much", "name"'),
-            last.replace('"what"', '"what": "first", "what"'),
-            last.replace('"id"', '"id": "first", "id"'),
-            last.replace('"method"', '"method": "ping", "\\u006dethod"'),
-        ]
-        async with listening() as place:
-            session = await begin(place.port)
-            for body in twice:
-                answer = await posted(place, session, body.replace("{", "{" + padding, 1).encode())
-                assert text_of(answer.json) == "last", body
-                assert answer.json["id"] != "first"
-            assert place.done == ["last"] * len(twice)
+    twice = [
+        last.replace('"method"', '"method": "ping", "method"'),
+        last.replace('"params"', '"params": {"name": "much", "arguments": {"size": 1}}, "params"'),
+        last.replace('"name"', '"name": "much", "name"'),
+        last.replace('"what"', '"what": "first", "what"'),
+        last.replace('"what"', '"what" : "first", "what"'),
+        last.replace('"what"', '"what": "a\\u003ab:", "what"'),
+        last.replace('"id"', '"id": "first", "id"'),
+        last.replace('"method"', '"method": "ping", "\\u006dethod"'),
+    ]
+    long = " " * 40_000  # the codec reads long messages in another way
+    return [body.replace("{", "{" + padding, 1).encode() for padding in ("", long) for body in twice]
+
+
+async def test_duplicate_members_are_refused_over_http() -> None:
+    async with listening() as place:
+        session = await begin(place.port)
+        for body in with_duplicates():
+            answer = await posted(place, session, body)
+            assert answer.status == 400, body
+            assert is_duplicate_error(answer.json), body
+        assert place.done == []
+
+
+def is_duplicate_error(answer: Any) -> bool:
+    return answer["error"]["code"] == -32600 and "duplicate member" in answer["error"]["message"]
+
+
+async def test_duplicate_members_are_refused_over_websocket() -> None:
+    async with listening() as place, Caller(place.port) as caller:
+        await frames.shake_hands(caller)
+        for body in with_duplicates():
+            caller.say(frames.frame(body))
+            assert is_duplicate_error(await frames.message(caller)), body
+        assert place.done == []
+
+
+async def test_duplicate_members_are_refused_over_tcp() -> None:
+    async with listening("tcp://127.0.0.1:0") as place, Caller(place.port) as caller:
+        caller.say(json.dumps(initialize()).encode() + b"\n")
+        await caller.line()
+        for body in with_duplicates():
+            caller.say(body + b"\n")
+            assert is_duplicate_error(await caller.line()), body
+        assert place.done == []
 
 
 async def test_control_characters_that_are_not_escaped_are_refused() -> None:

@@ -123,3 +123,46 @@ def test_p07_what_a_message_carries_can_be_read_unless_a_number_in_it_is_out_of_
     if isinstance(message, Request):
         with contextlib.suppress(msgspec.ValidationError):
             read_any(message.params)
+
+
+def spelled(draw: st.DrawFn, text: str) -> str:
+    """Spell a text as JSON, with any of its characters escaped."""
+    return (
+        '"'
+        + "".join(f"\\u{ord(c):04x}" if ord(c) < 0x10000 and draw(st.booleans()) else json.dumps(c)[1:-1] for c in text)
+        + '"'
+    )
+
+
+@st.composite
+def written(draw: st.DrawFn) -> tuple[str, bool]:
+    """Draw JSON as text, and whether one of its objects has a member twice."""
+    duplicated = False
+
+    def write(depth: int) -> str:
+        nonlocal duplicated
+        kind = draw(st.integers(0, 3 if depth else 1))
+        if kind == 0:
+            return spelled(draw, draw(st.text('a":,\\{} ', max_size=4)))
+        if kind == 1:
+            return draw(st.sampled_from(["1", "-2.5e3", "null", "true"]))
+        if kind == 2:
+            return "[" + ",".join(write(depth - 1) for _ in range(draw(st.integers(0, 2)))) + "]"
+        names = draw(st.lists(st.text('ab":', max_size=2), max_size=3))
+        duplicated = duplicated or len(set(names)) < len(names)
+        return (
+            "{"
+            + ",".join(f"{spelled(draw, name)}{draw(st.sampled_from(['', ' ']))}:{write(depth - 1)}" for name in names)
+            + "}"
+        )
+
+    return write(3), duplicated
+
+
+@given(written(), st.sampled_from(["", " " * codec.LONG]))
+def test_strict_decoding_rejects_a_message_exactly_when_it_has_duplicate_members(
+    value: tuple[str, bool], padding: str
+) -> None:
+    text, duplicated = value
+    frame = f'{padding}{{"jsonrpc":"2.0","id":1,"method":"a","params":{{"v":{text}}}}}'.encode()
+    assert isinstance(codec.decode_strict(frame), Malformed) is duplicated

@@ -80,6 +80,7 @@ class Command:
             settings=settings,
             framing=self._framing,
             reads_on=True,
+            unique_members=False,
         )
         errors = Tail(settings.stderr_kept, self._on_stderr and partial(_hear, self._on_stderr))
         child = _Child(process, channel, errors, settings.stop_timeout)

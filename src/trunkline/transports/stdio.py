@@ -63,7 +63,10 @@ async def serve_stdio(accept: "Accept", settings: Settings, wire_in: int, wire_o
             ended.set_result(reason)
 
     channel = StreamChannel(
-        ChannelInfo("stdio", local=True, sole=True), max_frame=settings.stdio_message_size_limit, settings=settings
+        ChannelInfo("stdio", local=True, sole=True),
+        max_frame=settings.stdio_message_size_limit,
+        settings=settings,
+        unique_members=False,
     )
 
     def broke(error: OSError) -> None:

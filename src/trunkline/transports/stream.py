@@ -11,7 +11,7 @@ from typing import Final, Literal, Protocol
 
 from trunkline.config import Settings
 from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
-from trunkline.wire.codec import decode, encode, to_lines
+from trunkline.wire.codec import decode, decode_strict, encode, to_lines
 from trunkline.wire.framing import Foreign, Framing, LengthFramer, LineFramer, detect
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
 
@@ -61,15 +61,18 @@ class StreamChannel:
         framing: Spoken | Framing | None = None,
         strict: bool = False,
         reads_on: bool = False,
+        unique_members: bool = True,
     ) -> None:
         """`framing` is how messages go out; by default as the peer's do, on lines until that is known. A `Framing` is
         also how they come in. `strict` ends the line when the peer's first bytes belong to no message; else they are
         taken for a bad one. `reads_on` goes on reading while too much is unsent: a client has to, or both could wait
-        for the other to read for ever."""
+        for the other to read for ever. `unique_members` rejects messages with duplicate members in an object; it is for
+        streams that an intermediary may read, too."""
         self._info = info
         self._settings = settings
         self._unsent_high = settings.unsent_high
         self._origin = origin or Origin()
+        self._decode = decode_strict if unique_members else decode
         self._max_frame = max_frame
         ready = None if isinstance(framing, str) else framing
         self._framing = ready  # of what comes in, once the first bytes have shown it
@@ -113,7 +116,7 @@ class StreamChannel:
             if known is None or self._framing is None:
                 return
             data = known
-        self._arrived += [decode(frame) for frame in self._framing.feed(data)]
+        self._arrived += [self._decode(frame) for frame in self._framing.feed(data)]
         while self._arrived and not (self._held or self._stopped or self._handing_up or self._closed is not None):
             messages, self._arrived = self._arrived, []
             if len(messages) > AT_ONCE:

@@ -8,8 +8,13 @@ Each level of `Raw` looks at its bytes once more, so a long request is read to p
 whole (`Plain`). Decoders take these as well as JSON, and find the same in them: whatever is refused, and whatever
 plain values cannot tell, is read again as it was written. They are more lenient in one thing: of a member that stands
 there twice, only the last has to fit.
+
+`decode_strict` also rejects objects with duplicate members, which two parsers may read differently (RFC 8259,
+section 4). It adds about 1 µs to a small message: 1 % of a call over HTTP, an eighth of one over stdio. So transports
+that an intermediary can sit on use it, and stdio and in-memory channels do not.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, Final, TypeVar, cast
@@ -17,6 +22,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.inspect import RawType, StructType, type_info
+from msgspec.structs import replace
 
 from trunkline.wire.framing import BadFrame, TooLarge
 from trunkline.wire.messages import (
@@ -40,6 +46,7 @@ __all__ = [
     "as_written",
     "decode",
     "decode_response",
+    "decode_strict",
     "decoder",
     "encode",
     "encode_request",
@@ -142,6 +149,58 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
         return Malformed(PARSE_ERROR, f"not UTF-8: {error.reason} at byte {error.start}")
     except (DecodeError, RecursionError):
         return _diagnose(frame)
+
+
+def decode_strict(frame: bytes | TooLarge | BadFrame) -> Incoming:
+    """Decode a frame as `decode` does; a message with duplicate members in any of its objects is `Malformed`."""
+    message = decode(frame)
+    if isinstance(message, Malformed) or not isinstance(frame, bytes) or _has_unique_members(frame, message):
+        return message
+    return _reject_duplicates(frame, message)
+
+
+def _has_unique_members(frame: bytes, message: Incoming) -> bool:
+    """Return True if no object in a frame has a member twice; False leaves the question open.
+
+    Decoding keeps one of several members of a name, so the frame has more colons than its values have when encoded
+    again. Colons within strings count on both sides, unless an escape hides them in the frame.
+    """
+    if b"\\u003" in frame and (b"\\u003a" in frame or b"\\u003A" in frame):
+        return False
+    params: Any = message.params if isinstance(message, Request) else None
+    try:
+        values = replace(message, params=params.values) if type(params) is Plain else _read_any(frame)
+        return frame.count(b":") == _encoder.encode(values).count(b":")
+    except (ValueError, RecursionError):  # a number out of bounds, a lone surrogate, or deep nesting
+        return False
+
+
+class _DuplicateMember(Exception):
+    """Carry what is wrong, and the name of the member, out of the standard library's parser."""
+
+
+def _reject_duplicates(frame: bytes, message: Message | Batch) -> Incoming:
+    """Look for duplicate members one object at a time; return the message if there are none."""
+    try:
+        json.loads(frame.decode(), object_pairs_hook=_checked, parse_int=_passed_over, parse_float=_passed_over)
+    except (_DuplicateMember, RecursionError) as error:
+        why, *name = error.args
+        ident = message.id if isinstance(message, Request) and name != ["id"] else None
+        is_reply = isinstance(message, Response | ErrorResponse | Notification)
+        return Malformed(INVALID_REQUEST, why, ident, is_reply)
+    return message
+
+
+def _passed_over(_: str) -> None:
+    """Read no number: one of many digits takes long."""
+
+
+def _checked(members: list[tuple[str, Any]]) -> None:
+    names: set[str] = set()
+    for name, _ in members:
+        if name in names:
+            raise _DuplicateMember(f"duplicate member {name!r}: each member of an object must be sent once", name)
+        names.add(name)
 
 
 def _decode_long(frame: bytes) -> Request | None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec import UNSET, Struct
 
 from trunkline.wire import codec
-from trunkline.wire.codec import MAX_BATCH, decode
+from trunkline.wire.codec import LONG, MAX_BATCH, decode, decode_strict
 from trunkline.wire.framing import BadFrame, TooLarge
 from trunkline.wire.messages import Batch, ErrorObject, ErrorResponse, Malformed, Notification, Request, Response
 
@@ -17,6 +17,59 @@ def malformed(frame: bytes) -> Malformed:
     message = decode(frame)
     assert isinstance(message, Malformed)
     return message
+
+
+# --- duplicate members ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frame", "ident", "is_reply"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","method":"b"}', 1, False),
+        (b'{"jsonrpc":"2.0","id":1,"id":2,"method":"a"}', None, False),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":1,"a":1}}', 1, False),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a" :1,"a" :":"}}', 1, False),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":[{"b":{}},{"b":{},"\\u0062":1}]}}', 1, False),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":1,"a":"\\u003a"}}', 1, False),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":1,"a":"\\u003A"}}', 1, False),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":1,"a":1e999}}', 1, False),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":1,"a":%b}}' % (b"9" * 5000), 1, False),
+        (b'{"jsonrpc":"2.0","method":"a","params":{"a":1,"a":1}}', None, True),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"a":1,"a":1}}', None, True),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"","data":{"a":1,"a":1}}}', None, True),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":1,"a":1}}]', None, False),
+    ],
+)
+@pytest.mark.parametrize("padding", [b"", b" " * LONG])
+def test_strict_decoding_rejects_duplicate_members(
+    frame: bytes, ident: int | None, is_reply: bool, padding: bytes
+) -> None:
+    message = decode_strict(padding + frame)
+    assert isinstance(message, Malformed)
+    assert (message.code, message.id, message.is_reply) == (INVALID_REQUEST, ident, is_reply)
+    assert message.why.startswith("duplicate member '")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        b'{"a":1,"b":{"a":1}}',
+        b'{"a":[{"b":1},{"b":1}],"A":1}',
+        b'{"a":"\\"a\\":1,\\"a\\":2"}',
+        b'{"a\\u003a":"\\u003a","a":":"}',
+        b'{"a":"\\u003c"}',
+        b'{"a":1e999}',
+    ],
+)
+@pytest.mark.parametrize("padding", [b"", b" " * LONG])
+def test_strict_decoding_takes_equal_names_in_different_objects(params: bytes, padding: bytes) -> None:
+    request = decode_strict(b'%b{"jsonrpc":"2.0","id":1,"method":"a","params":%b}' % (padding, params))
+    assert isinstance(request, Request)
+
+
+def test_strict_decoding_reports_other_faults_as_plain_decoding_does() -> None:
+    assert decode_strict(b'{"a":1,"a":') == decode(b'{"a":1,"a":')
+    assert decode_strict(BadFrame("no header")) == decode(BadFrame("no header"))
 
 
 # --- well-formed ---------------------------------------------------------------------------------

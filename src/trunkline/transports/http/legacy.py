@@ -214,7 +214,7 @@ class LegacyEndpoint:
             await self._refuse(visit)
 
     async def _hand_over(self, visit: Visit, channel: LegacyChannel, body: bytes) -> None:
-        message = codec.decode(body)
+        message = codec.decode_strict(body)
         await visit.respond(202)
         channel.received(message, Origin(visit.principal, HeaderView(visit.headers), channel))
 

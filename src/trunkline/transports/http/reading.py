@@ -27,7 +27,7 @@ class Reading:
     async def message(self, visit: Visit) -> Incoming | None:
         """What was posted; None if there is none to be had, which the peer has been told."""
         body = await self.body(visit)
-        return None if body is None else codec.decode(body)
+        return None if body is None else codec.decode_strict(body)
 
     async def body(self, visit: Visit) -> bytes | None:
         """The same, as it came."""

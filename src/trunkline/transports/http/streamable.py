@@ -83,7 +83,7 @@ class Endpoint:
             found = await self._seeking.seek(visit, body)
             if found is None:
                 return
-        await self._take(visit, codec.decode(body), found)
+        await self._take(visit, codec.decode_strict(body), found)
 
     async def _take(self, visit: Visit, message: Incoming, found: HttpSession | Missing | None) -> None:
         """Answers what was posted, in a session that was found; or says why there is none."""
@@ -270,7 +270,7 @@ class Endpoint:
     async def _answer_carried(self, visit: Carried, session: HttpSession) -> None:
         match visit.scope["method"]:
             case "POST":
-                await self._take(visit, codec.decode(visit.posted), session)
+                await self._take(visit, codec.decode_strict(visit.posted), session)
             case "GET":
                 await self._stream(visit, session)
             case _:

@@ -49,7 +49,7 @@ def answers(message: Incoming, request: RequestId) -> bool:
 
 def answer_in(body: bytes, request: RequestId, *, batches: bool) -> Incoming:
     """The answer to a request that was posted: a body of JSON, or an error that says why that is none."""
-    message = codec.decode(body)
+    message = codec.decode_strict(body)
     if answers(message, request) and (batches or not isinstance(message, Batch)):
         return message
     if isinstance(message, ErrorResponse) and not isinstance(message.id, int | str):
@@ -60,7 +60,7 @@ def answer_in(body: bytes, request: RequestId, *, batches: bool) -> Incoming:
 
 def refusal(request: RequestId, status: int, reason: str, kind: str, body: bytes) -> ErrorResponse:
     """The answer to a request that was answered with a status of failure: the error in the body, if there is one."""
-    told = codec.decode(body) if kind == "application/json" else None
+    told = codec.decode_strict(body) if kind == "application/json" else None
     if isinstance(told, ErrorResponse):
         return ErrorResponse(request, told.error)
     text = body[:_SHOWN].decode("utf-8", "replace").strip() if kind == "text/plain" else ""

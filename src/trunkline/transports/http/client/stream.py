@@ -40,7 +40,7 @@ class EventStream:
             self._retry = self._decoder.retry / 1000
         if self._decoder.last_id is not None:
             self.position = self._decoder.last_id or None  # an empty one takes the position back
-        return [codec.decode(frame) for event in events if (frame := self._frame(event))]
+        return [codec.decode_strict(frame) for event in events if (frame := self._frame(event))]
 
     def _frame(self, event: Event | TooLarge) -> bytes | TooLarge | None:
         if isinstance(event, TooLarge):
@@ -70,7 +70,7 @@ class EventStream:
 def messages_in(events: Iterable[Event | TooLarge]) -> list[Incoming]:
     """The messages that events bring."""
     return [
-        codec.decode(event if isinstance(event, TooLarge) else event.data)
+        codec.decode_strict(event if isinstance(event, TooLarge) else event.data)
         for event in events
         if isinstance(event, TooLarge) or (event.kind == "message" and event.data)
     ]
