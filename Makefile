@@ -1,6 +1,7 @@
 # Set-up, checks and tests. Needs Python 3.11+ and make, nothing else; everything is put into folders that git ignores.
 #   make demo    a tour of a small server            make test    everything that CI runs
 #   make test-long    everything, with the campaigns, soak and timing tests that `make test` leaves out
+#   make test-minimum the core of the suite with the lowest versions of all dependencies that pyproject.toml allows
 #   make check   format, lint, types, imports        make bench   cost per request, beside peers (PYTHON=… picks the CPython)
 #                                                                  or beside one of our own commits (BASE=…)
 #   make fuzz    a longer run of the fuzzers         make rows    acceptance rows that no test names yet
@@ -13,8 +14,10 @@ BIN    := $(VENV)/bin
 PEERS  := .peers
 PIP    := -m pip install --quiet --disable-pip-version-check
 JOBS   ?= auto
+MINIMUM := .cache/minimum
+CORE    := tests/unit tests/property tests/contract tests/spec tests/attacks
 
-.PHONY: demo test test-long check bench fuzz chaos rows docs conformance conformance-old clean
+.PHONY: demo test test-long test-minimum check bench fuzz chaos rows docs conformance conformance-old clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -50,6 +53,15 @@ test: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready .cache/schemas/.ready
 
 test-long: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready .cache/schemas/.ready
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "long or not long" tests
+
+$(MINIMUM)/.ready: pyproject.toml tools/minimum_versions.py
+	$(PYTHON) -m venv --clear $(MINIMUM)
+	$(PYTHON) tools/minimum_versions.py > $(MINIMUM)/constraints.txt
+	$(MINIMUM)/bin/python $(PIP) --constraint $(MINIMUM)/constraints.txt --editable '.[auth,cli,http,redis,speed,dev]'
+	touch $@
+
+test-minimum: $(MINIMUM)/.ready .cache/schemas/.ready
+	$(MINIMUM)/bin/python -m pytest -n $(JOBS) --dist worksteal $(CORE)
 
 check: $(VENV)/.ready
 	$(BIN)/ruff format --check .

@@ -95,7 +95,7 @@ def decoder(kind: Any) -> Callable[[Any], Any]:
 
 def encode_hook(value: Any) -> Any:
     """Writes what msgspec does not know."""
-    if is_path(type(value)):
+    if is_path(type(value)) or isinstance(value, str):  # msgspec before 0.22 asks for keys that are members of an Enum
         return str(value)
     if models.is_owned(type(value)):
         return models.json_of(value)

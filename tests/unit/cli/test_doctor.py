@@ -151,7 +151,8 @@ def on_a_terminal(*arguments: str, without_rich: bool = False) -> str:
     blocked = "import sys; sys.modules['rich'] = None; " if without_rich else ""
     program = f"{blocked}import sys; from trunkline.cli.main import main; sys.exit(main())"
     ours, theirs = pty.openpty()
-    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "100"} | {"NO_COLOR": ""}
+    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    environ.pop("NO_COLOR", None)
     process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=theirs, env=environ)
     os.close(theirs)
     seen = b""
