@@ -1,6 +1,7 @@
 # Set-up, checks and tests. Needs Python 3.11+ and make, nothing else; everything is put into folders that git ignores.
 #   make demo    a tour of a small server            make test    everything that CI runs
-#   make test-long    everything, with the campaigns, soak and timing tests that `make test` leaves out
+#   make test-long    everything, with the campaigns, soak and timing tests that `make test` leaves out; random choices
+#                     follow a new seed each time, which is printed (SEED=… repeats a run)
 #   make test-minimum the core of the suite with the lowest versions of all dependencies that pyproject.toml allows
 #   make check   format, lint, types, imports        make bench   cost per request, beside peers (PYTHON=… picks the CPython)
 #                                                                  or beside one of our own commits (BASE=…)
@@ -51,8 +52,9 @@ test: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready .cache/schemas/.ready
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report= tests
 	$(BIN)/python tools/coverage_gates.py
 
+test-long: SEED ?= $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(1 << 32))')
 test-long: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready .cache/schemas/.ready
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "long or not long" tests
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "long or not long" --hypothesis-profile=long --hypothesis-seed=$(SEED) tests
 
 $(MINIMUM)/.ready: pyproject.toml tools/minimum_versions.py
 	$(PYTHON) -m venv --clear $(MINIMUM)

@@ -1,10 +1,12 @@
 """What the whole suite stands on: every message that a server or client of ours sends in a test is judged by the
 official schema."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tests.judge import judge
 
 from trunkline.testing import RawPeer, ScriptedServer, Transcript
@@ -12,6 +14,31 @@ from trunkline.testing import RawPeer, ScriptedServer, Transcript
 ROOT = Path(__file__).parent
 UNCOUNTED = {"attacks", "authorization", "browser", "chaos", "conformance", "docs", "faults", "interop"}
 """Folders whose tests take whole programs for granted: what decides is seen by the others, and counting costs time."""
+
+SEED = 20_260_728
+"""Seed of every random choice in `make test`, which makes the same choices in each run."""
+
+settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=50, print_blob=True)
+settings.register_profile("long", deadline=None, database=None, max_examples=200, print_blob=True)
+settings.load_profile("suite")  # `--hypothesis-profile` comes later and wins
+
+# A shell starts background jobs with SIGINT ignored. Python and all child processes inherit that, and no test of Ctrl+C
+# could pass. xdist starts its workers after this line, so they inherit the restored disposition.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Print the seed with which to repeat this run."""
+    given = config.getoption("--hypothesis-seed", None)
+    return f"seed: {SEED} (fixed)" if given is None else f"seed: {given} (repeat with `make test-long SEED={given}`)"
+
+
+@pytest.fixture(scope="session")
+def seed(pytestconfig: pytest.Config) -> int:
+    """Seed for a test that makes random choices: fixed in `make test`, different in each `make test-long`."""
+    given = pytestconfig.getoption("--hypothesis-seed", None)
+    return SEED if given is None else int(given)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -32,7 +32,7 @@ from trunkline.wire.messages import Batch, Malformed
 
 MAX_FRAME = 4096  # small, so that what is too large is met often
 LARGE_FRAME = 1 << 20  # for what is hostile by its depth or length, which has to get past the framing first
-PATIENCE = 5.0  # seconds until silence is a hang
+PATIENCE = 60.0  # seconds until silence is a hang
 INTERNAL_ERROR = -32603
 
 Random = random.Random
@@ -321,8 +321,14 @@ async def run_case(seed: int, number: int) -> None:
         raise FuzzError(f"nobody handled {unhandled}; seed {seed}, case {number}")
 
 
-async def run(seed: int, seconds: float) -> int:
-    """As many cases as fit into the time; gives how many those were."""
+async def run(seed: int, cases: int) -> None:
+    """Run the first cases of a seed."""
+    for number in range(cases):
+        await run_case(seed, number)
+
+
+async def run_for(seed: int, seconds: float) -> int:
+    """Run cases until the time is up; return their number."""
     until, number = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         await run_case(seed, number)
@@ -344,7 +350,7 @@ def main() -> None:
         asyncio.run(run_case(seed, options.case))
         print("it works")
     else:
-        print(f"{asyncio.run(run(seed, options.seconds)):,} cases, none went wrong")
+        print(f"{asyncio.run(run_for(seed, options.seconds)):,} cases, none went wrong")
 
 
 if __name__ == "__main__":

@@ -13,12 +13,19 @@ from trunkline.transports.stream import StreamChannel
 from trunkline.wire import codec
 
 SEED = 20251125
-SECONDS = 2.5
+CASES = 300
+MANY_CASES = 5_000
 A_READ = 1 << 16
 
 
 async def test_mutated_conversations_neither_crash_nor_hang_a_server() -> None:
-    assert await run(SEED, SECONDS) > 10
+    await run(SEED, CASES)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_thousands_of_mutated_conversations_neither_crash_nor_hang_a_server(seed: int) -> None:
+    await run(seed, MANY_CASES)
 
 
 async def test_a_planted_fault_is_found_and_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +37,7 @@ async def test_a_planted_fault_is_found_and_can_be_repeated(monkeypatch: pytest.
     read = codec.decode
     monkeypatch.setattr(codec, "decode", decode)
     with pytest.raises(FuzzError, match=rf"planted\n  again: python -m tests.fuzz.run --seed {SEED} --case \d+"):
-        await run(SEED, 30.0)
+        await run(SEED, CASES)
 
 
 def test_random_definitions_are_accepted_often_enough_to_mean_something() -> None:

@@ -1,18 +1,17 @@
 """Tenants cannot meet: fifty principals do whatever they like at one server, at the same time and over real HTTP, and
 take from each other what they can. Whatever comes to one of them bears the mark of that one alone.
 
-The random choices follow from a seed, which is printed; `PRINCIPALS_SEED` sets it.
+The random choices follow the seed of the run.
 """
 
 import asyncio
-import os
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
-from random import Random, SystemRandom
+from random import Random
 from typing import Any
 
 from tests.attacks.raw import INITIALIZED, Caller, ask, call, initialize, request
@@ -352,9 +351,7 @@ async def served(random: Random) -> AsyncIterator[tuple[int, list[Tenant], Serve
             await server.aclose()
 
 
-async def test_fifty_principals_at_once_get_what_is_theirs_and_nothing_else() -> None:
-    seed = int(os.environ.get("PRINCIPALS_SEED") or SystemRandom().getrandbits(32))
-    print(f"PRINCIPALS_SEED={seed}")
+async def test_fifty_principals_at_once_get_what_is_theirs_and_nothing_else(seed: int) -> None:
     random = Random(seed)
     async with served(random) as (port, tenants, server):
         streets = [Street(port, tenant, tenants, Random(random.random()), server) for tenant in tenants]
