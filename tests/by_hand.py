@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+from tests.limits import PATIENCE
 
 from trunkline.wire.sse import EventDecoder
-
-PATIENCE = 20.0  # seconds before waiting for a message is a failure
 
 
 class HttpPeer:

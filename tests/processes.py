@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests import official
+from tests.limits import PATIENCE
 
 from trunkline.testing import RawPeer, Transcript
-
-PATIENCE = 20.0  # seconds before waiting for a process is a failure
 
 
 class StdioPeer:
@@ -239,7 +238,7 @@ def nothing_left() -> Iterator[None]:
     yield
     if tasks := _tasks() - before["tasks"]:
         raise AssertionError(f"tasks are left: {tasks}")
-    eventually(lambda: not any(_there()[kind] - known for kind, known in before.items()), 5.0)
+    eventually(lambda: not any(_there()[kind] - known for kind, known in before.items()), PATIENCE)
 
 
 def _there() -> dict[str, set[Any]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.limits import PATIENCE
 
 import trunkline
 
@@ -291,7 +292,7 @@ def test_every_exported_class_and_function_has_a_docstring() -> None:
 
 def test_z09_generated_parts_of_the_manual_are_fresh() -> None:
     command = [sys.executable, str(ROOT / "tools/generated.py"), "--check"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
@@ -325,7 +326,7 @@ def tracked() -> list[Path]:
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=60).stdout
+    names = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE).stdout
     return [ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()]
 
 
@@ -351,7 +352,7 @@ def test_no_test_hides_another_of_the_same_name() -> None:
 
 def test_the_rows_are_listed_without_an_environment() -> None:
     command = [sys.executable, "-I", "-S", str(ROOT / "tools/rows.py")]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
     rows = re.findall(r"^[A-Z]{1,2}\d{2,3}\b", (ROOT / "tests/rows.txt").read_text("utf-8"), re.MULTILINE)
     assert len(rows) == len(set(rows)) == 382
     assert "W22" not in re.findall(r"^  (\w+)", done.stdout, re.MULTILINE)

@@ -16,9 +16,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
 from typing import Any, Self, TypeVar
 
+from tests import limits
+
 T = TypeVar("T")
 
-PATIENCE = float(os.environ.get("ATTACK_PATIENCE", "10"))  # seconds; less where it is known that nothing will come
+PATIENCE = float(
+    os.environ.get("ATTACK_PATIENCE", limits.PATIENCE)
+)  # seconds; less where it is known that nothing will come
 ACCEPT = "application/json, text/event-stream"
 Header = tuple[str, str | bytes]
 

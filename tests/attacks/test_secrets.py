@@ -17,6 +17,7 @@ from tests.attacks.logins import Login, login
 from tests.attacks.places import Place, protected
 from tests.attacks.raw import ask, begin, initialize, tool
 from tests.attacks.webs import issuer, page
+from tests.limits import PATIENCE
 
 import trunkline.auth
 from trunkline.auth import ClientCredentials, FileTokens, Introspection, Principal, StaticTokens
@@ -159,7 +160,7 @@ async def refused(does: Callable[[], Any], what: str) -> None:
 
 
 async def used(store: FileTokens) -> None:
-    async with asyncio.timeout(5), store.locked("key"):
+    async with asyncio.timeout(PATIENCE), store.locked("key"):
         pass
 
 

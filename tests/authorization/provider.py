@@ -10,9 +10,9 @@ from urllib.parse import urljoin
 
 import aiohttp
 from tests import official
+from tests.limits import PATIENCE
 
 SCRIPT = Path(__file__).with_name("provider.mjs")
-PATIENCE = 30.0  # seconds before a program that does not end is a failure
 MOST_HOPS = 10  # before a browser says that a page redirects for ever
 
 

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from tests.limits import PATIENCE
 from tests.official import NODE, NPM_FOLDER, ROOT
 
 SCRIPT = Path(__file__).with_name("browser.mjs")
@@ -56,4 +57,4 @@ class Browser:
         with self._process as process:
             assert process.stdin is not None
             process.stdin.close()
-            process.wait(20)
+            process.wait(PATIENCE)

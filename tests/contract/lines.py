@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contract.asgi import asgi_server
+from tests.limits import PATIENCE
 
 from trunkline import Settings
 from trunkline.clock import LoopClock
@@ -31,7 +32,6 @@ from trunkline.transports.websocket.serving import WebSocketEndpoint
 from trunkline.wire.messages import Incoming, Notification, RequestId
 
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
-PATIENCE = 20.0
 
 
 class Recorder:

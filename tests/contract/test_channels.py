@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import LINES, OVER_BYTES, STREAMS, Line, Open, turns, until
+from tests.limits import PATIENCE
 
 from trunkline import Settings
 from trunkline.wire.messages import Encoded, Malformed, Notification, Request, Response
@@ -137,7 +138,7 @@ async def test_drain_returns_at_once_when_the_peer_reads_or_is_gone(line: Line, 
     if closed:
         await line.ours.close()
     draining: Coroutine[Any, Any, None] = line.ours.drain()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await draining
 
 
@@ -153,7 +154,7 @@ async def test_w01_n14_who_sends_to_a_slow_reader_can_wait_for_it_and_nothing_is
         await line.settle()
         assert not draining.done()
         line.theirs.resume()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await draining
         await until(lambda: len(line.at_theirs.messages) == 24)
         assert line.at_theirs.ids == list(range(24))
@@ -219,7 +220,7 @@ async def test_w01_both_ends_are_told_of_the_end_once_whoever_began_it(line: Lin
 
 
 async def test_both_ends_may_close_at_once_and_from_any_task(line: Line) -> None:
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
         for channel in (line.ours, line.theirs, line.theirs, line.ours):
             tasks.create_task(channel.close())
     assert len(line.at_ours.ends) == len(line.at_theirs.ends) == 1

@@ -16,6 +16,7 @@ from tests.contract.storms import Storm, judge, walk
 from tests.contract.valkey import started, valkey
 from tests.faults.processes import free_port
 from tests.faults.proxy import Proxy, proxied
+from tests.limits import PATIENCE
 
 from trunkline.errors import Fenced, StoreUnavailable, StoreUnusable
 from trunkline.stores.redis import pages
@@ -241,7 +242,7 @@ async def test_a_store_is_closed_within_its_patience_whatever_becomes_of_the_con
     proxy.stall()
     asked = asyncio.ensure_future(store.commit([Put(KEY, b"x")]))
     await turns()
-    await asyncio.wait_for(store.close(), 2)
+    await asyncio.wait_for(store.close(), PATIENCE)
     assert isinstance(asked.exception(), StoreUnavailable)
 
 

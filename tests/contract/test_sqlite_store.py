@@ -11,6 +11,7 @@ import pytest
 from tests.contract.kept import Place, lease
 from tests.contract.lines import until
 from tests.contract.storms import Storm, judge
+from tests.limits import PATIENCE
 
 from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable
 from trunkline.stores import files
@@ -125,7 +126,7 @@ async def test_what_is_asked_for_in_the_turn_of_a_close_is_done_as_it_was_asked_
     commit = store.commit(writes)
     writes.clear()  # whoever asked may use it for something else
     await store.close()
-    assert await asyncio.wait_for(commit, 10)
+    assert await asyncio.wait_for(commit, PATIENCE)
     assert [item.key for item in rows_of(path)] == [KEY]
 
 

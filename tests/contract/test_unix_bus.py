@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.contract.lines import turns, until
 from tests.contract.meeting import Listener, Meeting, judge
+from tests.limits import PATIENCE
 from tests.processes import nothing_left
 
 from trunkline.errors import StoreUnavailable, StoreUnusable
@@ -58,7 +59,7 @@ async def until_it_ends(line: socket.socket) -> None:
     """Waits for the other side to hang up; all that it may say before is a welcome."""
     line.setblocking(False)
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await loop.sock_recv(line, 100) in {b"", framed(b"")}
         assert await loop.sock_recv(line, 100) == b""
 
@@ -178,7 +179,7 @@ async def test_nobody_waits_for_one_who_reads_nothing_at_all(
         assert one.met_ones == {"stopped", "two"}
         one.bus.publish(bytes(4 << 20))
         assert not one.lost_ones
-        await asyncio.wait_for(one.bus.sent(), 10)
+        await asyncio.wait_for(one.bus.sent(), PATIENCE)
         assert one.lost_ones == {"stopped"}
         await until(lambda: two.messages("one") == [bytes(4 << 20)])
         assert one.send("stopped", b"x")  # it is there, and may read again
@@ -236,4 +237,4 @@ async def test_what_slow_readers_have_not_taken_does_not_keep_anybody_from_leavi
     with listening(folder / "stopped"), nothing_left():
         one = await meeting.join("one")
         one.send("stopped", bytes(4 << 20))
-        await asyncio.wait_for(one.bus.close(), 10)
+        await asyncio.wait_for(one.bus.close(), PATIENCE)

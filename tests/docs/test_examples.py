@@ -4,12 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.limits import PATIENCE
+
 TOUR = Path(__file__).parents[2] / "examples/tour.py"
 
 
 def test_the_tour_shows_its_main_points_without_a_terminal() -> None:
     done = subprocess.run(
-        [sys.executable, str(TOUR)], check=False, capture_output=True, text=True, encoding="utf-8", timeout=60
+        [sys.executable, str(TOUR)], check=False, capture_output=True, text=True, encoding="utf-8", timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

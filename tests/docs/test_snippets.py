@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.limits import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -99,7 +100,7 @@ def test_an_example_that_serves_is_a_whole_program(page: Path, code: str) -> Non
     ]
     lines = "".join(json.dumps(message) + "\n" for message in ask)
     done = subprocess.run(
-        [sys.executable, "-c", code], input=lines, check=False, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", code], input=lines, check=False, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     first, second = (json.loads(line) for line in done.stdout.splitlines())

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.faults.processes import Served, free_port, served
+from tests.limits import PATIENCE
 from tests.processes import nothing_left
 
 from trunkline import Client, Settings
@@ -19,7 +20,6 @@ QUICK = Settings(
     restart_period=60.0,
     stop_timeout=0.5,
 )
-PATIENCE = 30.0  # seconds: the deadline of a call
 DEATHS = 2
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.fuzz import hostile
 from tests.fuzz.definitions import fuzz_schema, fuzz_template
+from tests.limits import PATIENCE
 
 from trunkline import Context, PeerError, Server
 from trunkline.config import Settings
@@ -32,7 +33,6 @@ from trunkline.wire.messages import Batch, Malformed
 
 MAX_FRAME = 4096  # small, so that what is too large is met often
 LARGE_FRAME = 1 << 20  # for what is hostile by its depth or length, which has to get past the framing first
-PATIENCE = 60.0  # seconds until silence is a hang
 INTERNAL_ERROR = -32603
 
 Random = random.Random

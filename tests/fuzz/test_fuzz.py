@@ -5,7 +5,8 @@ import json
 
 import pytest
 from tests.fuzz import definitions
-from tests.fuzz.run import PATIENCE, FuzzError, Random, Wire, hello, request, run
+from tests.fuzz.run import FuzzError, Random, Wire, hello, request, run
+from tests.limits import PATIENCE
 
 from trunkline import Server
 from trunkline.transports.channel import ChannelInfo

@@ -21,7 +21,6 @@ from trunkline.protocol.types import (
 )
 from trunkline.transports.channel import Connector
 
-PATIENCE = 20.0  # seconds before waiting for a server is a failure
 ROOT = Root("file:///workspace", "workspace")
 OTHER_ROOT = Root("file:///elsewhere", "elsewhere")
 

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 from tests.interop.client_capabilities import PROBES, asks_nothing_that_is_not_offered
 from tests.interop.client_probes import Line
-from tests.interop.host import OTHER_ROOT, PATIENCE, Host, Reports
+from tests.interop.host import OTHER_ROOT, Host, Reports
 from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, declared, kept, sent, shown
 from tests.interop.served import served
 from tests.interop.tapped import judge
+from tests.limits import PATIENCE
 from tests.official import NODE, NPM_FOLDER, ROOT
 
 from trunkline.errors import OutcomeUnknown

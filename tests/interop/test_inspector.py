@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.interop.served import served
+from tests.limits import PATIENCE
 from tests.official import NODE, NPM_FOLDER, ROOT
 
 INSPECTOR = NPM_FOLDER / "node_modules/.bin/mcp-inspector"
@@ -48,7 +49,7 @@ def inspect(reached_by: list[str], tmp_path: Path) -> Inspect:
 
     def run(method: str, *options: str) -> Outcome:
         command = [NODE, INSPECTOR, "--cli", "--format", "json", *reached_by, "--method", method, *options]
-        ended = subprocess.run(command, env=home, capture_output=True, text=True, timeout=30, check=False)
+        ended = subprocess.run(command, env=home, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert ended.stdout, ended.stderr
         return Outcome(ended.returncode, json.loads(ended.stdout)["result"], ended.stderr)
 

@@ -12,6 +12,7 @@ from hypothesis import Phase as Phases
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.limits import PATIENCE
 
 from trunkline import Client, Server, Settings
 from trunkline.errors import TrunklineError
@@ -244,8 +245,8 @@ class ClientMachine(RuleBasedStateMachine):
             raise AssertionError(f"still waiting in phase {self.client.phase}: {waiting}")
 
     def _nothing_is_left(self) -> None:
-        self.run(asyncio.wait_for(self.client.close(), 5))
-        self.run(asyncio.wait_for(self.server.aclose(), 5))
+        self.run(asyncio.wait_for(self.client.close(), PATIENCE))
+        self.run(asyncio.wait_for(self.server.aclose(), PATIENCE))
         self.act()
         self.all_is_well()
         assert self.client.phase in {Phase.CLOSED, Phase.NEW}

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
+from tests.limits import PATIENCE
 from tests.modern import enveloped
 from tests.unit.transports.http.asgi import Host, call, hosted, request
 
@@ -577,7 +578,7 @@ async def test_a_predicate_that_is_still_asked_about_an_update_ends_with_the_ser
         server.notify_updated("x:one")
         await asked.wait()
         await server.aclose()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await ended.wait()
 
 

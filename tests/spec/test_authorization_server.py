@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from tests import modern
 from tests.contract.asgi import asgi_server
+from tests.limits import PATIENCE
 from tests.unit.auth.server.issuing import Issuer, bearer, issuing
 from tests.unit.transports.http.asgi import Answer, Host, call, hosted, request
 from websockets.asyncio.client import connect
@@ -24,7 +25,6 @@ from trunkline.auth.egress import Egress
 from trunkline.errors import ConfigError, InsufficientScope, MisuseError
 from trunkline.testing import ManualClock
 
-PATIENCE = 20
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
 HEADERS = {"content-type": "application/json", "accept": "application/json, text/event-stream"}

@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Context, Server, Settings
 from trunkline.facts import CallEnded, Dropped
@@ -40,7 +41,7 @@ async def test_n15_n19_can_04_a_cancelled_async_handler_is_stopped_and_nothing_i
         call = peer.call("tools/call", {"name": "work", "_meta": {"progressToken": "t"}})
         await began.wait()
         cancel(peer, call, reason="changed my mind")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await stopped.wait()
         assert await peer.quiet() == []
         assert peer.connection.session.in_flight == {}
@@ -78,7 +79,7 @@ async def test_n19_a_thread_that_was_cancelled_can_see_it_and_is_not_answered() 
         seen.append(ctx.cancelled)
         ctx.raise_if_cancelled()
         began.set()
-        go.wait(10)
+        go.wait(PATIENCE)
         seen.append(ctx.cancelled)
         try:
             ctx.raise_if_cancelled()
@@ -105,7 +106,7 @@ async def test_n19_a_plain_function_that_waits_for_a_thread_is_never_begun_once_
     def work(number: int) -> int:
         ran.append(number)
         began.set()
-        go.wait(10)
+        go.wait(PATIENCE)
         return number
 
     async with RawPeer(server) as peer:
@@ -143,7 +144,7 @@ async def test_can_04_a_cancelled_call_makes_room_for_others() -> None:
 
     @server.tool
     def hang() -> str:
-        held.wait(10)
+        held.wait(PATIENCE)
         return "late"
 
     @server.tool
@@ -180,8 +181,8 @@ async def test_can_05_cancelling_at_the_very_moment_of_the_answer_leaves_nothing
             cancel(peer, call)  # arrives in the turn in which the call ends
             answers = [message for message in await peer.quiet() if message.get("id") == call]
             assert len(answers) <= 1
-        async with asyncio.timeout(5):
-            await peer.connection.finish(60)  # at once: nothing is left to wait for
+        async with asyncio.timeout(PATIENCE):
+            await peer.connection.finish(10 * PATIENCE)  # at once: nothing is left to wait for
 
 
 @pytest.mark.parametrize(
@@ -238,7 +239,7 @@ async def test_x19_both_sides_count_their_requests_from_one_and_do_not_confuse_t
         asked = await peer.receive()
         assert asked["id"] == 1
         cancel(peer, 1)  # names the client's request, not the server's
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await stopped.wait()
         told = await peer.receive()
         assert (told["method"], told["params"]["requestId"]) == ("notifications/cancelled", 1)
@@ -282,7 +283,7 @@ async def test_k14_a_timeout_answers_the_caller_at_once_though_the_thread_goes_o
     @server.tool(timeout=2)
     def hang() -> str:
         began.set()
-        go.wait(10)
+        go.wait(PATIENCE)
         return "late"
 
     async with RawPeer(server) as peer:

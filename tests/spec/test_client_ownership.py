@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 from tests.processes import children, command, eventually, gone, light, nothing_left
 
 from trunkline import BlockingClient, Client, Server, Settings
@@ -379,7 +380,7 @@ def test_a_caller_on_another_loop_hears_that_the_clients_loop_has_ended(target: 
     with nothing_left():
         thread = threading.Thread(target=asyncio.run, args=(home(),))
         thread.start()
-        assert ready.wait(10)
+        assert ready.wait(PATIENCE)
         asyncio.run(use())
         thread.join()
         leave.set()
@@ -407,7 +408,7 @@ def test_calls_of_a_blocking_client_end_with_it_on_every_thread(target: Target) 
         for thread in closers:
             thread.start()
         for thread in (*threads, *closers):
-            thread.join(10)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
     assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown] * 5
 
@@ -432,7 +433,7 @@ def test_a_blocking_client_may_be_used_while_it_is_being_closed() -> None:
             client.ping()
             client.close()
             for thread in threads:
-                thread.join(10)
+                thread.join(PATIENCE)
                 assert not thread.is_alive()
     assert len(outcomes) == 30
     assert all(isinstance(error, TrunklineError) for error in outcomes), outcomes
@@ -459,7 +460,7 @@ def test_a_second_ctrl_c_while_a_blocking_client_closes_leaves_nobody_waiting(mo
         monkeypatch.setattr("concurrent.futures.Future.result", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.close()
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown]
 

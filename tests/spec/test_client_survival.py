@@ -268,7 +268,7 @@ def _own_terminal() -> None:
 def test_a_host_that_is_killed_takes_its_server_and_that_servers_children_along(kind: str) -> None:
     host = Host(kind)
     os.kill(host.process.pid, signal.SIGKILL)
-    eventually(lambda: all(map(gone, host.family)), 2.0)
+    eventually(lambda: all(map(gone, host.family)), PATIENCE)
     assert host.end() == -signal.SIGKILL
 
 
@@ -277,7 +277,7 @@ def test_one_ctrl_c_ends_a_host_and_all_that_it_has_started_without_a_word_too_m
     host = Host(kind)
     host.press_ctrl_c()
     assert host.end() == -signal.SIGINT
-    eventually(lambda: all(map(gone, host.family)), 2.0)
+    eventually(lambda: all(map(gone, host.family)), PATIENCE)
     complaints = re.findall(r"(?m)^(\w[\w.]*(?:Error|Interrupt|Exception|Group|Closed|Unknown)\b.*?)\r?$", host.said)
     assert complaints[-1] == "KeyboardInterrupt", host.said
     assert set(complaints) <= {"KeyboardInterrupt", "asyncio.exceptions.CancelledError"}, host.said

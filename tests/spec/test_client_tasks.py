@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Client, Context, PeerError, ProtocolError, Server, Settings, TaskPolicy, ToolError
 from trunkline.errors import InputFailed, RequestTimeout, TaskCancelled, ToolFailed
@@ -117,7 +118,7 @@ async def test_tsk_23_txe_13_who_stops_waiting_for_a_call_cancels_its_task(revis
         calling = asyncio.ensure_future(client.call_tool("work"))
         await work.looked_at.wait()
         calling.cancel()
-        await asyncio.wait_for(work.cancelled.wait(), 10)
+        await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
         with pytest.raises(asyncio.CancelledError):
             await calling
 
@@ -145,7 +146,7 @@ async def test_tsk_23_txe_13_who_stops_waiting_before_there_is_a_task_leaves_non
         with pytest.raises(asyncio.CancelledError):
             await calling
         store.go_on.set()
-        await asyncio.wait_for(work.cancelled.wait(), 10)
+        await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
 async def test_tsk_23_txe_13_who_stops_waiting_and_closes_the_client_leaves_no_task_behind(revision: str) -> None:
@@ -161,7 +162,7 @@ async def test_tsk_23_txe_13_who_stops_waiting_and_closes_the_client_leaves_no_t
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
-        await asyncio.wait_for(work.cancelled.wait(), 10)
+        await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
 async def test_tsk_23_txe_16_progress_is_told_until_the_end_and_not_at_all_with_the_extension(revision: str) -> None:
@@ -204,7 +205,7 @@ async def test_a_call_from_another_loop_that_is_cancelled_cancels_its_task(revis
 
         with pytest.raises(TimeoutError):
             await asyncio.to_thread(asyncio.run, elsewhere())
-        await asyncio.wait_for(work.cancelled.wait(), 10)
+        await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
 async def test_a_call_that_takes_too_long_cancels_its_task(revision: str) -> None:
@@ -212,7 +213,7 @@ async def test_a_call_that_takes_too_long_cancels_its_task(revision: str) -> Non
     async with Client(work.server, revision=revision) as client:
         with pytest.raises(RequestTimeout):
             await client.call_tool("work", timeout=0.05)
-        await asyncio.wait_for(work.cancelled.wait(), 10)
+        await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
 async def test_a_handle_tells_how_a_task_stands_and_gives_its_result_as_often_as_one_likes(revision: str) -> None:
@@ -245,7 +246,7 @@ async def test_a_handle_cancels_and_what_was_cancelled_has_no_result(revision: s
         task = await client.start_tool("work")
         await work.begun.wait()
         await task.cancel()
-        await asyncio.wait_for(work.cancelled.wait(), 10)
+        await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
         assert task.status == "cancelled"
         await task.cancel()  # what has ended stays as it is
         with pytest.raises(TaskCancelled, match=task.id):
@@ -278,4 +279,4 @@ async def test_a_task_that_asks_what_nobody_answers_is_cancelled() -> None:
     async with Client(server, revision="2026-07-28", elicitation=breaks) as client:
         with pytest.raises(InputFailed, match="no screen"):
             await client.call_tool("asks")
-        await asyncio.wait_for(cancelled.wait(), 10)
+        await asyncio.wait_for(cancelled.wait(), PATIENCE)

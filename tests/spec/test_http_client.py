@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import client_tls, server_tls, until
+from tests.limits import PATIENCE
 from tests.unit.transports.http.client.web import SESSION, Visit, Web, event, web
 
 from trunkline import Client, Server, Settings
@@ -89,7 +90,7 @@ async def test_a_server_that_does_not_answer_delete_keeps_nobody(server: Web) ->
         await release.wait()
 
     server.on("DELETE", never)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         async with client(server.url, settings=Settings(stop_timeout=0.05)) as it:
             await it.ping()
     release.set()
@@ -374,7 +375,7 @@ async def test_htt_14_a_call_that_nobody_waits_for_is_called_off_and_its_connect
         call.cancel()
         told = await server.visited("notifications/cancelled")
         assert told.message["params"]["requestId"] == asked.message["id"]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await gone.wait()
         await it.ping()
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.limits import PATIENCE
 
 SCRIPT = """
 import asyncio, gc, os, sys, time
@@ -77,7 +78,7 @@ class Line:
     """One connection. Requests are sent in blocks, without waiting for each answer."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         self._file = self._socket.makefile("rb")
 
     def close(self) -> None:

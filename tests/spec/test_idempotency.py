@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 from tests.modern import begin, enveloped
 from tests.spec.bank import Bank, Params, call, paid
 from tests.unit.transports.http.asgi import hosted
@@ -275,7 +276,9 @@ async def test_a_result_that_cannot_be_kept_is_not_given_out() -> None:
     await bank.server.aclose()
 
 
-async def test_a_result_that_is_larger_than_what_can_be_kept_is_not_given_out(bank: Bank) -> None:
+async def test_a_result_that_is_larger_than_what_can_be_kept_is_not_given_out() -> None:
+    bank = Bank(settings=Settings(idempotency_lease=10 * PATIENCE))
+
     @bank.server.tool
     async def large() -> CallToolResult:
         bank.runs.append(0)
@@ -283,11 +286,12 @@ async def test_a_result_that_is_larger_than_what_can_be_kept_is_not_given_out(ba
 
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
-        async with asyncio.timeout(5):  # nobody has to wait until the run may be taken for dead
+        async with asyncio.timeout(PATIENCE):  # the lease of the run is longer than that
             for _ in range(2):
                 error = await peer.error("tools/call", call("large", "k"))
                 assert error["data"]["kind"] == "outcome_unknown"
     assert bank.runs == [0]
+    await bank.server.aclose()
 
 
 class Flaky(MemoryStore):

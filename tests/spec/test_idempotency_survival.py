@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 from tests.processes import StdioPeer, eventually
 from tests.spec.bank import Bank, Params, call, paid
 
@@ -114,7 +115,7 @@ async def test_a_run_that_was_taken_over_is_stopped_when_that_is_found_out(done:
         second = asyncio.create_task(paid(two, "k", 5, "put"))
         await (second if done else pair.two.begun.wait())
         pair.clock_of_one.advance(4)  # time to say that it is still at it
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await pair.one.stopped.wait()
         pair.two.go.set()
         assert await first == await second == 1

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 from tests.modern import enveloped
 from tests.spec.bank import KEY, Bank, Params, call, paid
 
@@ -462,7 +463,7 @@ async def test_a_task_whose_caller_was_lost_while_it_was_made_is_found_by_its_ke
         if how == "lost":
             await bank.begun.wait()
             assert (await augmented(peer))["status"] == "working"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while how == "cancelled" and (await augmented(peer))["status"] != "cancelled":
                 pass
     bank.go.set()

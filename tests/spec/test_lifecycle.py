@@ -5,6 +5,7 @@ from importlib.metadata import version
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Context, Server
 from trunkline.config import Settings
@@ -224,8 +225,8 @@ async def test_f10_a_client_that_hangs_up_ends_what_runs_for_it() -> None:
     async with RawPeer(server) as peer:
         await peer.initialize()
         peer.call("tools/call", {"name": "endless"})
-        await asyncio.wait_for(started.wait(), 10)
-    await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(started.wait(), PATIENCE)
+    await asyncio.wait_for(ended.wait(), PATIENCE)
     assert peer.connection.session.phase is Phase.CLOSED
     assert not peer.connection.session.in_flight
     assert server.connections == []

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from msgspec import Raw
+from tests.limits import PATIENCE
 from tests.modern import enveloped
 from tests.spec.kept import Peer, Process
 from tests.unit.server.crews import Watching
@@ -128,7 +129,7 @@ async def settled(house: House) -> None:
     """Waits for what an answer would wait for."""
     unsettled = house.news.unsettled
     assert unsettled is not None
-    await asyncio.wait_for(unsettled, 10)
+    await asyncio.wait_for(unsettled, PATIENCE)
 
 
 def told(peer: RawPeer, method: str = UPDATED) -> list[Any]:
@@ -180,7 +181,7 @@ async def test_d10_an_answer_waits_until_another_process_has_kept_what_its_sessi
     async with RawPeer(here.server) as peer:
         await peer.initialize()
         ident = peer.call("tools/call", {"name": "change", "arguments": {"uri": "note://a"}})
-        await asyncio.wait_for(store.asked.wait(), 10)
+        await asyncio.wait_for(store.asked.wait(), PATIENCE)
         assert peer.waiting() == []
         store.go_on.set()
         assert "result" in await peer.answer_to(ident)
@@ -279,11 +280,11 @@ def _record(session: str) -> TaskRecord:
 
 
 async def test_who_leaves_or_is_killed_delays_nobody(houses: Houses) -> None:
-    here, there, third = await houses.one(), await houses.one(), await houses.one()
+    here, there, third = [await houses.one(process_lease=10 * PATIENCE) for _ in range(3)]
     left = third.crew.name
     await third.server.aclose()
     await there.crew.close()
-    async with asyncio.timeout(4):  # less than a lease
+    async with asyncio.timeout(PATIENCE):  # less than a lease
         await do(here, "change", uri="note://a")
     assert (here.crew.others, here.seen.steps(left)) == (frozenset(), ["Meet", "Depart"])
 
@@ -325,11 +326,11 @@ async def test_d03_a_process_that_stands_still_delays_an_answer_by_its_lease_and
                     last, message = await stream.event()
                 assert message["params"]["uri"] == "note://a"
                 process.send(signal.SIGSTOP)
-                await asyncio.wait_for(do(house, "change", uri="note://a"), 10)
+                await asyncio.wait_for(do(house, "change", uri="note://a"), PATIENCE)
                 assert house.seen.steps()[-1] == "DeclareDead"
                 process.send(signal.SIGCONT)
                 await house.seen.until("Meet", 2)
-                await asyncio.wait_for(_ended(stream.event), 10)
+                await asyncio.wait_for(_ended(stream.event), PATIENCE)
             async with peer.stream(last) as stream:
                 assert (await stream.messages(1))[0]["params"]["uri"] == "note://a"
     finally:

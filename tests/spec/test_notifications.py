@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Server, Settings
 from trunkline.facts import Dropped, HandlerFailed, SubscriptionStep
@@ -278,7 +279,7 @@ async def test_r23_a11_a_session_that_ends_takes_its_subscriptions_along() -> No
             await subscribe(goes, "r://1")
             await subscribe(goes, "r://both")
             await subscribe(stays, "r://both")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await last.wait()
         assert watched == [("first", "r://1"), ("first", "r://both"), ("last", "r://1")]
         server.notify_updated("r://1")

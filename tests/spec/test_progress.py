@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 from tests.processes import eventually
 
 from trunkline import Context, Server, Settings
@@ -198,7 +199,7 @@ async def test_n10_progress_from_a_thread_comes_before_the_result_also_when_anot
 
     @server.tool
     def second(ctx: Context) -> str:
-        ended.wait(10)
+        ended.wait(PATIENCE)
         eventually(lambda: threads._idle)  # the other call is on its way to the loop already
         ctx.progress(1)
         return "done"

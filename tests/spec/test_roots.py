@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Context, Server
 from trunkline.facts import HandlerFailed
@@ -85,7 +86,7 @@ async def test_o02_roo_02_when_roots_change_the_server_is_told_and_the_next_list
         for roots in (ROOTS, ROOTS[:1]):
             peer.notify("notifications/roots/list_changed")
             peer.reply(await peer.receive(), {"roots": roots})
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 assert await seen.get() == ([root["uri"] for root in roots], "alice")
 
 
@@ -99,7 +100,7 @@ async def test_x02_the_bare_name_of_the_notification_is_understood() -> None:
     async with RawPeer(server) as peer:
         await peer.initialize(capabilities=DECLARED)
         peer.notify("roots/list_changed")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await told.wait()
 
 
@@ -137,7 +138,7 @@ async def test_one_who_fails_to_hear_of_changed_roots_does_not_keep_the_others_f
     async with RawPeer(server) as peer:
         await peer.initialize(capabilities=DECLARED)
         peer.notify("notifications/roots/list_changed")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await told.wait()
         assert await peer.quiet() == []
     assert [str(fact.error) for fact in observer.of(HandlerFailed)] == ["no", "leave"]
@@ -157,9 +158,9 @@ async def test_who_is_told_of_changed_roots_is_not_left_behind_when_the_line_clo
     async with RawPeer(server) as peer:
         await peer.initialize(capabilities=DECLARED)
         peer.notify("notifications/roots/list_changed")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await began.wait()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await ended.wait()
 
 

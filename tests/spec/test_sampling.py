@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Context, ImageContent, Server, TextContent
 from trunkline.errors import ConnectionClosed, MisuseError, PeerError, RequestTimeout
@@ -284,7 +285,7 @@ async def test_a_question_from_a_thread_fails_when_the_client_hangs_up() -> None
         await peer.initialize(capabilities=DECLARED)
         peer.call("tools/call", {"name": "ask"})
         await peer.receive()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await outcome.get()
 
 

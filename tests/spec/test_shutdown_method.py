@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 from tests.modern import enveloped
 from tests.processes import StdioPeer
 from tests.spec import houses
@@ -42,7 +43,7 @@ class House(houses.House):
 
 async def ended(peer: RawPeer) -> None:
     """Waits until the line of a peer is closed."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while peer.closed is None:
             await asyncio.sleep(0)
 
@@ -185,7 +186,7 @@ async def say_shutdown(host: Host, session: str, how: str) -> None:
         assert (answer.status, answer.json["result"]) == (200, {})
     else:
         assert (await host.ask("POST", NOTICE, mcp_session_id=session)).status == 202
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while (await host.ask("POST", request("ping"), mcp_session_id=session)).status == 200:
             await asyncio.sleep(0)
 

@@ -373,7 +373,7 @@ def test_a_server_ends_within_two_seconds_when_its_parent_dies_though_its_input_
         assert parent.stdout.readline() == PONG.decode()
         parent.kill()
         killed = time.monotonic()
-        eventually(lambda: gone(server), 5)
+        eventually(lambda: gone(server), PATIENCE)
         assert time.monotonic() - killed < 2
         os.close(ours)
         os.close(theirs)

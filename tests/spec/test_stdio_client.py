@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import Recorder, until
+from tests.limits import PATIENCE
 from tests.processes import children, eventually, gone
 
 from trunkline import Settings
@@ -244,7 +245,7 @@ async def test_a_server_that_does_not_read_keeps_nobody_from_ending_it() -> None
     async with started("say(pid=os.getpid()); time.sleep(100)", settings=settings) as child:
         pid = await child.has_said("pid")
         child.channel.send(Encoded(b" " * (4 << 20) + b"{}"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await child.channel.close()
         assert gone(pid)
 
@@ -308,8 +309,8 @@ def test_a_host_that_is_killed_or_ends_without_closing_leaves_no_process_behind(
         told = json.loads(host.stdout.readline())
         ended_at = time.monotonic()
         host.send_signal(number)
-        host.wait(10)
-        eventually(lambda: gone(told["pid"]) and gone(told["inner"]), 5)
+        host.wait(PATIENCE)
+        eventually(lambda: gone(told["pid"]) and gone(told["inner"]), PATIENCE)
         assert time.monotonic() - ended_at < 2
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 from tests.modern import enveloped
 
 from trunkline import Context, ProtocolError, Server, Settings, TaskPolicy, ToolError
@@ -192,7 +193,7 @@ async def test_j05_tsk_17_cancelling_stops_the_work_before_it_is_answered() -> N
         task = await call(peer, "work")
         await work.begun.wait()
         assert (await peer.result("tasks/cancel", {"taskId": task["taskId"]}))["status"] == "cancelled"
-        await asyncio.wait_for(work.cancelled.wait(), 10)
+        await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
         assert (await peer.error("tasks/result", {"taskId": task["taskId"]}))["data"]["kind"] == "task_cancelled"
         assert (await peer.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "cancelled"
 
@@ -312,7 +313,7 @@ async def test_j07_a_task_whose_time_is_up_has_failed_and_its_work_is_cancelled(
         clock.advance(0.06)
         error = await peer.error("tasks/result", {"taskId": task["taskId"]})
         assert error["data"]["kind"] == "task_timeout"
-        await asyncio.wait_for(cancelled.wait(), 10)
+        await asyncio.wait_for(cancelled.wait(), PATIENCE)
 
 
 async def test_j15_tsk_10_a_task_is_forgotten_when_its_time_is_up_and_not_before() -> None:
@@ -329,7 +330,7 @@ async def test_j15_tsk_10_a_task_is_forgotten_when_its_time_is_up_and_not_before
         clock.advance(10)
         assert (await peer.error("tasks/get", {"taskId": usual["taskId"]}))["data"]["kind"] == "task_not_found"
         assert (await peer.result("tasks/get", {"taskId": long["taskId"]}))["status"] == "working"
-        await asyncio.wait_for(work.cancelled.wait(), 10)
+        await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
 async def test_j11_tsk_13_tsk_23_progress_goes_on_under_the_token_of_the_request_and_stops_with_the_task() -> None:
@@ -468,7 +469,7 @@ async def test_txe_13_to_cancel_is_acknowledged_as_often_as_one_likes() -> None:
             answer = await modern(peer, "tasks/cancel", taskId=task["taskId"])
             assert answer["result"].keys() == {"resultType", "_meta"}
         assert (await look(peer, task))["status"] == "cancelled"
-        await asyncio.wait_for(work.cancelled.wait(), 10)
+        await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
 async def test_txe_15_who_listens_to_tasks_of_its_own_is_told_what_a_look_would_show() -> None:

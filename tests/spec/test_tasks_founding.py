@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Context, ProtocolError, Server, Settings, TaskPolicy, ToolError
 from trunkline.errors import ConfigError
@@ -127,7 +128,7 @@ async def test_j05_j12_cancelling_stops_the_work_and_what_has_ended_or_is_not_th
         ident = await create(peer)
         await work.begun.wait()
         assert await peer.result("tasks/cancel", {"taskId": ident, "reason": "enough"}) == {}
-        await asyncio.wait_for(work.cancelled.wait(), 10)
+        await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
         assert (await peer.result("tasks/get", {"taskId": ident}))["task"]["status"] == "cancelled"
         assert (await peer.error("tasks/cancel", {"taskId": ident}))["code"] == -32090
         for method in ("tasks/get", "tasks/result", "tasks/cancel"):
@@ -194,7 +195,7 @@ async def test_j07_a_task_whose_time_is_up_fails_with_its_number() -> None:
         short, usual = await create(peer, metadata={"timeout": 50}), await create(peer)
         await work.begun.wait()
         clock.advance(0.06)
-        await asyncio.wait_for(work.cancelled.wait(), 10)
+        await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
         task = (await peer.result("tasks/get", {"taskId": short}))["task"]
         assert (task["status"], task["error"]["code"]) == ("failed", -32085)
         for _ in range(100):  # J15: five minutes, if nobody says otherwise

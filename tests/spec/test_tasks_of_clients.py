@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec import json
+from tests.limits import PATIENCE
 
 from trunkline import Client, Context, PeerError, Server, Settings
 from trunkline.client.answers import Answering
@@ -91,7 +92,7 @@ async def test_tsk_17_a_server_cancels_what_it_has_asked() -> None:
         await model.asked.wait()
         ended = await asked(connection, "tasks/cancel", CancelTaskParams(task["taskId"]))
         assert ended["status"] == "cancelled"
-        await asyncio.wait_for(model.cancelled.wait(), 10)
+        await asyncio.wait_for(model.cancelled.wait(), PATIENCE)
         with pytest.raises(PeerError, match="cancelled already"):
             await connection.request("tasks/cancel", CancelTaskParams(task["taskId"]))
         with pytest.raises(PeerError, match="was cancelled"):
@@ -158,7 +159,7 @@ async def test_tsk_10_tsk_19_a_task_of_a_client_is_stopped_and_forgotten_when_it
         with pytest.raises(PeerError, match="no task") as caught:  # which was there when it was asked for
             await connection.request("tasks/result", GetTaskPayloadParams(task["taskId"]))
         assert caught.value.code == -32602
-        await asyncio.wait_for(model.cancelled.wait(), 10)
+        await asyncio.wait_for(model.cancelled.wait(), PATIENCE)
         with pytest.raises(PeerError, match="no task"):
             await connection.request("tasks/get", GetTaskParams(task["taskId"]))
 
@@ -234,4 +235,4 @@ async def test_a_handler_that_waits_no_more_cancels_the_task() -> None:
     async with Client(server, revision="2025-11-25", sampling=model.sample, observers=[]) as client:
         result = await client.call_tool("asks", raise_on_error=False)
         assert result.is_error
-        await asyncio.wait_for(model.cancelled.wait(), 10)
+        await asyncio.wait_for(model.cancelled.wait(), PATIENCE)

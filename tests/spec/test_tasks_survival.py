@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from tests.by_hand import HttpPeer
 from tests.interop.served import Served
+from tests.limits import PATIENCE
 from tests.processes import StdioPeer
 
 import trunkline
@@ -57,7 +58,7 @@ server.run()
 
 async def written(file: Path) -> int:
     """The number of a process, once it has written it down."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not (file.exists() and file.read_text()):
             await asyncio.sleep(0.01)
     return int(file.read_text())
@@ -226,14 +227,14 @@ async def test_a_holder_that_stood_still_for_too_long_is_cancelled_and_nothing_o
 
 async def stopped(pid: int) -> None:
     """Waits until a process stands still."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while "\nState:\tT" not in Path(f"/proc/{pid}/status").read_text():
             await asyncio.sleep(0.01)
 
 
 async def appeared(file: Path) -> str:
     """What is in a file, once it is there."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not file.exists():
             await asyncio.sleep(0.01)
     return file.read_text()

@@ -16,14 +16,13 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import client_tls, server_tls, turns, until
+from tests.limits import PATIENCE
 
 from trunkline import Context, Server, Settings
 from trunkline.errors import ConfigError, MisuseError, TransportError
 from trunkline.facts import Closed, Connected
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver, Transcript
 from trunkline.transports.addresses import parse
-
-PATIENCE = 20
 
 
 class StreamPeer:

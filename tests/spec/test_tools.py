@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import jsonschema_rs
 import pytest
 from msgspec import Meta, Struct
+from tests.limits import PATIENCE
 from tests.processes import StdioPeer
 
 from trunkline import (
@@ -495,7 +496,7 @@ async def test_a12_a_plain_function_that_blocks_does_not_hold_up_others() -> Non
 
     @server.tool
     def slow() -> str:
-        assert released.wait(10)
+        assert released.wait(PATIENCE)
         return "done"
 
     async with RawPeer(server) as peer:

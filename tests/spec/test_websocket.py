@@ -13,6 +13,7 @@ from hypercorn.asyncio import serve
 from hypercorn.config import Config
 from tests.contract.asgi import asgi_server
 from tests.contract.lines import client_tls, server_tls, until
+from tests.limits import PATIENCE
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
@@ -24,7 +25,6 @@ from trunkline.transports.guard import Guard
 from trunkline.transports.websocket.client import WebSocketConnector
 from trunkline.transports.websocket.serving import WebSocketEndpoint
 
-PATIENCE = 20
 MCP = [Subprotocol("mcp")]
 
 

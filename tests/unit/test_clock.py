@@ -3,6 +3,8 @@
 import asyncio
 import time
 
+from tests.limits import PATIENCE
+
 from trunkline.clock import LoopClock, WallClock
 from trunkline.testing import ManualClock
 
@@ -15,7 +17,7 @@ async def test_the_clock_of_a_loop_tells_its_time_and_calls_back_in_order() -> N
     clock.call_at(now + 0.002, done.set)
     clock.call_at(now + 0.001, lambda: seen.append("called"))
     clock.call_at(now + 0.001, lambda: seen.append("called off")).cancel()
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), PATIENCE)
     assert seen == ["called"]
 
 
@@ -25,7 +27,7 @@ async def test_the_time_of_day_calls_back_too() -> None:
     clock.call_at(clock.now() + 0.01, done.set)
     clock.call_at(clock.now() - 100, lambda: seen.append("late"))
     clock.call_at(clock.now(), lambda: seen.append("called off")).cancel()
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), PATIENCE)
     assert seen == ["late"]
 
 

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline.auth.jose import (
     ALGORITHMS,
@@ -141,7 +142,7 @@ try:
 except Exception as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert "pip install 'trunkline[auth]'" in done.stdout
 
 

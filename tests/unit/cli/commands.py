@@ -5,6 +5,8 @@ import os
 import sys
 from typing import NamedTuple
 
+from tests.limits import PATIENCE
+
 
 class Ended(NamedTuple):
     """How a command ended, and what it wrote."""
@@ -26,5 +28,5 @@ async def trunkline(*arguments: str, stdin: str = "", environ: dict[str, str] | 
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **(environ or {})},
     )
-    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), PATIENCE)
     return Ended(process.returncode or 0, out.decode(), err.decode())

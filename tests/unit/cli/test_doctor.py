@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.limits import PATIENCE
 from tests.unit.auth.faulty import ENDPOINT, Asked, Page, World, world
 from tests.unit.cli.commands import trunkline
 
@@ -160,7 +161,7 @@ def on_a_terminal(*arguments: str, without_rich: bool = False) -> str:
         while data := os.read(ours, 4096):
             seen += data
     os.close(ours)
-    assert process.wait(60) == 1
+    assert process.wait(PATIENCE) == 1
     return seen.decode()
 
 

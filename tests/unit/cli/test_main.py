@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.limits import PATIENCE
 from tests.unit.auth.faulty import world
 from tests.unit.cli.commands import trunkline
 
@@ -87,7 +88,7 @@ def test_a_pipe_that_nobody_reads_is_no_traceback(arguments: list[str], unbuffer
     reading, writing = os.pipe()
     os.close(reading)
     command, environ = [sys.executable, "-m", "trunkline", *arguments], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environ, check=False, timeout=60)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environ, check=False, timeout=PATIENCE)
     os.close(writing)
 
     unnoticed = "--help" in arguments and unbuffered  # by argparse
@@ -96,6 +97,6 @@ def test_a_pipe_that_nobody_reads_is_no_traceback(arguments: list[str], unbuffer
 
 def test_importing_the_package_imports_nothing_of_this() -> None:
     program = "import sys, trunkline; print([n for n in sys.modules if n.startswith(('trunkline.cli', 'trunkline.auth', 'rich', 'argparse'))])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
 
     assert done.stdout == "[]\n"

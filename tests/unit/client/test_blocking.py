@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import BlockingClient, Context, Server, Settings
 from trunkline.client import blocking
@@ -121,7 +122,7 @@ def test_notifications_are_heard() -> None:
     with BlockingClient(server) as client:
         client.on("notifications/tools/list_changed", lambda _: heard.set())
         server.add_tool(lambda: 1, name="new")
-        assert heard.wait(10)
+        assert heard.wait(PATIENCE)
 
 
 def test_ctrl_c_ends_the_wait_and_the_question(monkeypatch: pytest.MonkeyPatch) -> None:

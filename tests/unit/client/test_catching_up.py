@@ -2,6 +2,8 @@
 
 import asyncio
 
+from tests.limits import PATIENCE
+
 from trunkline import Client, Settings
 from trunkline.client.notices import Reader
 from trunkline.testing import ScriptedServer
@@ -13,7 +15,7 @@ RESOURCES = {"resources": {"subscribe": True}}
 
 
 async def uri(told: Reader) -> str:
-    return (await asyncio.wait_for(anext(told), 10)).params.uri
+    return (await asyncio.wait_for(anext(told), PATIENCE)).params.uri
 
 
 async def test_d09_who_is_subscribed_is_told_once_the_line_is_made_again() -> None:
@@ -96,5 +98,5 @@ async def test_a_subscription_of_the_modern_era_that_the_line_did_not_survive_is
         server.line.die()
         line = await server.connected(2)
         line.acknowledge(await line.request(LISTEN))
-        await asyncio.wait_for(subscribing, 10)
+        await asyncio.wait_for(subscribing, PATIENCE)
         assert client.subscriptions == ("x://a",)

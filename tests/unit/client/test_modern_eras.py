@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Client, Server, Settings
 from trunkline.client.eras import Verdict, named_by, of_error, of_result
@@ -174,7 +175,10 @@ async def test_a_silent_server_of_the_modern_era_is_asked_for_a_sign_of_life_tha
 
     server = Server("quiet", observers=[Watching()])
     listener = await server.listen("tcp://127.0.0.1:0")
-    async with Client(listener.address, settings=Settings(keepalive_interval=0.02)) as client, asyncio.timeout(5):
+    async with (
+        Client(listener.address, settings=Settings(keepalive_interval=0.02)) as client,
+        asyncio.timeout(PATIENCE),
+    ):
         await asked.wait()
         assert (client.revision, client.losses) == (MODERN, 0)
     await server.aclose()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline.conversation import drive
 from trunkline.conversation.perform import perform
@@ -36,7 +37,7 @@ class Told:
         self.event.set()
 
     async def end(self) -> tuple[Any, BaseException | None]:
-        await asyncio.wait_for(self.event.wait(), 10)
+        await asyncio.wait_for(self.event.wait(), PATIENCE)
         (end,) = self.ends
         return end
 
@@ -160,7 +161,7 @@ async def test_a_plain_function_whose_awaitable_waits_can_be_cancelled(threads: 
 
     working = drive.start(OnThread(later, lambda value: value), threads, told, CALL)
     assert working is not None
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), PATIENCE)
     working.cancel()
     assert isinstance((await told.end())[1], asyncio.CancelledError)
     assert stopped.is_set()
@@ -171,7 +172,7 @@ async def test_a_thread_that_is_given_up_is_told_of_at_once_and_only_once(thread
 
     def work() -> str:
         began.set()
-        go.wait(10)
+        go.wait(PATIENCE)
         ended.set()
         return "late"
 

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 from tests.processes import eventually
 
 from trunkline.conversation.threads import Job, Threads
@@ -24,7 +25,7 @@ async def threads() -> AsyncIterator[Threads]:
 async def outcome(threads: Threads, function: Any) -> tuple[Any, BaseException | None]:
     told: asyncio.Future[tuple[Any, BaseException | None]] = asyncio.get_running_loop().create_future()
     threads.submit(Job(function, lambda value, error: told.set_result((value, error))))
-    return await asyncio.wait_for(told, 10)
+    return await asyncio.wait_for(told, PATIENCE)
 
 
 def alive() -> set[threading.Thread]:
@@ -40,7 +41,7 @@ async def test_a_function_runs_on_a_thread_and_its_end_is_told_on_the_loop(threa
         done.set()
 
     threads.submit(Job(threading.get_ident, tell))
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), PATIENCE)
     ((value, error, told_on),) = told
     assert value != here
     assert error is None
@@ -73,7 +74,7 @@ async def test_short_jobs_are_done_by_few_threads() -> None:
 
 async def test_a_blocked_job_does_not_keep_others_waiting(threads: Threads) -> None:
     held = threading.Event()
-    threads.submit(Job(lambda: held.wait(10), lambda value, error: None))
+    threads.submit(Job(lambda: held.wait(PATIENCE), lambda value, error: None))
     assert (await outcome(threads, lambda: "not kept waiting"))[0] == "not kept waiting"
     held.set()
 
@@ -81,7 +82,7 @@ async def test_a_blocked_job_does_not_keep_others_waiting(threads: Threads) -> N
 async def test_two_slow_jobs_overlap(threads: Threads) -> None:
     meeting = threading.Barrier(2)
     first, second = await asyncio.gather(
-        outcome(threads, lambda: meeting.wait(10)), outcome(threads, lambda: meeting.wait(10))
+        outcome(threads, lambda: meeting.wait(PATIENCE)), outcome(threads, lambda: meeting.wait(PATIENCE))
     )
     assert first[1] is second[1] is None
 
@@ -95,7 +96,7 @@ async def test_no_more_threads_run_than_allowed_and_all_jobs_get_their_turn(thre
         with lock:
             running += 1
             most = max(most, running)
-        release.wait(10)
+        release.wait(PATIENCE)
         with lock:
             running -= 1
 
@@ -109,7 +110,7 @@ async def test_no_more_threads_run_than_allowed_and_all_jobs_get_their_turn(thre
 
 async def test_a_job_dropped_before_its_turn_is_never_run_and_never_told() -> None:
     threads, go, ran = Threads(asyncio.get_running_loop(), 1), threading.Event(), []
-    threads.submit(Job(lambda: go.wait(10), lambda value, error: None))
+    threads.submit(Job(lambda: go.wait(PATIENCE), lambda value, error: None))
     dropped = Job(lambda: ran.append("dropped"), lambda value, error: ran.append("told"))
     threads.submit(dropped)
     dropped.cancel()
@@ -124,7 +125,7 @@ async def test_a_job_dropped_while_it_runs_is_not_told(threads: Threads) -> None
 
     def work() -> None:
         began.set()
-        go.wait(10)
+        go.wait(PATIENCE)
 
     job = Job(work, lambda value, error: told.append(value))
     threads.submit(job)
@@ -147,7 +148,7 @@ async def test_what_a_thread_posts_gets_to_the_loop_before_the_end_of_its_job(th
         other_ended.set()
 
     def work() -> None:
-        other_ended.wait(10)
+        other_ended.wait(PATIENCE)
         threads.post(lambda: seen.append("posted"))
         all_ended.set()
 
@@ -157,8 +158,8 @@ async def test_what_a_thread_posts_gets_to_the_loop_before_the_end_of_its_job(th
 
     threads.submit(Job(other, lambda value, error: None))
     threads.submit(Job(work, told))
-    assert all_ended.wait(10)  # the loop stands still meanwhile
-    await asyncio.wait_for(done.wait(), 10)
+    assert all_ended.wait(PATIENCE)  # the loop stands still meanwhile
+    await asyncio.wait_for(done.wait(), PATIENCE)
     assert seen == ["other", "posted", "ended"]
 
 
@@ -171,7 +172,7 @@ async def test_something_posted_that_fails_does_not_keep_the_rest_from_the_loop(
 
     threads.post(fail)
     threads.post(seen.set)
-    await asyncio.wait_for(seen.wait(), 10)
+    await asyncio.wait_for(seen.wait(), PATIENCE)
     assert [str(failure) for failure in failures] == ["no"]
 
 
@@ -182,7 +183,7 @@ async def test_threads_end_when_the_pool_is_closed_and_what_was_not_begun_is_dro
 
     def work() -> None:
         began.release()
-        go.wait(10)
+        go.wait(PATIENCE)
 
     for _ in range(2):
         threads.submit(Job(work, lambda value, error: ran.append("told")))
@@ -202,7 +203,7 @@ def test_a_job_that_outlives_its_loop_ends_without_a_word() -> None:
 
     async def begin() -> None:
         threads.append(Threads(asyncio.get_running_loop(), 1))
-        threads[0].submit(Job(lambda: go.wait(10), lambda value, error: None))
+        threads[0].submit(Job(lambda: go.wait(PATIENCE), lambda value, error: None))
 
     before = alive()
     asyncio.run(begin())

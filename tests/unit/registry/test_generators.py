@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Context, Depends, Image, ImageContent, Progress, Server
 from trunkline.testing import RawPeer
@@ -100,7 +101,7 @@ async def test_a_plain_generator_whose_caller_is_gone_is_let_go_at_its_next_piec
         try:
             while True:
                 loop.call_soon_threadsafe(began.set)
-                go.wait(10)
+                go.wait(PATIENCE)
                 yield 1
         finally:
             loop.call_soon_threadsafe(closed.set)

@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from tests.limits import PATIENCE
+
 from trunkline.errors import StoreUnavailable
 from trunkline.facts import CrewStep, Fact, Observers
 from trunkline.server.crew.crew import Crew
@@ -11,7 +13,6 @@ from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import Store
 from trunkline.testing import ManualClock, RecordingObserver
 
-PATIENCE = 10.0
 SECONDS = 6.0  # that one may be silent; a beat has two
 BEAT = SECONDS / 3
 

@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import CallToolResult, Context, GetPromptResult, Server, Settings, TextContent
 from trunkline.conversation.dispatch import Feature
@@ -70,7 +71,7 @@ async def test_a12_a_blocking_plain_tool_does_not_stall_ping() -> None:
     @server.tool
     def block() -> str:
         began.set()
-        go.wait(10)
+        go.wait(PATIENCE)
         return "done"
 
     async with RawPeer(server) as peer:
@@ -88,11 +89,11 @@ async def test_two_slow_calls_overlap(kind: str) -> None:
     server, both, meeting = Server("t"), asyncio.Barrier(2), threading.Barrier(2)
 
     async def meet() -> str:
-        await asyncio.wait_for(both.wait(), 10)
+        await asyncio.wait_for(both.wait(), PATIENCE)
         return "met"
 
     def meet_on_thread() -> str:
-        meeting.wait(10)
+        meeting.wait(PATIENCE)
         return "met"
 
     server.add_tool(meet if kind == "async" else meet_on_thread, name="meet")
@@ -198,7 +199,7 @@ async def test_k03_ping_does_not_wait_for_initialized() -> None:
     async with RawPeer(Server("t")) as peer:
         asking = asyncio.ensure_future(peer.connection.request("ping"))
         peer.reply(await peer.receive(), {})
-        await asyncio.wait_for(asking, 10)
+        await asyncio.wait_for(asking, PATIENCE)
 
 
 async def test_a_request_before_the_handshake_is_refused_here() -> None:
@@ -399,7 +400,7 @@ async def test_d12_ending_in_good_order_waits_for_what_runs_and_refuses_what_is_
         gate.go.set()
         for call in (running, waiting):
             assert (await peer.answer_to(call))["result"]["isError"] is False
-        await asyncio.wait_for(ending, 10)
+        await asyncio.wait_for(ending, PATIENCE)
         assert peer.closed is not None
         assert gate.server.connections == []
 
@@ -410,7 +411,7 @@ async def test_d12_what_does_not_end_is_stopped_at_the_deadline() -> None:
         await peer.initialize()
         call = gate.call(peer)
         await turns()
-        await asyncio.wait_for(gate.server.aclose(), 10)
+        await asyncio.wait_for(gate.server.aclose(), PATIENCE)
         await turns()
         assert gate.running == 0
         assert peer.waiting() == []
@@ -453,7 +454,7 @@ async def test_when_a_peer_goes_while_reading_was_paused_nothing_is_left_waiting
     @server.tool
     def block() -> str:
         began.set()
-        go.wait(10)
+        go.wait(PATIENCE)
         return "done"
 
     async with RawPeer(server) as peer:

@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Context, Server, Settings
 from trunkline.errors import MisuseError
@@ -206,7 +207,7 @@ async def test_a_context_outlives_its_call_without_harm() -> None:
     assert ctx.cancelled
     thread = threading.Thread(target=lambda: (ctx.info("x"), ctx.progress(1)))
     thread.start()
-    thread.join(10)
+    thread.join(PATIENCE)
     ctx.info("x")
     ctx.progress(1)
     await asyncio.sleep(0)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.contract.valkey import started, valkey
-from tests.unit.server.crews import BEAT, PATIENCE, SECONDS, Crews, Member, round_trip
+from tests.limits import PATIENCE
+from tests.unit.server.crews import BEAT, SECONDS, Crews, Member, round_trip
 
 from trunkline.clock import LoopClock
 from trunkline.errors import StoreUnavailable

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Context, Depends, Server, Settings, ToolError
 from trunkline.errors import RegistrationError
@@ -508,7 +509,7 @@ async def test_can_a_cancelled_call_is_torn_down() -> None:
         ident = peer.call("tools/call", {"name": "tool"})
         await running.wait()
         peer.notify("notifications/cancelled", {"requestId": ident})
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), PATIENCE)
         assert await peer.quiet() == []
     assert log == ["undone"]
 
@@ -521,7 +522,7 @@ async def test_what_a_thread_uses_is_torn_down_after_the_thread_is_done_with_it(
 
     def work(name: str) -> None:
         loop.call_soon_threadsafe(running.set)
-        go.wait(10)
+        go.wait(PATIENCE)
         log.append(f"{name} is done")
 
     async def outer() -> AsyncIterator[str]:
@@ -559,7 +560,7 @@ async def test_what_a_thread_uses_is_torn_down_after_the_thread_is_done_with_it(
         assert answer["result"]["_meta"]["trunkline/error"]["kind"] == "tool_execution_timeout"
         assert log == []
         go.set()
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), PATIENCE)
     await server.aclose()
     assert log == [f"{'inner' if early else 'tool'} is done", "inner ends", "outer ends"]
 
@@ -584,13 +585,13 @@ class Occupied:
         @self.server.tool
         def occupy() -> None:
             loop.call_soon_threadsafe(self.running.set)
-            self.go.wait(10)
+            self.go.wait(PATIENCE)
 
         @self.server.tool
         def tool(value: Annotated[str, Depends(place)]) -> str:
             self.begun.append(value)
             loop.call_soon_threadsafe(self.running.set)
-            self.go.wait(10)
+            self.go.wait(PATIENCE)
             return value
 
 
@@ -604,7 +605,7 @@ async def test_what_waits_for_a_thread_is_torn_down_at_once_when_it_is_cancelled
         await occupied.placed.wait()
         await peer.quiet()
         peer.notify("notifications/cancelled", {"requestId": ident})
-        await asyncio.wait_for(occupied.ended.wait(), 10)  # though the thread is still busy
+        await asyncio.wait_for(occupied.ended.wait(), PATIENCE)  # though the thread is still busy
         occupied.go.set()
         await peer.result("tools/call", {"name": "occupy"})
     assert occupied.begun == []
@@ -620,7 +621,7 @@ async def test_what_a_thread_uses_is_torn_down_when_the_thread_ends_after_the_se
     await occupied.server.aclose()
     assert not occupied.ended.is_set()
     occupied.go.set()
-    await asyncio.wait_for(occupied.ended.wait(), 10)
+    await asyncio.wait_for(occupied.ended.wait(), PATIENCE)
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -641,7 +642,7 @@ async def test_a_thread_that_never_ends_is_left_to_itself_when_the_task_is_cance
     @server.tool
     def tool(value: Annotated[str, Depends(place)]) -> str:
         loop.call_soon_threadsafe(running.set)
-        go.wait(10)
+        go.wait(PATIENCE)
         return value
 
     async with RawPeer(server) as peer:
@@ -653,7 +654,7 @@ async def test_a_thread_that_never_ends_is_left_to_itself_when_the_task_is_cance
             await asyncio.sleep(0)
     assert not ended.is_set()
     tasks[0].cancel()
-    await asyncio.wait_for(ended.wait(), 10)
+    await asyncio.wait_for(ended.wait(), PATIENCE)
     go.set()
     assert value_of(await call(server)) == "x"  # on the same thread, once it is free
 
@@ -670,7 +671,7 @@ async def test_a_dependency_whose_thread_has_not_come_is_never_run_for_a_call_th
     @server.tool
     def block() -> str:
         loop.call_soon_threadsafe(running.set)
-        go.wait(10)
+        go.wait(PATIENCE)
         return "blocked"
 
     @server.tool

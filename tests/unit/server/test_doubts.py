@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.contract.lines import turns
-from tests.unit.server.crews import PATIENCE, Crews, round_trip
+from tests.limits import PATIENCE
+from tests.unit.server.crews import Crews, round_trip
 
 from trunkline.errors import StoreUnavailable
 

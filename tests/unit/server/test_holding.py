@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import turns, until
+from tests.limits import PATIENCE
 from tests.unit.server.lives import TTL, Life
 from tests.unit.transports.http.asgi import call, request
 
@@ -440,7 +441,7 @@ async def test_who_comes_to_read_a_stream_that_is_being_lost_is_let_go(first: Li
         stream = held.channel.stream(number)
         reader = stream.attach(0)
         assert not stream.reads(reader)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await stream.begun(reader)
         assert stream.take() == b""
         stream.write(b"{}")  # by somebody who should know better

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.limits import PATIENCE
 from tests.processes import StdioPeer
 
 from trunkline import Context, Server
@@ -300,7 +301,7 @@ def test_a_lifespan_that_cannot_be_entered_ends_the_process_with_its_traceback()
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         stdin=subprocess.DEVNULL,
     )
     assert (done.returncode, done.stdout) == (1, "")

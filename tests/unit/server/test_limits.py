@@ -5,6 +5,7 @@ import threading
 from typing import Annotated, Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import CallToolResult, Depends, Server, Settings, TextContent
 from trunkline.errors import RegistrationError
@@ -99,7 +100,7 @@ async def test_t18_a_turn_that_comes_to_a_call_just_cancelled_goes_to_the_next()
     await asyncio.sleep(0)
     turns.give(None)
     second.cancel()  # its turn has come, but it has not noticed
-    await asyncio.wait_for(third, 10)
+    await asyncio.wait_for(third, PATIENCE)
     assert second.cancelled()
 
 
@@ -110,7 +111,7 @@ async def test_t18_a_turn_passes_by_a_call_that_is_being_cancelled() -> None:
     await asyncio.sleep(0)
     second.cancel()  # it has not left the queue yet
     turns.give(None)
-    await asyncio.wait_for(third, 10)
+    await asyncio.wait_for(third, PATIENCE)
     assert second.cancelled()
     assert not turns._queue
 
@@ -123,7 +124,7 @@ async def test_t18_a_thread_keeps_its_place_until_it_is_done() -> None:
     @server.tool(max_concurrency=1, max_queue=0)
     def tool(number: int) -> int:
         loop.call_soon_threadsafe(running.set)
-        go.wait(10)
+        go.wait(PATIENCE)
         return number
 
     async with RawPeer(server) as peer:

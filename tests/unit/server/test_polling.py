@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from msgspec import UNSET
+from tests.limits import PATIENCE
 
 from trunkline.conversation.threads import Threads
 from trunkline.server.polling import Poll
@@ -33,7 +34,7 @@ class Watched:
         self.looks.append(key)
         go = self.go
         self.looking.set()
-        go.wait(10)
+        go.wait(PATIENCE)
         return self.states[key]
 
     async def settle(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import DataObject as Drawn
 from hypothesis.strategies import binary, data, floats, integers, none, one_of, text, tuples
+from tests.limits import PATIENCE
 
 from trunkline.errors import ConfigError, InvalidParams, MisuseError
 from trunkline.server.seals import BadState, Handles, Seal, Sealed, binding
@@ -239,5 +240,5 @@ def test_who_lacks_the_package_is_told_its_name() -> None:
         "try: Sealed()\n"
         "except ValueError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "sealing state needs the package cryptography: pip install 'trunkline[http]'\n"

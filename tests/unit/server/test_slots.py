@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Server
 from trunkline.clock import Clock, WallClock
@@ -17,7 +18,6 @@ from trunkline.stores.sqlite import SqliteStore
 from trunkline.testing import ManualClock, RawPeer
 
 LEASE = 5.0
-SOON = 10.0
 
 
 class Process:
@@ -77,7 +77,7 @@ async def test_t18_all_processes_together_run_so_many_calls_and_everybody_is_ser
         turns.give(turn)
 
     all_turns = [(await process()).turns(3) for _ in range(3)]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(call(turns) for turns in all_turns for _ in range(20)))
     assert (most, served) == (3, 60)
 
@@ -90,7 +90,7 @@ async def test_t18_who_waits_is_served_when_another_process_has_done(process: Be
     await one.in_line()
     assert not waiting.done()
     one.turns(1).give(turn)
-    other.turns(1).give(await asyncio.wait_for(waiting, SOON))
+    other.turns(1).give(await asyncio.wait_for(waiting, PATIENCE))
     await settled(other)
     assert await scanned(one.store, "tool/") == []
 
@@ -111,7 +111,7 @@ async def test_t18_how_many_may_wait_is_a_matter_of_each_process(process: Begin)
         with pytest.raises(TooManyCalls, match="no more may wait"):
             await each.turns(1, 1).take()
     one.turns(1, 1).give(turn)
-    for done in asyncio.as_completed(waiting, timeout=SOON):
+    for done in asyncio.as_completed(waiting, timeout=PATIENCE):
         one.turns(1, 1).give(await done)
 
 
@@ -124,7 +124,7 @@ async def test_t18_of_those_who_come_at_once_the_last_are_turned_away(process: B
     assert [isinstance(call.exception(), TooManyCalls) for call in calls if call in done] == [False, False, True, True]
     assert waiting == {calls[2]}
     turns.give(calls[0].result())
-    await asyncio.wait_for(calls[2], SOON)
+    await asyncio.wait_for(calls[2], PATIENCE)
 
 
 async def test_t18_who_was_turned_away_is_not_in_its_own_way_when_it_comes_again(process: Begin) -> None:
@@ -136,7 +136,7 @@ async def test_t18_who_was_turned_away_is_not_in_its_own_way_when_it_comes_again
         waiting.cancel()
         one.slots.beside(one.turns(1)._release(turn))
         await settled(one)
-        other.turns(1).give(await asyncio.wait_for(other.turns(1, 0).take(), SOON))
+        other.turns(1).give(await asyncio.wait_for(other.turns(1, 0).take(), PATIENCE))
         await settled(other)
 
 
@@ -144,7 +144,7 @@ async def test_t18_tools_and_servers_do_not_share_their_turns(process: Begin) ->
     one = await process()
     other = Slots(one.store, WallClock(), "another server", LEASE)
     apart = [one.turns(1), one.turns(1, tool="another tool"), other.at(Limit("tool", 1, 64))]
-    taken = [await asyncio.wait_for(turns.take(), SOON) for turns in apart]
+    taken = [await asyncio.wait_for(turns.take(), PATIENCE) for turns in apart]
     for turns, turn in zip(apart, taken, strict=True):
         turns.give(turn)
     await other.close()
@@ -161,7 +161,7 @@ async def test_t18_what_a_dead_process_held_is_free_when_its_time_is_over(proces
         await asyncio.sleep(0)
     assert len(await other.taken()) == 1
     assert not waiting.done()
-    async with asyncio.timeout(SOON):
+    async with asyncio.timeout(PATIENCE):
         while not waiting.done():
             alive.advance(0.1)
             await asyncio.sleep(0.001)
@@ -178,7 +178,7 @@ async def test_t18_a_call_that_takes_long_keeps_its_turn(process: Begin) -> None
         await other.turns(1, 0).take()
     one.turns(1).give(turn)
     await settled(one)
-    await asyncio.wait_for(other.turns(1, 0).take(), SOON)
+    await asyncio.wait_for(other.turns(1, 0).take(), PATIENCE)
 
 
 async def test_t18_who_has_slept_for_too_long_does_not_give_away_what_is_anothers(process: Begin) -> None:
@@ -186,7 +186,7 @@ async def test_t18_who_has_slept_for_too_long_does_not_give_away_what_is_another
     sleeper, other = await process(slow), await process(clock)
     mine = await sleeper.turns(1).take()
     clock.advance(LEASE + 1)
-    theirs = await asyncio.wait_for(other.turns(1).take(), SOON)
+    theirs = await asyncio.wait_for(other.turns(1).take(), PATIENCE)
     slow.advance(LEASE + 1)
     await settled(sleeper)
     assert mine.lost
@@ -214,7 +214,7 @@ async def test_t18_a_process_with_many_callers_lets_others_have_their_turn(proce
     waiting = asyncio.create_task(other.turns(1).take())
     await other.in_line()
     handed_on = 0
-    async with asyncio.timeout(SOON):
+    async with asyncio.timeout(PATIENCE):
         while not waiting.done():
             following = asyncio.create_task(busy.turns(1).take())
             await asyncio.sleep(0)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline.supervision.line import CONNECTION, END, KEPT, NOT_KEPT, STATE, TABLE, Line, ticket_of, with_ticket
 from trunkline.supervision.post import Post
@@ -33,7 +34,7 @@ class Station:
 
     async def hears(self, kind: bytes) -> Any:
         """What it says next of a kind."""
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 self._heard += self.line.heard()
                 for position, (said, body) in enumerate(self._heard):
@@ -86,7 +87,7 @@ async def test_who_stops_says_how_it_stands_before_it_declines(station: Station)
 async def test_a_worker_knows_how_the_others_stand_and_itself_best(station: Station) -> None:
     station.post.begin(station.taken.append)
     station.line.say(TABLE, b"ready starting gone")
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(PATIENCE):
         while station.post.states() != ("ready", "ready", "gone"):
             await asyncio.sleep(0.005)
 
@@ -102,6 +103,6 @@ async def test_it_ends_when_it_is_told_or_its_supervisor_is_gone(station: Statio
         station.line.close()
     else:
         station.line.say(END)
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(PATIENCE):
         await station.told.wait()
     assert station.post.orphaned is gone

@@ -227,4 +227,4 @@ def test_workers_whose_supervisor_is_killed_end_by_themselves(crowd: Any) -> Non
     workers = it.pids
     it.process.kill()
     for pid in workers:
-        eventually(lambda pid=pid: gone(pid), 3.0)
+        eventually(lambda pid=pid: gone(pid), PATIENCE)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import Recorder, turns
+from tests.limits import PATIENCE
 from tests.processes import eventually
 
 from trunkline import Settings
@@ -51,7 +52,7 @@ class Fed:
         self.more.set()
 
     async def next(self) -> None:
-        await asyncio.wait_for(self.more.wait(), 10)
+        await asyncio.wait_for(self.more.wait(), PATIENCE)
         self.more.clear()
 
 
@@ -166,7 +167,7 @@ async def test_a_reader_on_a_thread_reads_no_faster_than_it_is_taken(tmp_path: P
     reader.resume()
     eventually(lambda: os.lseek(reading, 0, os.SEEK_CUR) > 0)  # the loop stands still meanwhile
     assert os.lseek(reading, 0, os.SEEK_CUR) == READ_SIZE
-    await asyncio.wait_for(_until(lambda: fed.ends), 10)
+    await asyncio.wait_for(_until(lambda: fed.ends), PATIENCE)
     assert len(fed.data) == READ_SIZE * 20
     os.close(reading)
 
@@ -202,7 +203,7 @@ async def test_a_polled_writer_writes_what_fits_at_once_and_the_rest_when_there_
     assert not finishing.done()
     read = await asyncio.to_thread(_read_exactly, pipe[0], len(data) + 8)
     assert read == data + b"and more"
-    await asyncio.wait_for(finishing, 10)
+    await asyncio.wait_for(finishing, PATIENCE)
     assert writer.unsent == 0
     writer.write(bytearray(b"x"))
     assert os.read(pipe[0], 10) == b"x"
@@ -226,10 +227,10 @@ async def test_a_polled_writer_tells_once_that_nobody_reads_any_more(pipe: tuple
         await turns()
     os.close(pipe[0])
     writer.write(bytearray(b"x"))
-    await asyncio.wait_for(_until(lambda: broken), 10)
+    await asyncio.wait_for(_until(lambda: broken), PATIENCE)
     assert writer.unsent == 0
     if finishing is not None:
-        await asyncio.wait_for(finishing, 10)
+        await asyncio.wait_for(finishing, PATIENCE)
     await writer.finish()
     writer.write(bytearray(b"nobody"))
     assert writer.unsent == 0
@@ -244,7 +245,7 @@ async def test_n14_a_slow_reader_lets_the_channel_go_on_when_it_has_read(pipe: t
     await turns()
     assert not waiting.done()
     await asyncio.to_thread(_read_exactly, pipe[0], 3 << 20)
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, PATIENCE)
 
 
 async def test_a_plain_file_is_written_where_it_stands(tmp_path: Path) -> None:
@@ -273,7 +274,7 @@ async def test_a_writer_that_is_closed_forgets_what_is_unsent_and_keeps_nobody_w
     await turns()
     writer.close()
     writer.close()
-    await asyncio.wait_for(finishing, 10)
+    await asyncio.wait_for(finishing, PATIENCE)
     assert writer.unsent == 0
 
 
@@ -285,7 +286,7 @@ async def test_a_writer_can_be_waited_for_more_than_once(pipe: tuple[int, int]) 
         await turns()
         assert not finishing.done()
         await asyncio.to_thread(_read_exactly, pipe[0], 2 << 20)
-        await asyncio.wait_for(finishing, 10)
+        await asyncio.wait_for(finishing, PATIENCE)
 
 
 # --- exhausting ------------------------------------------------------------------------------------------
@@ -326,5 +327,5 @@ async def test_a_reader_on_a_thread_goes_on_to_the_end_when_it_is_exhausted(pipe
     os.write(pipe[1], b"x")
     os.close(pipe[1])
     reader.exhaust()
-    await asyncio.wait_for(_until(lambda: fed.ends), 10)
+    await asyncio.wait_for(_until(lambda: fed.ends), PATIENCE)
     assert fed.data == b"x"

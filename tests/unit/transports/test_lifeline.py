@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.limits import PATIENCE
 from tests.processes import eventually, gone
 
 from trunkline.transports import lifeline
@@ -60,7 +61,7 @@ def test_the_guard_ends_those_that_it_was_told_of_last(sleepers: list[subprocess
     lifeline.hold(two.pid)
     lifeline.release(one.pid)
     lifeline._forget()  # as a process that is killed
-    assert two.wait(5) == -signal.SIGTERM
+    assert two.wait(PATIENCE) == -signal.SIGTERM
     assert one.poll() is None
 
 
@@ -73,7 +74,7 @@ def test_a_guard_that_was_killed_is_replaced_and_told_everything(sleepers: list[
     lifeline.hold(two.pid)
     assert guards() != [guard]
     lifeline._forget()
-    assert [one.wait(5), two.wait(5)] == [-signal.SIGTERM, -signal.SIGTERM]
+    assert [one.wait(PATIENCE), two.wait(PATIENCE)] == [-signal.SIGTERM, -signal.SIGTERM]
 
 
 def test_a_guard_that_was_killed_is_not_replaced_for_nobody(sleepers: list[subprocess.Popen[bytes]]) -> None:
@@ -115,7 +116,7 @@ def test_a_copy_of_us_does_not_hold_our_lifeline() -> None:
         host.kill()
         host.wait()
         killed_at = time.monotonic()
-        eventually(lambda: gone(held), 5)
+        eventually(lambda: gone(held), PATIENCE)
         assert time.monotonic() - killed_at < 2
         assert not gone(copy)
         os.kill(copy, signal.SIGKILL)

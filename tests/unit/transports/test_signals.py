@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline.transports.signals import on_signals
 
@@ -16,7 +17,7 @@ async def test_d13_a_signal_is_told_on_the_loop_and_what_was_there_before_comes_
     before, told = signal.getsignal(number), asyncio.Event()
     with on_signals(asyncio.get_running_loop(), told.set):
         os.kill(os.getpid(), number)
-        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.wait_for(told.wait(), PATIENCE)
     assert signal.getsignal(number) is before
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import Recorder, client_tls, guard, server_tls, tcp, turns, until
+from tests.limits import PATIENCE
 
 from trunkline import Server, Settings
 from trunkline.errors import TransportError
@@ -180,7 +181,7 @@ async def test_who_closes_while_the_line_breaks_is_not_kept() -> None:
         closing = asyncio.gather(line.ours.close(), line.ours.close())
         await turns()
         line.theirs._source._transport.abort()  # type: ignore[attr-defined]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await closing
         await line.theirs.close()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import turns
+from tests.limits import PATIENCE
 
 from trunkline import Server, Settings
 from trunkline.transports import stdio
@@ -51,7 +52,7 @@ async def test_w02_std_07_a_server_answers_and_the_end_of_input_is_its_end(serve
     os.write(served.ours, PING)
     assert await served.answer() == PONG
     os.close(served.ours)
-    assert await asyncio.wait_for(serving, 10) == "end of input"
+    assert await asyncio.wait_for(serving, PATIENCE) == "end of input"
     await served.server.aclose()
 
 
@@ -60,7 +61,7 @@ async def test_a_server_whose_output_breaks_ends(served: Served) -> None:
     await turns()
     os.close(served.theirs)
     os.write(served.ours, PING)
-    assert await asyncio.wait_for(serving, 10) == "end of input"  # there is no more reason to read
+    assert await asyncio.wait_for(serving, PATIENCE) == "end of input"  # there is no more reason to read
     assert served.server.connections == []
     await served.server.aclose()
 
@@ -75,7 +76,7 @@ async def test_n14_a_peer_that_is_cut_off_is_the_end(served: Served) -> None:
     os.write(served.ours, b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":%b}\n' % params)
     await served.answer()
     os.write(served.ours, b'{"jsonrpc":"2.0","id":2,"method":"resources/read","params":{"uri":"r://big"}}\n')
-    await asyncio.wait_for(serving, 10)
+    await asyncio.wait_for(serving, PATIENCE)
     assert server.connections == []
     await server.aclose()
 
@@ -100,7 +101,7 @@ async def test_a_parent_that_dies_is_noticed(served: Served, monkeypatch: pytest
     parents = iter([4711, 4711, 1])
     monkeypatch.setattr(os, "getppid", lambda: next(parents))
     monkeypatch.setattr(stdio, "PARENT_CHECK", 0.001)
-    assert await asyncio.wait_for(served.start(), 10) == "the parent process died"
+    assert await asyncio.wait_for(served.start(), PATIENCE) == "the parent process died"
     await served.server.aclose()
 
 
@@ -109,7 +110,7 @@ async def test_the_first_process_of_a_system_is_not_watched(served: Served, monk
     serving = served.start()
     await turns()
     os.close(served.ours)
-    assert await asyncio.wait_for(serving, 10) == "end of input"
+    assert await asyncio.wait_for(serving, PATIENCE) == "end of input"
     await served.server.aclose()
 
 
@@ -124,7 +125,7 @@ async def test_serving_on_an_event_loop_without_polling_falls_back_to_threads(
     os.write(served.ours, PING)
     await turns(1)
     answer = asyncio.ensure_future(served.answer())
-    assert await asyncio.wait_for(answer, 10) == PONG
+    assert await asyncio.wait_for(answer, PATIENCE) == PONG
     os.close(served.ours)
-    assert await asyncio.wait_for(serving, 10) == "end of input"
+    assert await asyncio.wait_for(serving, PATIENCE) == "end of input"
     await served.server.aclose()

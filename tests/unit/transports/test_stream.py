@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract.lines import Recorder, turns
+from tests.limits import PATIENCE
 
 from trunkline import Settings
 from trunkline.transports.channel import ChannelInfo, Closed, Origin
@@ -149,7 +150,7 @@ async def test_n14_reading_stops_while_too_much_is_unsent_and_goes_on_at_half_of
     ends.unsent = 500
     channel.sent()
     assert ends.reading is True
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, PATIENCE)
 
 
 async def test_n14_several_may_wait_for_a_slow_peer_and_one_that_gives_up_does_not_harm_the_others() -> None:
@@ -163,7 +164,7 @@ async def test_n14_several_may_wait_for_a_slow_peer_and_one_that_gives_up_does_n
     await turns(1)
     ends.unsent = 0
     channel.sent()
-    await asyncio.wait_for(second, 5)
+    await asyncio.wait_for(second, PATIENCE)
 
 
 async def test_n14_what_has_arrived_waits_while_the_peer_does_not_read_its_answers() -> None:
@@ -195,7 +196,7 @@ async def test_n14_a_peer_that_never_reads_is_cut_off_before_memory_is_full() ->
     assert SETTINGS.unsent_limit < ends.unsent < SETTINGS.unsent_limit + 2000  # and not the answers to all of them
     assert ends.closed
     assert [closed.reason for closed in echo.ends] == [f"the peer left {ends.unsent} bytes unread"]
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, PATIENCE)
     channel.sent()
     channel.feed(line(1000))
     assert len(echo.messages) == AT_ONCE
@@ -247,7 +248,7 @@ async def test_closing_writes_what_is_unsent_and_waits_for_it() -> None:
     assert len(ends.written) == 1
     assert recorder.ends == []
     ends.finished.set()
-    await asyncio.wait_for(closing, 5)
+    await asyncio.wait_for(closing, PATIENCE)
     assert recorder.ends == [Closed("closed")]
     assert ends.closed
 
@@ -387,6 +388,6 @@ async def test_what_was_not_written_before_the_line_broke_never_is() -> None:
 async def test_a_peer_that_does_not_read_keeps_nobody_from_closing() -> None:
     channel, recorder, ends = make(settings=Settings(drain_timeout=0.01))
     ends.finished.clear()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await channel.close()
     assert [end.reason for end in recorder.ends] == ["closed"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.lines import until
+from tests.limits import PATIENCE
 
 from trunkline.auth.client.browser import browser_command, checked_page, open_page
 from trunkline.errors import AuthorizationFailed
@@ -126,7 +127,7 @@ async def test_a_browser_that_stays_open_keeps_nobody_and_is_not_closed(tmp_path
     script.chmod(0o755)
     command = [sys.executable, "-W", "error", "-c", LEAVING, str(pid)]
     done = subprocess.run(
-        command, check=False, env={**os.environ, "BROWSER": str(script)}, capture_output=True, timeout=60
+        command, check=False, env={**os.environ, "BROWSER": str(script)}, capture_output=True, timeout=PATIENCE
     )
     browser = int(pid.read_text())
     subprocess.run(["kill", str(browser)], check=True)  # which fails if it is gone

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.contract.lines import turns, until
+from tests.limits import PATIENCE
 
 from trunkline import Settings
 from trunkline.auth.client import loopback
@@ -52,7 +53,7 @@ async def visited(*requests: Callable[[str], str], page: str = PAGE, **options: 
             answers.append(await said(urlsplit(waiting.redirect_uri).port or 0, request(waiting.redirect_uri)))
 
     running: list[asyncio.Future[None]] = []
-    async with asyncio.timeout(20), LoopbackBrowser(open_page=open_page, **options).waiting() as waiting:
+    async with asyncio.timeout(PATIENCE), LoopbackBrowser(open_page=open_page, **options).waiting() as waiting:
         came = await waiting.visit(page)
         await asyncio.gather(*running)
         return waiting.redirect_uri, came, answers
@@ -246,7 +247,7 @@ async def test_a_browser_that_takes_its_time_holds_nobody_up() -> None:
 
     ended: list[str] = []
     running: list[asyncio.Future[str]] = []
-    async with asyncio.timeout(20), LoopbackBrowser(open_page=open_page).waiting() as waiting:
+    async with asyncio.timeout(PATIENCE), LoopbackBrowser(open_page=open_page).waiting() as waiting:
         assert (await waiting.visit(PAGE)).endswith(BACK)
         await asyncio.gather(*running)
     assert ended == [PAGE]
@@ -315,7 +316,7 @@ def at_a_terminal(patience: float, typed: bytes | None) -> str:
         capture_output=True,
         start_new_session=True,
         pass_fds=[slave],
-        timeout=60,
+        timeout=PATIENCE,
     )
     os.close(master)
     os.close(slave)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline.auth.client.store import FileTokens, MemoryTokens, TokenStore
 from trunkline.config import tokens_folder
@@ -66,7 +67,7 @@ async def test_one_task_at_a_time_holds_a_lock(store: TokenStore) -> None:
 
 
 async def test_locks_of_two_keys_are_two_locks(store: TokenStore) -> None:
-    async with asyncio.timeout(5), store.locked("a"), store.locked("b"):
+    async with asyncio.timeout(PATIENCE), store.locked("a"), store.locked("b"):
         pass
 
 
@@ -84,7 +85,7 @@ async def test_who_is_cancelled_while_waiting_leaves_the_lock_to_others(store: T
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-    async with asyncio.timeout(5), store.locked("a"):
+    async with asyncio.timeout(PATIENCE), store.locked("a"):
         pass
 
 
@@ -307,7 +308,7 @@ def holder(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 async def test_processes_take_turns(folder: Path) -> None:
     processes = [subprocess.Popen([sys.executable, "-c", COUNTING, str(folder)]) for _ in range(2)]
-    assert [process.wait(60) for process in processes] == [0, 0]
+    assert [process.wait(PATIENCE) for process in processes] == [0, 0]
     assert await FileTokens(folder).get("a") == b"40"
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 from msgspec import Raw
+from tests.limits import PATIENCE
 
 from trunkline import Context, Server, Settings, TaskPolicy, ToolAnnotations
 from trunkline.errors import Fenced
@@ -263,7 +264,7 @@ async def test_who_was_taken_for_dead_is_cancelled_and_what_it_writes_is_refused
         lease = await scene.store.acquire(key, "somebody else", LEASE)
         assert isinstance(lease, Lease)
         scene.clock.advance(1)
-        await asyncio.wait_for(cancelled.wait(), 10)
+        await asyncio.wait_for(cancelled.wait(), PATIENCE)
         assert isinstance(written[0], Fenced | asyncio.CancelledError)
         kept = await scene.shelf.find("nobody", task["taskId"])
         assert kept is not None

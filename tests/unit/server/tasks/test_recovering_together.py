@@ -6,12 +6,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
+from tests.limits import PATIENCE
+
 from trunkline import Server, Settings, TaskPolicy
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import Item
 from trunkline.testing import RawPeer
 
-PATIENCE = 20.0
 LOOKS = 12
 
 

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.limits import PATIENCE
+
 from trunkline import Server
 from trunkline.clock import Clock, LoopClock
 from trunkline.transports.guard import Guard
@@ -16,7 +18,6 @@ from trunkline.transports.http.visits import Scope
 from trunkline.wire.sse import Event, EventDecoder
 
 HEADERS = {"host": "localhost:1", "content-type": "application/json", "accept": "application/json, text/event-stream"}
-PATIENCE = 10.0
 
 
 class Answer:

@@ -12,7 +12,6 @@ from tests.unit.transports.http.asgi import Answer, Host
 from trunkline import Context, Server, Settings
 from trunkline.stores.sqlite import SqliteStore
 
-PATIENCE = 10.0
 ORIGIN = "https://page.example"
 
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline.clock import LoopClock
 from trunkline.config import Settings
@@ -14,8 +15,6 @@ from trunkline.transports.http.events import MemoryEvents
 from trunkline.transports.http.relay_frames import Answer, Ask, Credit, End, FromHolder, Head, HungUp, Part
 from trunkline.transports.http.streams import STANDALONE, Stream
 from trunkline.wire import sse
-
-PATIENCE = 10.0
 
 
 class Patient:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.contract.valkey import started
+from tests.limits import PATIENCE
 from tests.spec.houses import House
 from tests.unit.transports.http.asgi import Answer, Host, hosted
 
@@ -111,7 +112,7 @@ async def test_d03_a_redis_that_has_died_is_told_within_a_second_and_so_is_that_
             while (await looked(host, "/readyz")).status == 200:
                 await asyncio.sleep(0.01)
         valkey.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while (await looked(host, "/readyz")).status == 503:
                 await asyncio.sleep(0.01)
     valkey.kill()

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 from tests.unit.transports.http.asgi import Answer, call, request
-from tests.unit.transports.http.places import ORIGIN, PATIENCE, Place, places, rest, text_of
+from tests.unit.transports.http.places import ORIGIN, Place, places, rest, text_of
 
 from trunkline.auth.principal import Principal
 from trunkline.server.run import application

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.contract.lines import Recorder, client_tls, server_tls, turns, until
 from tests.contract.test_channels import held
+from tests.limits import PATIENCE
 from websockets.asyncio.server import ServerConnection, serve
 
 from trunkline import Settings
@@ -164,7 +165,7 @@ async def stranger(answer: bytes | None, *, stays: bool = False) -> AsyncIterato
 
     async with await asyncio.start_server(met, "127.0.0.1", 0) as server:
         yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await gone.wait()
 
 
@@ -252,7 +253,7 @@ async def test_pings_of_the_server_are_answered() -> None:
         answered.set()
         await socket.wait_closed()
 
-    async with library(pinging) as url, line_to(url), asyncio.timeout(20):
+    async with library(pinging) as url, line_to(url), asyncio.timeout(PATIENCE):
         await answered.wait()
 
 
@@ -359,7 +360,7 @@ async def proxy(status: bytes = b"HTTP/1.1 200 Fine") -> AsyncIterator[tuple[str
     async with await asyncio.start_server(met, "127.0.0.1", 0) as server:
         yield f"http://me:w%20rd@127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
         if tasks:
-            await asyncio.wait(tasks, timeout=20)
+            await asyncio.wait(tasks, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["ws", "wss"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import Recorder, turns, until, ws
+from tests.limits import PATIENCE
 
 from trunkline import Settings
 from trunkline.clock import LoopClock
@@ -161,7 +162,7 @@ async def test_who_closes_to_a_peer_that_takes_nothing_does_not_wait_long() -> N
     channel = await asgi.open()
     asgi.taking.clear()
     channel.send(Notification("n"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await channel.close()
         await asgi.running
     assert len(asgi.recorder.ends) == 1

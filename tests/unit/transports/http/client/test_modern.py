@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import until
+from tests.limits import PATIENCE
 from tests.unit.transports.http.client.web import Visit, Web, event, web
 
 from trunkline import Client, Settings
@@ -312,7 +313,7 @@ async def test_htt_43_who_calls_a_request_off_hangs_up_and_says_nothing(server: 
         calling = asyncio.create_task(it.call_tool("act"))
         await server.visited("tools/call")
         calling.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await gone.wait()
         await it.ping()
         assert it.losses == 0

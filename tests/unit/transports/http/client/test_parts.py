@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Settings
 from trunkline.config import proxy_for
@@ -233,5 +234,5 @@ try:
 except Exception as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert "pip install 'trunkline[http]'" in done.stdout

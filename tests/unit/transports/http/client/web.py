@@ -10,6 +10,8 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from tests.limits import PATIENCE
+
 from trunkline.testing import ScriptedServer, Transcript
 from trunkline.wire import sse
 
@@ -131,7 +133,7 @@ class Web:
 
     async def visited(self, what: str, times: int = 1) -> Visit:
         """Waits until something has been asked so often."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while len(self.seen(what)) < times:
                 self._news.clear()
                 await self._news.wait()
