@@ -20,7 +20,8 @@ from tests.chaos.history import Trouble
 from tests.chaos.lines import Lines, laid
 from tests.chaos.plan import Mischief, Plan
 from tests.contract.valkey import Valkey
-from tests.faults.processes import Served, free_port
+from tests.faults.processes import Served
+from tests.ports import HeldPort
 from tests.processes import children
 
 __all__ = ["House", "opened"]
@@ -94,7 +95,9 @@ class OneProcess(House):
 
     async def open(self, stack: AsyncExitStack) -> None:
         """Starts it."""
-        self._port = free_port()
+        held = HeldPort()
+        stack.callback(held.close)
+        self._port = held.number
         self._served = self.start()
         stack.callback(self._close)
         self.url = self._served.url
@@ -164,7 +167,10 @@ class OverValkey(House):
         words = ("--save", "", "--appendonly", "yes", "--appendfsync", "always")
         self._valkey = Valkey(self.folder, *words).start()
         stack.callback(self._valkey.kill)
-        self._ports = [free_port() for _ in range(_PROCESSES)]
+        held = [HeldPort() for _ in range(_PROCESSES)]
+        for port in held:
+            stack.callback(port.close)
+        self._ports = [port.number for port in held]
         self._lines: Lines = await stack.enter_async_context(laid(self._valkey.port, *self._ports))
         self.url = f"http://127.0.0.1:{self._lines.forwarder}/mcp"
         self._served = [self._start(port) for port in self._ports]

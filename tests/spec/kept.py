@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
+from tests.ports import HeldPort
 from tests.processes import PATIENCE
 
 from trunkline.wire.sse import EventDecoder
@@ -67,18 +68,17 @@ class Process:
     def __init__(self, path: Path, settings: str = "{}") -> None:
         self._path = path
         self._settings = settings
-        self._port = "0"
+        self._held = HeldPort()
         self.url = ""
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-c", SCRIPT, str(self._path), self._port, self._settings]
+        command = [sys.executable, "-c", SCRIPT, str(self._path), str(self._held.number), self._settings]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
         line = self._process.stderr.readline()
         assert " listens at " in line, line + self._process.stderr.read()
         self.url = line.split()[-1]
-        self._port = self.url.split(":")[2].split("/")[0]
 
     def send(self, number: int) -> None:
         self._process.send_signal(number)

@@ -1,13 +1,13 @@
 """What a caller sees of a server process that is killed and started again: keyed calls are done once, and tasks go on."""
 
 import asyncio
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.ports import HeldPort
 from tests.processes import PATIENCE
 
 import trunkline
@@ -100,9 +100,8 @@ class Process:
     """A server on the web that can be killed and started again at the same address."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port: int = free.getsockname()[1]
-        self._command = command(folder, port)
+        self._held = HeldPort()
+        self._command = command(folder, self._held.number)
         self.start()
 
     def start(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.contract.lines import client_tls, server_tls, until
 from tests.limits import PATIENCE
+from tests.ports import held_port
 from tests.unit.transports.http.client.web import SESSION, Visit, Web, event, web
 
 from trunkline import Client, Server, Settings
@@ -563,16 +564,8 @@ async def test_a_call_that_a_dying_server_may_have_heard_of_is_not_made_again(se
 
 async def test_nobody_at_the_address_is_said_in_a_sentence(server: Web) -> None:
     await server.stop()
-    with pytest.raises(TransportError, match=r"cannot reach .* nobody listens there"):
-        await client(f"http://127.0.0.1:{free_port()}/mcp").open()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    with held_port() as port, pytest.raises(TransportError, match=r"cannot reach .* nobody listens there"):
+        await client(f"http://127.0.0.1:{port}/mcp").open()
 
 
 # --- HTTP+SSE --------------------------------------------------------------------------------------------
@@ -782,9 +775,8 @@ async def test_who_does_not_want_a_channel_leaves_nothing_behind(server: Web) ->
 
 
 async def test_a_proxy_that_refuses_is_told_from_a_server_that_does(server: Web) -> None:
-    connector = HttpConnector("http://service.test/mcp", proxy=f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(TransportError, match="the proxy cannot be reached"):
-        await client(connector).open()
+    with held_port() as port, pytest.raises(TransportError, match="the proxy cannot be reached"):
+        await client(HttpConnector("http://service.test/mcp", proxy=f"http://127.0.0.1:{port}")).open()
 
 
 class Passed:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.contract.lines import client_tls, server_tls, turns
+from tests.ports import held_port
 
 from trunkline import Settings
 from trunkline.auth.addresses import Reach
@@ -165,10 +166,8 @@ async def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
 
 
 async def test_nobody_there_is_said_without_the_query() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    failed = await refused(Egress(HERE), f"http://127.0.0.1:{port}/a?code=secret", hop="token")
+    with held_port() as port:
+        failed = await refused(Egress(HERE), f"http://127.0.0.1:{port}/a?code=secret", hop="token")
     assert "nobody listens" in str(failed)
     assert f"http://127.0.0.1:{port}/a" in str(failed)
     assert "secret" not in str(failed)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.contract.lines import turns, until
 from tests.limits import PATIENCE
+from tests.ports import held_port
 
 from trunkline import Settings
 from trunkline.auth.client import loopback
@@ -203,15 +204,13 @@ async def test_after_the_visit_nobody_listens_any_more() -> None:
 
 
 async def test_a_client_that_is_registered_with_a_redirect_uri_keeps_to_it() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    uri, came, _ = await visited(asks, redirect_uri=f"http://localhost:{port}/back/here")
-    assert came == f"http://localhost:{port}/back/here?{BACK}"
-    async with LoopbackBrowser(redirect_uri=uri).waiting():
-        with pytest.raises(AuthorizationFailed, match="its port is taken") as raised:
-            async with LoopbackBrowser(redirect_uri=uri).waiting("http://127.0.0.1:9/callback"):
-                pass
+    with held_port() as port:
+        uri, came, _ = await visited(asks, redirect_uri=f"http://localhost:{port}/back/here")
+        assert came == f"http://localhost:{port}/back/here?{BACK}"
+        async with LoopbackBrowser(redirect_uri=uri).waiting():
+            with pytest.raises(AuthorizationFailed, match="its port is taken") as raised:
+                async with LoopbackBrowser(redirect_uri=uri).waiting("http://127.0.0.1:9/callback"):
+                    pass
     assert raised.value.hop == "authorization"
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import client_tls, server_tls, until
+from tests.ports import held_port
 from tests.unit.transports.http.client.web import Visit, web
 
 from trunkline import Settings
@@ -44,10 +45,7 @@ async def test_redirects_cookies_and_compression_are_left_alone() -> None:
 
 async def test_nobody_there_is_told_from_a_line_that_broke() -> None:
     library = Aiohttp(Settings())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with pytest.raises(NotReached, match="nobody listens"):
+    with held_port() as port, pytest.raises(NotReached, match="nobody listens"):
         await library.send("POST", f"http://127.0.0.1:{port}/", {}, b"{}")
     with pytest.raises(NotReached, match="no address"):
         await library.send("POST", "http://", {}, b"{}")
