@@ -15,10 +15,12 @@ import sys
 import textwrap
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.limits import soon
 from tests.processes import PATIENCE, children, command, eventually, gone, light, nothing_left
 
 from trunkline import Client, Settings
@@ -56,7 +58,17 @@ DYING = """
 # --- death is loud -----------------------------------------------------------------------------------
 
 
-async def test_fifty_calls_fail_at_once_when_their_server_is_killed_and_nobody_else_notices(tmp_path: Path) -> None:
+async def test_fifty_calls_fail_when_their_server_is_killed_and_nobody_else_notices(tmp_path: Path) -> None:
+    await until_all_have_failed(tmp_path)
+
+
+@pytest.mark.long
+async def test_fifty_calls_fail_within_a_quarter_of_a_second_when_their_server_is_killed(tmp_path: Path) -> None:
+    await soon(partial(until_all_have_failed, tmp_path), 0.25)
+
+
+async def until_all_have_failed(tmp_path: Path) -> float:
+    """How long it takes until all calls have failed whose server was killed."""
     async with Client(command(DYING)) as dying, Client(light(tmp_path / "effects")) as other:
         pid = (await dying.call_tool("pid")).data
         calls = [asyncio.create_task(dying.call_tool("wait")) for _ in range(50)]
@@ -68,7 +80,6 @@ async def test_fifty_calls_fail_at_once_when_their_server_is_killed_and_nobody_e
         killed = time.perf_counter()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         took = time.perf_counter() - killed
-        assert took < 0.25, f"50 calls failed {took * 1000:.0f} ms after their server was killed, not within 250 ms"
         assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown] * 50
         for outcome in outcomes:
             assert isinstance(outcome, OutcomeUnknown)
@@ -83,6 +94,7 @@ async def test_fifty_calls_fail_at_once_when_their_server_is_killed_and_nobody_e
         assert (await other.call_tool("echo", {"text": "well"})).data == "well"
         assert (await dying.call_tool("pid")).data != pid
         elsewhere.cancel()
+    return took
 
 
 # --- healing -----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """stdio: a server as a process, spoken to through its pipes. Everything here happens between real processes."""
 
+import asyncio
 import json
 import os
 import pty
@@ -10,9 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.limits import soon
 from tests.processes import PATIENCE, StdioPeer, eventually, gone
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
@@ -307,7 +310,7 @@ def test_d12_what_does_not_end_is_cut_off_at_the_deadline(end: Ending) -> None:
 
 
 def test_d12_while_a_server_drains_new_requests_are_refused_and_ping_is_answered() -> None:
-    with StdioPeer(WORKER, env={"TRUNKLINE_DRAIN_TIMEOUT": "30"}) as peer:
+    with StdioPeer(WORKER, env={"TRUNKLINE_DRAIN_TIMEOUT": "600"}) as peer:
         peer.initialize()
         peer.tool("forever")
         assert peer.receive()["params"]["data"] == "started"
@@ -321,16 +324,14 @@ def test_d12_while_a_server_drains_new_requests_are_refused_and_ping_is_answered
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_d13_a_second_signal_ends_the_server_at_once(number: signal.Signals) -> None:
-    with StdioPeer(WORKER, env={"TRUNKLINE_DRAIN_TIMEOUT": "60"}) as peer:
+    with StdioPeer(WORKER, env={"TRUNKLINE_DRAIN_TIMEOUT": "600"}) as peer:
         peer.initialize()
         peer.tool("forever_on_thread")
         assert peer.receive()["params"]["data"] == "started"
         peer.kill(number)
         eventually(lambda: "error" in peer.request("tools/list"))  # it drains
-        began = time.monotonic()
         peer.kill(number)
         assert peer.exit_code() == 128 + number
-        assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("end", ENDINGS)
@@ -362,7 +363,17 @@ time.sleep(600)
 """
 
 
-def test_a_server_ends_within_two_seconds_when_its_parent_dies_though_its_input_stays_open() -> None:
+def test_a_server_ends_when_its_parent_dies_though_its_input_stays_open() -> None:
+    until_an_orphan_has_ended()
+
+
+@pytest.mark.long
+async def test_a_server_ends_within_two_seconds_when_its_parent_dies() -> None:
+    await soon(partial(asyncio.to_thread, until_an_orphan_has_ended), 2.0)
+
+
+def until_an_orphan_has_ended() -> float:
+    """How long a server goes on whose parent was killed."""
     ours, theirs = os.pipe()
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, HELLO], stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -373,10 +384,11 @@ def test_a_server_ends_within_two_seconds_when_its_parent_dies_though_its_input_
         assert parent.stdout.readline() == PONG.decode()
         parent.kill()
         killed = time.monotonic()
-        eventually(lambda: gone(server), PATIENCE)
-        assert time.monotonic() - killed < 2
+        eventually(lambda: gone(server))
+        took = time.monotonic() - killed
         os.close(ours)
         os.close(theirs)
+    return took
 
 
 def test_sys_exit_in_a_handler_does_not_end_the_server() -> None:

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract.lines import Recorder, until
-from tests.limits import PATIENCE
+from tests.limits import PATIENCE, soon
 from tests.processes import children, eventually, gone
 
 from trunkline import Settings
@@ -67,14 +68,13 @@ async def started(script: str, **options: Any) -> AsyncIterator[Child]:
 
 async def test_std_01_w02_a_server_is_started_and_answers() -> None:
     recorder = Recorder()
-    command = Command([sys.executable, "-c", "from trunkline import Server; Server('hello').run()"])
+    script = "from trunkline import Server; Server('hello').run()"
+    command = Command([sys.executable, "-c", script], settings=Settings(stop_timeout=10 * PATIENCE))
     channel = await command.connect(lambda _: recorder)
     channel.send(Request(1, "ping"))
     await until(lambda: recorder.messages)
     assert recorder.ids == [1]
-    started_at = time.monotonic()
-    await channel.close()
-    assert time.monotonic() - started_at < 2  # it ends when its input does
+    await asyncio.wait_for(channel.close(), PATIENCE)  # it ends when its input does
     assert [end.reason for end in recorder.ends] == ["closed"]
 
 
@@ -168,14 +168,25 @@ async def test_a_server_inherits_what_it_needs_and_no_secrets(monkeypatch: pytes
 # --- how it ends -----------------------------------------------------------------------------------------
 
 
-async def test_death_is_told_within_a_quarter_of_a_second_and_after_what_was_said() -> None:
+async def test_death_is_told_after_what_was_said() -> None:
+    await until_death_is_told()
+
+
+@pytest.mark.long
+async def test_death_is_told_within_a_quarter_of_a_second() -> None:
+    await soon(until_death_is_told, 0.25)
+
+
+async def until_death_is_told() -> float:
+    """How long it takes."""
     async with started("[say(number=n) for n in range(1000)]; say(pid=os.getpid()); sys.stdin.read()") as child:
         os.kill(await child.has_said("pid"), signal.SIGKILL)
         killed_at = time.monotonic()
         closed = await child.end()
-        assert time.monotonic() - killed_at < 0.25
+        took = time.monotonic() - killed_at
         assert (closed.reason, closed.status) == ("the server process was killed by SIGKILL", -9)
         assert len(child.messages) == 1001
+    return took
 
 
 @pytest.mark.parametrize("paused", [False, True])
@@ -221,23 +232,42 @@ while True:
 """
 
 
+POLITE = "say(pid=os.getpid()); sys.stdin.read()"
+DEAF = "say(pid=os.getpid()); time.sleep(100)"
+
+
 @pytest.mark.parametrize(
-    ("script", "least", "most"),
+    ("script", "patience", "least"),
     [
-        ("say(pid=os.getpid()); sys.stdin.read()", 0, 0.2),  # its input ends
-        ("say(pid=os.getpid()); time.sleep(100)", 0.2, 0.4),  # SIGTERM
-        (STUBBORN, 0.4, 0.8),  # SIGKILL
+        (POLITE, 10 * PATIENCE, 0),  # its input ends
+        (DEAF, 0.2, 0.2),  # SIGTERM
+        (STUBBORN, 0.2, 0.4),  # SIGKILL
     ],
     ids=["polite", "deaf", "stubborn"],
 )
-async def test_std_06_a_server_is_asked_to_end_then_told_to_then_killed(script: str, least: float, most: float) -> None:
-    async with started(script) as child:
+async def test_std_06_a_server_is_asked_to_end_then_told_to_then_killed(
+    script: str, patience: float, least: float
+) -> None:
+    async with asyncio.timeout(PATIENCE):
+        assert await until_ended(script, patience) >= least
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("script", "most"), [(POLITE, 0.2), (DEAF, 0.4), (STUBBORN, 0.8)])
+async def test_std_06_a_server_that_does_not_end_is_soon_killed(script: str, most: float) -> None:
+    await soon(partial(until_ended, script, 0.2), most)
+
+
+async def until_ended(script: str, patience: float) -> float:
+    """How long it takes to end a server."""
+    async with started(script, settings=Settings(stop_timeout=patience)) as child:
         pid = await child.has_said("pid")
         began = time.monotonic()
         await child.channel.close()
-        assert least <= time.monotonic() - began < most + 1  # a busy machine
+        took = time.monotonic() - began
         assert not Path(f"/proc/{pid}").exists()  # not even as a zombie
         assert [end.reason for end in child.ends] == ["closed"]
+    return took
 
 
 async def test_a_server_that_does_not_read_keeps_nobody_from_ending_it() -> None:
@@ -307,11 +337,9 @@ def test_a_host_that_is_killed_or_ends_without_closing_leaves_no_process_behind(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as host:
         assert host.stdout is not None
         told = json.loads(host.stdout.readline())
-        ended_at = time.monotonic()
         host.send_signal(number)
         host.wait(PATIENCE)
-        eventually(lambda: gone(told["pid"]) and gone(told["inner"]), PATIENCE)
-        assert time.monotonic() - ended_at < 2
+        eventually(lambda: gone(told["pid"]) and gone(told["inner"]))
 
 
 # --- standard error --------------------------------------------------------------------------------------

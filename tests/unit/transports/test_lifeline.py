@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,8 +114,6 @@ def test_a_copy_of_us_does_not_hold_our_lifeline() -> None:
         held, copy = map(int, host.stdout.readline().split())
         host.kill()
         host.wait()
-        killed_at = time.monotonic()
-        eventually(lambda: gone(held), PATIENCE)
-        assert time.monotonic() - killed_at < 2
+        eventually(lambda: gone(held))
         assert not gone(copy)
         os.kill(copy, signal.SIGKILL)
