@@ -25,7 +25,7 @@ from trunkline.protocol.types import ToolAnnotations
 from trunkline.stores.sqlite import SqliteStore
 
 folder, port = Path(sys.argv[1]), int(sys.argv[2])
-settings = Settings(task_lease=0.3, idempotency_lease=0.3, task_poll_interval=0.05, stream_retry=0.05)
+settings = Settings(task_lease=1.5, idempotency_lease=1.5, task_poll_interval=0.05, stream_retry=0.05)
 server = Server("mortal", store=SqliteStore(folder / "store"), settings=settings)
 
 def dies_once(name: str) -> None:

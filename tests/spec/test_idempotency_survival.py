@@ -131,7 +131,7 @@ from trunkline.protocol.types import ToolAnnotations
 from trunkline.stores.sqlite import SqliteStore
 
 folder, dies = Path(sys.argv[1]), sys.argv[2]
-settings = Settings(idempotency_lease=0.3, task_lease=0.3)
+settings = Settings(idempotency_lease=1.5, task_lease=1.5)
 server = Server("bank", store=SqliteStore(folder / "store"), settings=settings)
 
 def work(amount: int) -> str:
@@ -177,7 +177,7 @@ def begun_and_killed(folder: Path, params: Params, when: str) -> Any:
 @contextlib.asynccontextmanager
 async def next_process(folder: Path) -> AsyncIterator[Bank]:
     """Another server with the same store, here for once."""
-    bank = Bank(store=SqliteStore(folder / "store"), settings=Settings(idempotency_lease=0.3, task_lease=0.3))
+    bank = Bank(store=SqliteStore(folder / "store"), settings=Settings(idempotency_lease=1.5, task_lease=1.5))
     yield bank
     await bank.server.aclose()
 

@@ -370,7 +370,7 @@ async def _all(stream: Stream) -> AsyncIterator[tuple[str, Any]]:
 
 @pytest.fixture
 def pair(path: Path) -> Iterator[list[Process]]:
-    made = [Process(path, "{'process_lease': 0.5}") for _ in range(2)]
+    made = [Process(path, "{'process_lease': 1.5}") for _ in range(2)]
     yield made
     for process in made:
         process.end()

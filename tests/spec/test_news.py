@@ -292,7 +292,7 @@ async def test_who_leaves_or_is_killed_delays_nobody(houses: Houses) -> None:
 async def test_who_was_declared_dead_has_its_listeners_come_back_and_tells_everybody_everything(
     houses: Houses,
 ) -> None:
-    here, there = await houses.one(), await houses.one(process_lease=0.3)
+    here, there = await houses.one(), await houses.one(process_lease=1.5)
     hearer = await subscriber(there, "note://a")
     listener = RawPeer(there.server)
     await listener.__aenter__()
@@ -313,8 +313,8 @@ async def test_who_was_declared_dead_has_its_listeners_come_back_and_tells_every
 async def test_d03_a_process_that_stands_still_delays_an_answer_by_its_lease_and_loses_no_news(
     houses: Houses,
 ) -> None:
-    process = Process(houses.path, "{'process_lease': 0.6}")
-    house = await houses.one(process_lease=0.6)
+    process = Process(houses.path, "{'process_lease': 1.5}")
+    house = await houses.one(process_lease=1.5)
     try:
         async with aiohttp.ClientSession() as http:
             peer = await Peer(http, process.url).open()

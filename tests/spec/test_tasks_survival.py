@@ -28,7 +28,7 @@ from trunkline import Context, Server, Settings, TaskPolicy
 from trunkline.stores.sqlite import SqliteStore
 
 folder = Path(sys.argv[1])
-settings = Settings(task_lease=0.5, task_poll_interval=0.05)
+settings = Settings(task_lease=1.5, task_poll_interval=0.05)
 server = Server("survivor", store=SqliteStore(folder / "store"), settings=settings)
 
 async def begun(name: str) -> None:
@@ -80,9 +80,9 @@ async def test_j16_a_task_of_a_process_that_was_killed_is_not_lost(
         os.kill(process, signal.SIGKILL)
         if outcome is None:
             with pytest.raises(PeerError, match="has died"):
-                await task.result(timeout=20)
+                await task.result(timeout=PATIENCE)
         else:
-            assert (await task.result(timeout=20)).data == outcome
+            assert (await task.result(timeout=PATIENCE)).data == outcome
 
 
 # --- what its client hears ---------------------------------------------------------------------------
@@ -94,7 +94,7 @@ from trunkline import Context, Server, Settings, TaskPolicy
 from trunkline.stores.sqlite import SqliteStore
 
 _, folder, port = sys.argv
-settings = Settings(task_lease=0.5, stream_retry=0.05)
+settings = Settings(task_lease=1.5, stream_retry=0.05)
 server = Server("survivor", compat="erlmcp", store=SqliteStore(Path(folder) / "store"), settings=settings)
 
 @server.tool(task=TaskPolicy(recovery="resume"))
@@ -168,7 +168,7 @@ from trunkline import Context, Server, Settings, TaskPolicy
 from trunkline.stores.sqlite import SqliteStore
 
 folder = Path(sys.argv[1])
-server = Server("still", store=SqliteStore(folder / "store"), settings=Settings(task_lease=0.5))
+server = Server("still", store=SqliteStore(folder / "store"), settings=Settings(task_lease=1.5))
 FORM = {"type": "object", "properties": {}}
 
 async def tried(work):
@@ -205,7 +205,7 @@ async def test_a_holder_that_stood_still_for_too_long_is_cancelled_and_nothing_o
         asked = {"name": "work", "task": {}, "_meta": {"progressToken": "t"}}
         task = (await asyncio.to_thread(still.result, "tools/call", asked))["task"]
         await stopped(still.process.pid)
-        other = Server("other", store=SqliteStore(tmp_path / "store"), settings=Settings(task_lease=0.5), observers=[])
+        other = Server("other", store=SqliteStore(tmp_path / "store"), settings=Settings(task_lease=1.5), observers=[])
         other.add_tool(lambda: "by another", name="work", task=TaskPolicy(recovery="restart"))
         async with RawPeer(other) as peer:
             await peer.initialize()

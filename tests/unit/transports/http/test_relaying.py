@@ -305,7 +305,7 @@ async def test_w06_what_is_posted_for_a_stream_of_http_sse_finds_it_in_another_p
 
 
 async def test_a_stream_that_nobody_would_find_any_more_ends(tmp_path: Path) -> None:
-    async with places(tmp_path, process_lease=0.6) as [place, _]:
+    async with places(tmp_path, process_lease=1.5) as [place, _]:
         stream, address = await opened(place)
         name = address.rpartition(".")[2]
         store = SqliteStore(place.path)
