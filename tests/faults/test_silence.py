@@ -1,12 +1,12 @@
 """Lines on which nothing passes any more, though every socket is open: each wait has an end, and nothing is left."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from tests.faults.proxy import Proxy, proxied
+from tests.limits import PATIENCE
 from tests.processes import nothing_left
 
 from trunkline import Client, Context, Server, Settings
@@ -18,13 +18,10 @@ QUICK = Settings(
     backoff_first=0.05,
     drain_timeout=0.5,
     stop_timeout=0.5,
-    connect_timeout=0.5,
-    initialize_timeout=0.5,
-    keepalive_interval=0.5,
-    keepalive_timeout=0.3,
-    quick_timeout=0.3,  # of the ping that tells a dead line from a slow call
+    keepalive_interval=1.0,
+    keepalive_timeout=1.0,
+    quick_timeout=1.0,  # of the ping that tells a dead line from a slow call
 )
-SOON = 5.0  # seconds; every deadline here is a tenth of that
 
 
 @asynccontextmanager
@@ -60,14 +57,12 @@ async def test_a_call_ends_by_its_deadline_and_closing_leaves_nothing(fault, sch
         async with silent_shop() as (proxy, _):
             client = await Client(url(proxy, scheme), settings=QUICK).open()
             began = asyncio.Event()
-            asked = asyncio.create_task(client.call_tool("wait", timeout=0.5, on_progress=lambda _: began.set()))
-            await asyncio.wait_for(began.wait(), SOON)
+            asked = asyncio.create_task(client.call_tool("wait", timeout=2.0, on_progress=lambda _: began.set()))
+            await asyncio.wait_for(began.wait(), PATIENCE)
             fault(proxy)
             with pytest.raises((RequestTimeout, TransportError)):
-                await asyncio.wait_for(asked, SOON)
-            before = time.monotonic()
-            await asyncio.wait_for(client.close(), SOON)
-            assert time.monotonic() - before < SOON
+                await asyncio.wait_for(asked, PATIENCE)
+            await asyncio.wait_for(client.close(), PATIENCE)
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
@@ -75,8 +70,9 @@ async def test_a_server_that_takes_connections_and_says_nothing_is_given_up(sche
     with nothing_left():
         async with silent_shop() as (proxy, _):
             proxy.stall()
+            brief = Settings(stop_timeout=0.5, connect_timeout=0.5, initialize_timeout=0.5)
             with pytest.raises(TrunklineError):
-                await asyncio.wait_for(Client(url(proxy, scheme), settings=QUICK).open(), SOON)
+                await asyncio.wait_for(Client(url(proxy, scheme), settings=brief).open(), PATIENCE)
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
@@ -87,8 +83,8 @@ async def test_a_line_that_stalls_for_a_while_goes_on_with_the_same_call(scheme:
             Client(url(proxy, scheme), settings=Settings(stop_timeout=0.5)) as client,
         ):
             began = asyncio.Event()
-            asked = asyncio.create_task(client.call_tool("wait", timeout=SOON, on_progress=lambda _: began.set()))
-            await asyncio.wait_for(began.wait(), SOON)
+            asked = asyncio.create_task(client.call_tool("wait", timeout=PATIENCE, on_progress=lambda _: began.set()))
+            await asyncio.wait_for(began.wait(), PATIENCE)
             proxy.stall()
             go.set()
             proxy.go_on()
@@ -101,7 +97,7 @@ async def test_a_server_that_was_out_of_reach_is_found_again() -> None:
             go.set()
             proxy.refusing = True
             proxy.reset()
-            again = asyncio.create_task(client.ping(timeout=SOON))
+            again = asyncio.create_task(client.ping(timeout=PATIENCE))
             await asyncio.sleep(0)
             proxy.refusing = False
             await again

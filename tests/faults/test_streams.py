@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.faults.proxy import Proxy, proxied
+from tests.limits import PATIENCE
 
 from trunkline import Client, Context, Server, Settings, ToolAnnotations
 from trunkline.errors import OutcomeUnknown
@@ -47,7 +48,7 @@ class Counted:
         """What a call gives, and what was heard before."""
         self.heard.clear()
         result = await self.client.call_tool(
-            tool, {"number": number}, timeout=10, on_progress=lambda told: self.heard.append(told.progress)
+            tool, {"number": number}, timeout=PATIENCE, on_progress=lambda told: self.heard.append(told.progress)
         )
         return result.data, self.heard
 

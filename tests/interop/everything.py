@@ -155,7 +155,7 @@ def client_capabilities(ctx: Context) -> str:
 @server.tool
 async def sample(prompt: str, ctx: Context) -> str:
     """Has the client's model answer."""
-    reply = await ctx.sample(prompt, max_tokens=100, timeout=5.0)
+    reply = await ctx.sample(prompt, max_tokens=100, timeout=60.0)
     return json.dumps({"text": reply.content.text, "model": reply.model})
 
 
@@ -163,7 +163,7 @@ async def sample(prompt: str, ctx: Context) -> str:
 async def sample_attentively(prompt: str, ctx: Context) -> str:
     """Has the client's model answer, and returns the progress that the client reported meanwhile."""
     heard: list[float] = []
-    await ctx.sample(prompt, max_tokens=100, timeout=5.0, on_progress=lambda report: heard.append(report.progress))
+    await ctx.sample(prompt, max_tokens=100, timeout=60.0, on_progress=lambda report: heard.append(report.progress))
     return json.dumps(heard)
 
 

@@ -314,6 +314,7 @@ def test_a_loop_may_end_without_closing_its_client(target: Target) -> None:
 def test_a_loop_that_ends_while_a_stubborn_server_is_being_ended_still_ends_it(when: str, tmp_path: Path) -> None:
     brief = Settings(stop_timeout=0.2)
     started: set[int] = set()
+    closing = threading.Event()
 
     async def open_one() -> None:
         await Client(command(STUBBORN), settings=brief).open()
@@ -323,12 +324,16 @@ def test_a_loop_that_ends_while_a_stubborn_server_is_being_ended_still_ends_it(w
         asyncio.create_task(client.call_tool("stay"))  # noqa: RUF006 - left alone on purpose
         while not (tmp_path / "effects").read_text():
             await asyncio.sleep(0.01)
+        closing.set()
         await client.close()
 
     async def give_up() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await (open_one() if when == "opening" else close_one())
+        doing = asyncio.create_task(open_one() if when == "opening" else close_one())
+        while not (children() if when == "opening" else closing.is_set()):
+            await asyncio.sleep(0.01)
+        doing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await doing
         started.update(children())
 
     with nothing_left():

@@ -14,6 +14,7 @@ from trunkline.facts import CallStarted, Fact
 from trunkline.protocol.types import ProgressParams
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.store import Lease, Write
+from trunkline.testing import ManualClock
 
 REVISIONS = ["2025-11-25", "2026-07-28"]
 QUICK = Settings(task_poll_interval=0.01)
@@ -201,18 +202,25 @@ async def test_a_call_from_another_loop_that_is_cancelled_cancels_its_task(revis
     async with Client(work.server, revision=revision) as client:
 
         async def elsewhere() -> None:
-            await asyncio.wait_for(client.call_tool("work"), 0.2)
+            calling = asyncio.create_task(client.call_tool("work"))
+            while not work.looked_at.is_set():
+                await asyncio.sleep(0.001)
+            calling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calling
 
-        with pytest.raises(TimeoutError):
-            await asyncio.to_thread(asyncio.run, elsewhere())
+        await asyncio.to_thread(asyncio.run, elsewhere())
         await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
 async def test_a_call_that_takes_too_long_cancels_its_task(revision: str) -> None:
-    work = Work()
-    async with Client(work.server, revision=revision) as client:
+    work, clock = Work(), ManualClock()
+    async with Client(work.server, revision=revision, clock=clock) as client:
+        calling = asyncio.create_task(client.call_tool("work", timeout=5))
+        await work.looked_at.wait()
+        clock.advance(5)
         with pytest.raises(RequestTimeout):
-            await client.call_tool("work", timeout=0.05)
+            await calling
         await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 

@@ -192,7 +192,7 @@ async def test_d16_cleanup_is_called_in_reverse_order_and_one_that_raises_stops_
 
 async def test_cleanup_that_takes_too_long_is_cut_and_the_store_closed_all_the_same() -> None:
     store = MemoryStore()
-    house = House(store, stage_timeout=0.05)
+    house = House(store, stage_timeout=1.0)  # which no other stage takes
     await house.server.start()
 
     @house.server.on_shutdown

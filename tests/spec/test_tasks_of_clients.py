@@ -22,7 +22,7 @@ from trunkline.protocol.types import (
     TextContent,
 )
 from trunkline.server.connection import Connection
-from trunkline.testing import ScriptedServer
+from trunkline.testing import ManualClock, ScriptedServer
 
 RELATED = "io.modelcontextprotocol/related-task"
 
@@ -225,14 +225,19 @@ async def test_a_handler_asks_by_a_task_where_the_client_knows_how(revision: str
 
 
 async def test_a_handler_that_waits_no_more_cancels_the_task() -> None:
-    server, model = Server("s", observers=[]), Model()
+    clock, model = ManualClock(), Model()
+    server = Server("s", clock=clock, observers=[])
 
     @server.tool
     async def asks(ctx: Context) -> str:
-        await ctx.sample("?", task=True, timeout=0.05)
+        await ctx.sample("?", task=True, timeout=5)
         return "never"
 
     async with Client(server, revision="2025-11-25", sampling=model.sample, observers=[]) as client:
-        result = await client.call_tool("asks", raise_on_error=False)
-        assert result.is_error
+        calling = asyncio.create_task(client.call_tool("asks", raise_on_error=False))
+        await model.asked.wait()
+        while not calling.done():
+            clock.advance(5)
+            await asyncio.sleep(0.001)
+        assert (await calling).is_error
         await asyncio.wait_for(model.cancelled.wait(), PATIENCE)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.contract.lines import client_tls, server_tls, turns, until
 from tests.limits import PATIENCE
+from tests.ports import held_port
 
 from trunkline import Context, Server, Settings
 from trunkline.errors import ConfigError, MisuseError, TransportError
@@ -439,15 +440,16 @@ def test_running_on_something_else_is_refused() -> None:
 
 async def test_a_closed_server_takes_no_more_clients_and_can_listen_again() -> None:
     server = make_server()
-    listener = await server.listen("tcp://127.0.0.1:0")
-    async with peer_at(listener.address) as peer:
-        await peer.initialize()
-        await server.aclose()
-        assert await peer.rest() == b""
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", parse(listener.address).port)
-    async with listening(server, listener.address) as again, peer_at(again) as peer:
-        await full_flow(peer)
+    with held_port() as port:
+        listener = await server.listen(f"tcp://127.0.0.1:{port}")
+        async with peer_at(listener.address) as peer:
+            await peer.initialize()
+            await server.aclose()
+            assert await peer.rest() == b""
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        async with listening(server, listener.address) as again, peer_at(again) as peer:
+            await full_flow(peer)
 
 
 # --- as a process ----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import Recorder, tcp, turns, until
+from tests.limits import PATIENCE
 
 from trunkline import Client, Server, Settings
 from trunkline.errors import MisuseError, RequestTimeout, TransportError
@@ -202,11 +203,11 @@ async def test_the_question_for_the_era_is_not_counted(newest: str) -> None:
 
 
 async def test_nothing_happens_to_the_question_for_the_era_by_chance_but_it_can_be_named() -> None:
-    for faults, spoken in (
-        (Faults(), "2026-07-28"),
-        (Faults().truncate(sent="server/discover"), "2025-11-25"),
+    for faults, patience, spoken in (
+        (Faults(), PATIENCE, "2026-07-28"),
+        (Faults().truncate(sent="server/discover"), 0.01, "2025-11-25"),
     ):
-        async with Client(faults.on(Server("s")), settings=Settings(probe_timeout=0.01)) as client:
+        async with Client(faults.on(Server("s")), settings=Settings(probe_timeout=patience)) as client:
             assert client.revision == spoken
     by_chance = Faults(drop=1.0)
     line = Faulty(by_chance)

@@ -14,7 +14,7 @@ from mcp import types
 from mcp.client.session import ClientSession
 from mcp.shared.message import SessionMessage
 
-PATIENCE = 5.0  # seconds that one probe may take; a good one takes milliseconds
+PATIENCE = 30.0  # seconds that one probe may take; a good one takes milliseconds
 MODERN = "2026-07-28"
 ROOT = {"uri": "file:///workspace", "name": "workspace"}
 

@@ -12,7 +12,7 @@ const { StreamableHTTPClientTransport } = require("@modelcontextprotocol/sdk/cli
 const { WebSocketClientTransport } = require("@modelcontextprotocol/sdk/client/websocket.js");
 const types = require("@modelcontextprotocol/sdk/types.js");
 
-export const PATIENCE = 5000; // milliseconds that one probe may take; a good one takes a few
+export const PATIENCE = 30_000; // milliseconds that one probe may take; a good one takes a few
 export const STARTING = 15000; // more, for one that starts another server: all revisions do so at the same time
 export const MODERN = "2026-07-28";
 export const ROOT = { uri: "file:///workspace", name: "workspace" };

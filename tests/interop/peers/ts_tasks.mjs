@@ -15,7 +15,7 @@ const MODERN = "2026-07-28";
 const INFO = { name: "ext-tasks", version: "1.0" };
 const CAPABILITIES = { elicitation: { form: {} } };
 const NAMED = { "tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId" };
-const PATIENCE = 5000; // milliseconds that a probe may take; a good one takes a few
+const PATIENCE = 30_000; // milliseconds that a probe may take; a good one takes a few
 let ids = 1000;
 
 /** A request of the modern era, which the SDK leaves to whoever uses it where it is about tasks. */

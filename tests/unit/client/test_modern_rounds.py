@@ -8,7 +8,7 @@ import pytest
 from trunkline import Client
 from trunkline.client import rounds
 from trunkline.errors import BadAnswer, InputFailed, RequestTimeout
-from trunkline.testing import ScriptedServer
+from trunkline.testing import ManualClock, ScriptedServer
 
 DONE = {"content": [{"type": "text", "text": "done"}]}
 FORM = {
@@ -154,14 +154,16 @@ async def test_when_one_question_fails_nobody_goes_on_with_the_others() -> None:
 
 
 async def test_mrt_09_a_request_that_is_put_off_is_sent_again_until_its_time_is_up() -> None:
-    server = modern()
-    async with Client(server) as client:
+    server, clock = modern(), ManualClock()
+    async with Client(server, clock=clock) as client:
         calling = asyncio.create_task(client.call_tool("act", timeout=0.3))
         first = await server.line.request("tools/call")
         server.line.reply(first, needs(state="later"))
         again = await server.line.request("tools/call")
         assert again["params"] == first["params"] | {"requestState": "later"}
         server.line.reply(again, needs(state="later"))
+        await asyncio.sleep(0)
+        clock.advance(0.3)
         with pytest.raises(RequestTimeout):
             await calling
         assert server.line.waiting() == []

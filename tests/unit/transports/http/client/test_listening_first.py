@@ -1,5 +1,6 @@
 """The server's own stream is open before anything is asked: what is said there is lost by some if nobody reads."""
 
+from tests.limits import PATIENCE
 from tests.unit.transports.http.client.web import Visit, event, web
 
 from trunkline import Client
@@ -31,11 +32,11 @@ async def test_a_question_on_the_servers_own_stream_is_heard_during_the_very_fir
         server.on("tools/call", call)
         server.on("POST", lambda visit: answered(visit) if visit.message.get("id") == "q" else server.usual(visit))
         async with Client(server.url) as client:
-            assert (await client.call_tool("act", timeout=5.0)).text == "done"
+            assert (await client.call_tool("act", timeout=PATIENCE)).text == "done"
 
 
 async def test_a_server_that_never_opens_its_own_stream_holds_calls_up_for_a_moment_only() -> None:
     async with web() as server:
         server.on("GET", lambda visit: visit.left())
         async with Client(server.url) as client:
-            assert (await client.call_tool("act", timeout=5.0)).text == "act"
+            assert (await client.call_tool("act", timeout=PATIENCE)).text == "act"

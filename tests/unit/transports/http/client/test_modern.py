@@ -292,7 +292,7 @@ async def test_an_event_that_is_too_large_fails_its_request(server: Web) -> None
 async def test_a_stream_that_goes_on_after_its_answer_holds_nobody_up(server: Web) -> None:
     server.on("tools/call", lambda visit: visit.stream(event(visit.answer(DONE))))
     async with client(server) as it:
-        assert (await it.call_tool("act", timeout=5.0)).text == "done"
+        assert (await it.call_tool("act", timeout=PATIENCE)).text == "done"
 
 
 # --- calling off -----------------------------------------------------------------------------------------
@@ -354,11 +354,11 @@ async def test_sub_06_sub_07_a_subscription_is_one_stream_that_is_opened_again_a
     server.on("server/discover", lambda visit: discover(visit, tools={"listChanged": True}))
     server.on("subscriptions/listen", listen)
     async with client(server, settings=Settings(max_calls=1, backoff_first=0.01, stop_timeout=1.0)) as it:
-        await it.call_tool("act", timeout=5.0)
+        await it.call_tool("act", timeout=PATIENCE)
         open_now[0].reset()
         again = await server.visited("subscriptions/listen", 2)
         assert again.headers["mcp-method"] == "subscriptions/listen"
         assert again.message["id"] != open_now[0].message["id"]
-        await it.call_tool("act", timeout=5.0)
+        await it.call_tool("act", timeout=PATIENCE)
         assert it.losses == 0
     assert len(server.seen("subscriptions/listen")) == 2

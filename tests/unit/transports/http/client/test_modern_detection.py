@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.contract.lines import until
+from tests.limits import PATIENCE
 from tests.unit.transports.http.client.test_modern import QUICK, REVISION, discover, refuse
 from tests.unit.transports.http.client.web import Visit, Web, event, web
 
@@ -142,7 +143,7 @@ async def test_a_server_that_has_locked_itself_to_the_modern_era_is_asked_once_m
     server.on("server/discover", answer)
     server.on("initialize", lambda visit: refuse(visit, 400, -32022, supported=[REVISION]))
     server.on("GET", lambda visit: visit.respond(405))
-    async with client(server, settings=Settings(probe_timeout=0.05)) as it:
+    async with client(server, settings=Settings(probe_timeout=1.0)) as it:
         assert it.revision == REVISION
         await it.ping()
     assert [visit.method for visit in server.seen("POST")] == [
@@ -158,7 +159,7 @@ async def test_a_line_that_is_made_again_goes_straight_to_the_handshake(server: 
     async with client(server) as it:
         server.on("tools/call", lambda visit: visit.respond(404))  # the session is gone
         server.on("initialize", greet_again)
-        await it.call_tool("act", timeout=5.0)
+        await it.call_tool("act", timeout=PATIENCE)
         assert it.losses == 1
     assert len(server.seen("server/discover")) == 1
     assert len(server.seen("initialize")) == 2
@@ -173,7 +174,7 @@ async def test_ver_14_a_server_that_has_become_modern_meanwhile_is_found_out(ser
 
     async with client(server) as it:
         server.on("tools/call", gone)
-        await it.call_tool("act", timeout=5.0)
+        await it.call_tool("act", timeout=PATIENCE)
         assert it.revision == REVISION
 
 
