@@ -1,0 +1,81 @@
+"""The suite itself does not depend on the machine: signals, ports, seeds and time limits are its own."""
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from hypothesis import settings
+from tests.conftest import SEED
+from tests.limits import ATTEMPTS, soon
+from tests.ports import HeldPort, held_port
+
+
+def test_ctrl_c_is_heard_by_tests_and_their_child_processes_even_in_the_background() -> None:
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    program = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert child.stdout == "True\n"
+
+
+def test_no_example_of_hypothesis_is_timed() -> None:
+    assert settings.default is not None
+    assert settings.default.deadline is None
+
+
+def test_make_test_has_the_same_examples_each_time(pytestconfig: pytest.Config, seed: int) -> None:
+    assert settings.default is not None
+    assert settings.default.database is None
+    assert settings.default.derandomize is (pytestconfig.getoption("--hypothesis-profile") is None)
+    assert (seed == SEED) is (pytestconfig.getoption("--hypothesis-seed") is None)
+
+
+def test_a_held_port_refuses_connections_until_a_server_binds_it_however_often() -> None:
+    with held_port() as port:
+        for _ in range(3):
+            with socket.socket() as caller:
+                assert caller.connect_ex(("127.0.0.1", port)) != 0
+            with socket.create_server(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)):
+                pass
+
+
+async def test_asyncio_can_listen_at_a_held_port_while_others_are_given_another() -> None:
+    with held_port() as port:
+        for _ in range(100):
+            with socket.create_server(("127.0.0.1", 0)) as other:
+                assert other.getsockname()[1] != port
+        async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", port):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+
+
+def test_a_held_port_that_is_closed_is_free() -> None:
+    port = HeldPort()
+    port.close()
+    port.close()
+    with socket.socket() as strict:  # without SO_REUSEADDR
+        strict.bind(("127.0.0.1", port.number))
+
+
+async def test_time_is_judged_by_the_fastest_of_several_attempts() -> None:
+    took = iter([5.0, 3.0, 0.5])
+
+    async def attempt() -> float:
+        return next(took)
+
+    await soon(attempt, 1.0)
+    assert list(took) == []
+
+
+async def test_time_is_too_long_if_every_attempt_takes_too_long() -> None:
+    attempts: list[float] = []
+
+    async def attempt() -> float:
+        attempts.append(1.0)
+        return 1.0
+
+    with pytest.raises(AssertionError, match=r"no attempt took less than 1\.0 s"):
+        await soon(attempt, 1.0)
+    assert len(attempts) == ATTEMPTS
