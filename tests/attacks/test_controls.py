@@ -45,7 +45,7 @@ def without_controls(attacks: list[str]) -> "subprocess.CompletedProcess[str]":
         *attacks,
     ]
     environment = {**os.environ, "ATTACK_PATIENCE": "0.7"}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.mark.parametrize("longest", [True, False], ids=["the long ones", "the others"])

@@ -16,7 +16,7 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 
 const [npmFolder, home] = process.argv.slice(2).map((path) => resolve(path));
 const { resolve: find } = createRequire(join(npmFolder, "package.json"));
-const PATIENCE = 20_000; // milliseconds for anything that a page does
+const PATIENCE = 60_000; // milliseconds for anything that a page does
 const PACKED = join(npmFolder, "node_modules/@sparticuz/chromium");
 
 /** The browser, unpacked where it was not yet, with the libraries that a bare machine lacks. */

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from tests.limits import PATIENCE
 from tests.official import NODE, NPM_FOLDER, ROOT
 
 Leg = Literal["server", "client"]
@@ -28,8 +29,7 @@ OLD_CLIENT_SCENARIOS = 26
 NOT_WRITTEN = frozenset({"tasks-status-notifications"})  # scenarios that the suite itself always skips
 
 CLIENT_PATIENCE = 30_000  # milliseconds that the suite gives a client; ours gives up before
-RUN_PATIENCE = 60.0  # seconds for a whole run
-END_PATIENCE = 10.0  # seconds for our server to end
+RUN_PATIENCE = 3 * PATIENCE  # for a whole run
 
 # The fixtures are run by the python of these tests, which their first line finds; at full speed, since other tests
 # measure what is covered.
@@ -117,5 +117,5 @@ def serving(script: Path = FIXTURES / "server", *, workers: int | None = None) -
             yield f"http://localhost:{found[1]}{found[2]}"
         finally:
             process.terminate()
-            _, said = process.communicate(timeout=END_PATIENCE)
+            _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from tests.interop.tapped import Tapped, judge
+from tests.limits import PATIENCE
 
-from trunkline import Client
+from trunkline import Client, Settings
 from trunkline.client.answers import Answering, RootLike
 from trunkline.client.notices import Reader
 from trunkline.client.questions import Question, UrlQuestion
@@ -23,6 +24,9 @@ from trunkline.transports.channel import Connector
 
 ROOT = Root("file:///workspace", "workspace")
 OTHER_ROOT = Root("file:///elsewhere", "elsewhere")
+PATIENT = Settings(
+    probe_timeout=PATIENCE, quick_timeout=PATIENCE, connect_timeout=PATIENCE, initialize_timeout=PATIENCE
+)
 
 
 class Host:
@@ -47,7 +51,7 @@ class Host:
             "elicitation.url": ("open_url", self.open_url),
         }
         offered: dict[str, Any] = {key: value for path, (key, value) in answers.items() if path not in without}
-        self.client = Client(self.tap, name="host", version="1.0", revision=revision, **offered)
+        self.client = Client(self.tap, name="host", version="1.0", revision=revision, settings=PATIENT, **offered)
 
     async def __aenter__(self) -> Self:
         await self.client.open()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, kept, sent, shown
 from tests.interop.served import served
+from tests.limits import PATIENCE
 from tests.official import NODE, NPM_FOLDER, ROOT, check
 
 from trunkline.protocol.revisions import HANDSHAKE, Revision
@@ -71,7 +72,9 @@ def run_peer(peer: Peer, line: str) -> dict[str, Any]:
             for revision, server in zip(revisions, reached_by, strict=True)
         ]
         asked = json.dumps(runs)
-        ended = subprocess.run(peer.command, input=asked, stdout=subprocess.PIPE, text=True, timeout=90, check=True)
+        ended = subprocess.run(
+            peer.command, input=asked, stdout=subprocess.PIPE, text=True, timeout=4 * PATIENCE, check=True
+        )
         for server in servers:
             assert server.end() == 0, server.said
     return dict(zip(revisions, json.loads(ended.stdout), strict=True))

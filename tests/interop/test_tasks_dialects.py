@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from tests.by_hand import HttpPeer
 from tests.interop.served import served
+from tests.limits import PATIENCE
 from tests.modern import labels, meta
 from tests.official import NODE, NPM_FOLDER, ROOT
 
@@ -39,7 +40,7 @@ def outcomes(url: str) -> Any:
     package = NPM_FOLDER / "node_modules/@modelcontextprotocol/ext-tasks"
     assert package.exists(), f"the package is missing: `make {NPM_FOLDER.relative_to(ROOT)}/.ready` installs it"
     command = [str(NODE), str(HERE / "peers/ts_tasks.mjs"), str(NPM_FOLDER), url]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
