@@ -185,7 +185,8 @@ async def test_duplicate_members_are_refused_over_http() -> None:
 
 
 def is_duplicate_error(answer: Any) -> bool:
-    return answer["error"]["code"] == -32600 and "duplicate member" in answer["error"]["message"]
+    error = answer.get("error", {"code": None, "message": ""})
+    return error["code"] == -32600 and "duplicate member" in error["message"]
 
 
 async def test_duplicate_members_are_refused_over_websocket() -> None:
