@@ -131,7 +131,7 @@ async def test_what_cannot_be_started_is_told_with_its_name_and_how_to_mend_it(
     with pytest.raises(TransportError, match=why) as raised:
         await command.connect(lambda _: Recorder())
     assert repr(command.name)[1:-1] in str(raised.value)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 async def test_a_server_that_nobody_takes_is_ended() -> None:

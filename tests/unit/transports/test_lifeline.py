@@ -90,7 +90,7 @@ def test_without_a_shell_there_is_no_guard(monkeypatch: pytest.MonkeyPatch) -> N
     before = len(os.listdir("/proc/self/fd"))
     lifeline.hold(4711)
     assert lifeline._lifeline is None
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     lifeline.release(4711)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import ssl
@@ -58,6 +59,7 @@ async def test_a_server_that_does_not_answer_in_time_is_given_up() -> None:
 
 
 async def test_giving_up_to_connect_leaves_nothing_behind() -> None:
+    gc.collect()  # descriptors of earlier tests must not be closed meanwhile
     before = len(os.listdir("/proc/self/fd"))
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -68,7 +70,7 @@ async def test_giving_up_to_connect_leaves_nothing_behind() -> None:
         connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connecting
-    await until(lambda: len(os.listdir("/proc/self/fd")) == before)
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +320,7 @@ async def test_a_path_that_cannot_be_is_told(path: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(TransportError, match="cannot listen at unix://"):
         await listen_unix(guard(lambda _: Recorder()), path)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 async def test_a_path_without_a_server_is_told(place: Path) -> None:
