@@ -66,12 +66,12 @@ class Aiohttp:
     def _judged(self, error: Exception) -> TransportError:
         """What an error means: was it before anything had been sent, or after?"""
         match error:
+            case aiohttp.ClientConnectorCertificateError():
+                return NotReached(_of(error.certificate_error))
             case aiohttp.ClientConnectorError() if isinstance(error.os_error, _Vetoed):
                 return Forbidden(str(error.os_error))
             case aiohttp.ClientProxyConnectionError():
                 return NotReached(f"the proxy cannot be reached: {why_not(error.os_error)}")
-            case aiohttp.ClientConnectorCertificateError():
-                return NotReached(_of(error.certificate_error))
             case aiohttp.ClientConnectorError():
                 return NotReached(_of(error.os_error))
             case aiohttp.ClientHttpProxyError():
