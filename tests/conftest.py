@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tests.judge import judge
 
 from trunkline.testing import RawPeer, ScriptedServer, Transcript
@@ -18,8 +18,9 @@ UNCOUNTED = {"attacks", "authorization", "browser", "chaos", "conformance", "doc
 SEED = 20_260_728
 """Seed of every random choice in `make test`, which makes the same choices in each run."""
 
-settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=50, print_blob=True)
-settings.register_profile("long", deadline=None, database=None, max_examples=200, print_blob=True)
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None, print_blob=True)
+settings.register_profile("suite", UNTIMED, derandomize=True, max_examples=50)
+settings.register_profile("long", UNTIMED, max_examples=200)
 settings.load_profile("suite")  # `--hypothesis-profile` comes later and wins
 
 # A shell starts background jobs with SIGINT ignored. Python and all child processes inherit that, and no test of Ctrl+C

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tests.conftest import SEED
 from tests.limits import ATTEMPTS, soon
 from tests.ports import HeldPort, held_port
@@ -23,6 +23,7 @@ def test_ctrl_c_is_heard_by_tests_and_their_child_processes_even_in_the_backgrou
 def test_no_example_of_hypothesis_is_timed() -> None:
     assert settings.default is not None
     assert settings.default.deadline is None
+    assert HealthCheck.too_slow in settings.default.suppress_health_check
 
 
 def test_make_test_has_the_same_examples_each_time(pytestconfig: pytest.Config, seed: int) -> None:

@@ -198,7 +198,7 @@ def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 @given(text=st.text(st.characters(codec="utf-8")))
 @example(text='\x00\x1f\x7f\u2028"\\/\b\f\n\r\t\U0001f600')
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it holds for all of them
+@settings(suppress_health_check=list(HealthCheck))  # the fixture holds for all of them
 def test_a_text_is_written_the_same_whoever_writes_it(writer: str, text: str) -> None:
     assert bytes(codec.text_to_raw(text)) == codec.to_json(text)
 
