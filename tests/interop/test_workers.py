@@ -28,11 +28,11 @@ from trunkline.protocol.revisions import HANDSHAKE, Revision
 HOUSES = ("workers", "valkey")
 WORKERS, PROCESSES = 4, 3
 ENVIRONMENT = {
-    "TRUNKLINE_PROCESS_LEASE": "1",  # so that processes on Valkey soon know that one of them is dead
+    "TRUNKLINE_PROCESS_LEASE": "3",  # so that processes on Valkey soon know that one of them is dead
     **{name: "" for name in os.environ if name.startswith("COV")},  # of who is killed nobody counts the lines
 }
-GATHERING = 40.0  # seconds before a client that does not come is a failure
-PATIENCE = 2 * GATHERING
+GATHERING = 100.0  # seconds before a client that does not come is a failure
+PATIENCE = 2.5 * GATHERING
 KILLED = "a process is killed"
 BEFORE = ("tools/list to server", "tools/call to server", "sampling/createMessage to client")
 AFTER = (

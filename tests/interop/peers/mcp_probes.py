@@ -362,7 +362,7 @@ async def process_killed(peer: Peer) -> None:
     peer.connection.notices.clear()
 
 
-process_killed.patience = 60.0  # seconds, for all have to come before
+process_killed.patience = 150.0  # seconds, for all have to come before
 
 
 async def comes_and_goes(peer: Peer, kind: str, key: str, listed: Callable[[], Awaitable[list[str]]]) -> None:

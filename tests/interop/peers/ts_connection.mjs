@@ -13,7 +13,7 @@ const { WebSocketClientTransport } = require("@modelcontextprotocol/sdk/client/w
 const types = require("@modelcontextprotocol/sdk/types.js");
 
 export const PATIENCE = 30_000; // milliseconds that one probe may take; a good one takes a few
-export const STARTING = 15000; // more, for one that starts another server: all revisions do so at the same time
+export const STARTING = 60_000; // more, for one that starts another server: all revisions do so at the same time
 export const MODERN = "2026-07-28";
 export const ROOT = { uri: "file:///workspace", name: "workspace" };
 
