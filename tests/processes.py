@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import select
 import subprocess
 import sys
@@ -281,3 +282,16 @@ def gone(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return True
     return state == "Z"
+
+
+@contextlib.contextmanager
+def no_descriptor_left(*, above: int = 0) -> Iterator[None]:
+    """Lower the descriptor limit of this process to what it has open, and so many above that."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + above, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

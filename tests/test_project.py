@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/trunkline"
 MOST_PACKAGES = 3
 
-GROUND_FLOOR = {"errors", "config", "facts", "clock", "version"}
+GROUND_FLOOR = {"errors", "config", "facts", "clock", "fdlimit", "version"}
 SEAMS = {
     "transports.channel",
     "transports.http.events",
@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "config": {"errors"},
     "facts": set(),
     "clock": set(),
+    "fdlimit": set(),
     "version": set(),
     "wire": GROUND_FLOOR,
     "protocol": GROUND_FLOOR | {"wire"},

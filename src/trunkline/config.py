@@ -80,7 +80,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     connect_timeout: float | None = 10.0  # to get through to a server
     keepalive_interval: float | None = 30.0  # of silence, until the peer is sent a ping
     keepalive_timeout: float = 10.0  # of silence after that, until it is taken for dead
-    max_connections: int = 1000  # of one listener; more are turned away
+    max_connections: int = 1000  # of one listener, or as many as descriptors last for; more are turned away
+    descriptor_reserve: int = 64  # file descriptors that connections leave to all else; a quarter of the limit at most
     allowed_hosts: tuple[str, ...] = ()  # names that a server is known by, beside those of its own machine; "*": any
     allowed_origins: tuple[str, ...] = ()  # of pages that may talk to it, beside its own; "*": any
     trusted_proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-* headers are believed

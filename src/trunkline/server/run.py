@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.clock import Clock
 from trunkline.errors import ConfigError
+from trunkline.fdlimit import Reserve
 from trunkline.server.shutdown import EXIT_CODES
 from trunkline.transports.addresses import parse
 from trunkline.transports.channel import Listener
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from trunkline.auth.server.gate import ResourceServer
     from trunkline.auth.server.proofs import Memory
     from trunkline.server.server import Server
+    from trunkline.transports.accepting import Source
     from trunkline.transports.guard import Guard
     from trunkline.transports.http.asgi import App
     from trunkline.transports.http.gate import Gate, Identify
     from trunkline.transports.http.health import Health
     from trunkline.transports.http.keeper import SessionKeeper
-    from trunkline.transports.http.listening import Source
     from trunkline.transports.http.relaying import Relay
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -66,6 +67,7 @@ async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]
 
 def run_listening(server: "Server", address: str, tls: "SSLContext | None") -> None:
     """Serves whoever comes to an address, until Ctrl+C or SIGTERM."""
+    Reserve(server.settings.descriptor_reserve).make_room(server.settings.max_connections)
     run_on_loop(server, _listen(server, address, tls))
 
 

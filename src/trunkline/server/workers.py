@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,11 +22,13 @@ from msgspec import Struct
 
 from trunkline.config import Settings
 from trunkline.errors import ConfigError, MisuseError
+from trunkline.fdlimit import Reserve
 from trunkline.server.run import http_extra, run_on_loop, until_told
 from trunkline.server.shutdown import EXIT_CODES
 from trunkline.supervision.policy import Policy
 from trunkline.supervision.post import Post
 from trunkline.supervision.workers import Plan, Supervisor
+from trunkline.transports.accepting import bind
 from trunkline.transports.addresses import Address, spelt
 from trunkline.transports.tcp import warn_if_open
 
@@ -52,7 +55,9 @@ class Work(Struct, frozen=True):
 def run_workers(work: Work, where: Address, count: int) -> None:
     """Serves with so many workers, until Ctrl+C or SIGTERM."""
     with http_extra():
-        from trunkline.transports.http.listening import bind
+        import_module("trunkline.transports.http.listening")  # once for all workers, which are forks
+    reserve = Reserve(work.server.settings.descriptor_reserve)
+    reserve.make_room(work.server.settings.max_connections)
     places = bind(where.host, where.port)
     hosts = [place.getsockname()[0] for place in places]
     port: int = places[0].getsockname()[1]
@@ -60,7 +65,7 @@ def run_workers(work: Work, where: Address, count: int) -> None:
     shown = f"{where.scheme}://{spelt(hosts[0], port)}{where.path}"
     warn_if_open(shown, hosts, work.tls)
     server = work.server
-    supervisor = Supervisor(places, partial(_work, work, address), _plan(server.settings, count), _say)
+    supervisor = Supervisor(places, partial(_work, work, address), _plan(server.settings, count), reserve, _say)
     if code := supervisor.run(lambda: _say(f"{server.name} listens at {shown}")):
         raise SystemExit(code)
 
@@ -112,7 +117,7 @@ def _say(what: str) -> None:
 
 def _work(work: Work, address: str, number: int, end: socket.socket) -> int:
     """The life of a worker."""
-    post = Post(number, end, work.standing)
+    post = Post(number, end, work.standing, Reserve(work.server.settings.descriptor_reserve))
     try:
         run_on_loop(work.server, _serve(work, address, post))
     finally:

@@ -12,13 +12,13 @@ from functools import partial
 from itertools import count
 from typing import Final
 
+from trunkline.fdlimit import Notice, Reserve
 from trunkline.supervision.line import CONNECTION, Line, with_ticket
 from trunkline.supervision.rota import Rota
 
 __all__ = ["Handing"]
 
 _AT_ONCE: Final = 64  # connections that are taken in before anything else is looked at
-_REST: Final = 0.5  # seconds without taking any in, if there is no room for more
 
 
 class Handing:
@@ -30,18 +30,22 @@ class Handing:
         rota: Rota,
         lines: Mapping[int, Line],
         selector: selectors.BaseSelector,
+        *,
+        reserve: Reserve,
         say: Callable[[str], None],
     ) -> None:
-        """`lines` lead to the workers that are there, by their numbers."""
+        """`lines` lead to the workers that are there, by their numbers. `reserve` is left free, for new workers."""
         self._places = places
         self._rota = rota
         self._lines = lines
         self._selector = selector
+        self._reserve = reserve
         self._say = say
         self._connections: dict[int, socket.socket] = {}  # on their way, by ticket
         self._tickets = count(1)
         self._taking = False
-        self._rests_until = 0.0
+        self._short = False  # of descriptors
+        self._notice = Notice()
         self._closed = False
 
     def look(self, now: float) -> None:
@@ -50,7 +54,8 @@ class Handing:
             self._rota.settled(ticket)
         for ticket in [ticket for ticket in self._connections if self._rota.holder(ticket) is None]:
             self._hand(ticket)
-        self._watch(wanted=now >= self._rests_until and self._rota.turn(now) is not None)
+        self._short = self._short and not self._reserve.untouched()
+        self._watch(wanted=not self._short and self._rota.turn(now) is not None)
 
     def _watch(self, *, wanted: bool) -> None:
         if wanted is self._taking or self._closed:
@@ -64,19 +69,26 @@ class Handing:
 
     def _take(self, place: socket.socket) -> None:
         for _ in range(_AT_ONCE):
-            if self._closed or self._rota.turn(time.monotonic()) is None:
+            if self._closed or self._short or self._rota.turn(time.monotonic()) is None:
                 return
             try:
                 connection, _ = place.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:
-                self._say(f"no connection can be taken in for now: {error.strerror}")
-                self._rests_until = time.monotonic() + _REST
+            except OSError:  # no descriptor is left, in spite of the reserve
+                self._pause()
                 return
+            if self._reserve.holds(connection.fileno()):
+                self._pause()
             ticket = next(self._tickets)
             self._connections[ticket] = connection
             self._hand(ticket)
+
+    def _pause(self) -> None:
+        """Accept nothing until descriptors are free; connections wait in the backlog."""
+        self._short = True
+        if self._notice.due(time.monotonic()):
+            self._say(f"supervisor: {self._reserve.shortage()}")
 
     def _hand(self, ticket: int) -> None:
         """Hands a connection to the next who takes it; if nobody does, it waits for the next look."""

@@ -47,7 +47,7 @@ class Line:
         self.socket = end
         self._unsent = b""
         self._read = b""
-        self._descriptors: deque[int] = deque()
+        self._descriptors: deque[int | None] = deque()  # None: lost, since this process had none left
         self.ended = False  # the other end is closed
 
     @property
@@ -88,17 +88,19 @@ class Line:
         while self._receive():
             yield from self._frames()
 
-    def descriptor(self) -> int:
-        """The next that was passed on, for what is being read to own."""
-        return self._descriptors.popleft()
+    def descriptor(self) -> int | None:
+        """The descriptor of the frame that is being read, for the caller to own; None if the system could not pass it
+        on, since this process has no descriptor left."""
+        return self._descriptors.popleft() if self._descriptors else None
 
     def _receive(self) -> bool:
         try:
-            data, beside, _, _ = self.socket.recvmsg(_READ, _ROOM, _CLOSED_ON_EXEC)
+            data, beside, flags, _ = self.socket.recvmsg(_READ, _ROOM, _CLOSED_ON_EXEC)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            data, beside = b"", []
+            data, beside, flags = b"", [], 0
+        passed = len(self._descriptors)
         for level, kind, content in beside:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 found = array.array("i")
@@ -106,6 +108,8 @@ class Line:
                 for descriptor in found:
                     os.set_inheritable(descriptor, False)
                 self._descriptors.extend(found)
+        if flags & socket.MSG_CTRUNC and len(self._descriptors) == passed:
+            self._descriptors.append(None)  # keeps its place, or the next frame's would be taken for it
         self.ended = self.ended or not data
         self._read += data
         return bool(data)
@@ -121,8 +125,10 @@ class Line:
     def close(self) -> None:
         """Hangs up."""
         self.socket.close()
-        while self._descriptors:
-            os.close(self._descriptors.popleft())
+        for descriptor in self._descriptors:
+            if descriptor is not None:
+                os.close(descriptor)
+        self._descriptors.clear()
 
 
 def _framed(kind: bytes, body: bytes) -> bytes:

@@ -1,26 +1,36 @@
 """A worker's side of the line to its supervisor, on the worker's loop: connections come in, and how it stands goes out.
 
 A worker whose supervisor is gone ends in good order: nobody would bring it anything any more.
+
+A worker whose descriptors are used up, but for a reserve, says that it is full, and is ready again when some are free.
+A connection whose descriptor could not be passed on is declined: the supervisor still has it, and gives it to another.
 """
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+from trunkline.fdlimit import Notice, Reserve
 from trunkline.supervision.line import CONNECTION, END, KEPT, NOT_KEPT, STATE, TABLE, Line, ticket_of, with_ticket
-from trunkline.supervision.rota import BEAT, LATE, STARTING
+from trunkline.supervision.rota import BEAT, FULL, LATE, STARTING, TAKING
 
 __all__ = ["Post"]
+
+_log: Final = logging.getLogger("trunkline")
 
 
 class Post:
     """Where a worker stands."""
 
-    def __init__(self, number: int, end: socket.socket, state: Callable[[], str]) -> None:
-        """`state` says how the worker stands, once it takes connections."""
+    def __init__(self, number: int, end: socket.socket, state: Callable[[], str], reserve: Reserve) -> None:
+        """`state` says how the worker stands, once it takes connections, for which `reserve` must be left free."""
         self.number = number
+        self._reserve = reserve
+        self._full = False
+        self._notice = Notice()
         self._line = Line(end)
         self._table: list[str] = []
         self._state_then = state
@@ -65,7 +75,10 @@ class Post:
         self._tell()
 
     def _state(self) -> str:
-        return self._state_then() if self._begun else STARTING
+        if not self._begun:
+            return STARTING
+        state = self._state_then()
+        return FULL if self._full and state in TAKING else state
 
     # --- the line ----------------------------------------------------------------------------------
 
@@ -75,6 +88,7 @@ class Post:
             self._tell()
 
     def _tell(self) -> None:
+        self._full = self._full and not self._reserve.untouched()
         self._line.flush()
         if self._line.free:  # or it says enough already
             self._line.say(STATE, self._state().encode())
@@ -91,14 +105,32 @@ class Post:
             self.close()
             self._end()
 
-    def _arrived(self, ticket: int, at: float, descriptor: int) -> None:
-        """Takes a connection, unless it has been on its way for so long that somebody else is given it."""
+    def _arrived(self, ticket: int, at: float, descriptor: int | None) -> None:
+        """Takes a connection, unless it has been on its way for so long that somebody else is given it, or its
+        descriptor was lost on the way."""
+        if descriptor is None:
+            self._fill()
+            self._decline(ticket)
+            return
         connection = socket.socket(fileno=descriptor)
         take = self._take
         if take is None or time.monotonic() - at >= LATE:
             connection.close()
+            self._decline(ticket)
+            return
+        self._line.say(KEPT, with_ticket(ticket))
+        if not self._full and self._reserve.holds(descriptor):
+            self._fill()
             self._tell()
-            self._line.say(NOT_KEPT, with_ticket(ticket))
-        else:
-            self._line.say(KEPT, with_ticket(ticket))
-            take(connection)
+        take(connection)
+
+    def _fill(self) -> None:
+        """Take no more connections until descriptors are free."""
+        self._full = True
+        if self._notice.due(time.monotonic()):
+            _log.warning("worker %d: %s", self.number, self._reserve.shortage())
+
+    def _decline(self, ticket: int) -> None:
+        """Says how the worker stands, and that the supervisor should give a connection to another one."""
+        self._tell()
+        self._line.say(NOT_KEPT, with_ticket(ticket))

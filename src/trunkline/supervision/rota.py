@@ -10,17 +10,18 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-__all__ = ["BEAT", "GONE", "LATE", "STARTING", "Rota", "State"]
+__all__ = ["BEAT", "FULL", "GONE", "LATE", "STARTING", "TAKING", "Rota", "State"]
 
-State = Literal["starting", "ready", "paused", "draining", "silent", "gone"]
+State = Literal["starting", "ready", "paused", "full", "draining", "silent", "gone"]
 
 STARTING: Final = "starting"
+FULL: Final = "full"  # its descriptors are used up but for the reserve: it takes no connection until some are free
 GONE: Final = "gone"
 BEAT: Final = 0.25  # seconds between two words of a worker
 LATE: Final = 1.0  # seconds without a word, or with something that was not taken
 _SLACK: Final = 0.1  # seconds that are waited longer than a worker does, which looks first and then says so
 _MOST: Final = 256  # connections on their way to one worker
-_TAKING: Final = ("ready", "paused")  # in this order
+TAKING: Final = ("ready", "paused")  # in this order
 
 
 class _Worker(Struct):
@@ -49,7 +50,7 @@ class Rota:
         worker.heard = now
         if state is not None:
             worker.state = state
-            worker.served = worker.served or state in _TAKING
+            worker.served = worker.served or state in TAKING
 
     def ended(self, number: int) -> list[int]:
         """It is gone; gives the tickets of what it has not taken."""
@@ -85,7 +86,7 @@ class Rota:
         """Whose turn it is, after the last to have had one; None if nobody can take anything. Those that have been
         `passed` over are not asked again."""
         on_the_way = [to for to, _ in self._handed.values()]
-        for state in _TAKING:
+        for state in TAKING:
             for step in range(1, len(self._workers) + 1):
                 number = (self._last + step) % len(self._workers)
                 worker = self._workers[number]

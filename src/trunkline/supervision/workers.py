@@ -16,10 +16,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from trunkline.fdlimit import Reserve
 from trunkline.supervision.forking import Signals, fork, left
 from trunkline.supervision.handing import Handing
 from trunkline.supervision.line import END, KEPT, NOT_KEPT, STATE, TABLE, Line, ticket_of
-from trunkline.supervision.policy import GiveUp, History, Policy, ended
+from trunkline.supervision.policy import GiveUp, History, Policy, ended, failed
 from trunkline.supervision.rota import BEAT, Rota
 
 __all__ = ["GIVEN_UP", "Plan", "Supervisor"]
@@ -46,8 +47,16 @@ class Plan(Struct, frozen=True):
 class Supervisor:
     """Runs workers until it is told to end, or they end too often."""
 
-    def __init__(self, places: Sequence[socket.socket], work: Work, plan: Plan, say: Callable[[str], None]) -> None:
-        """`places` are listened at already; they are the supervisor's to close. `say` tells a person."""
+    def __init__(
+        self,
+        places: Sequence[socket.socket],
+        work: Work,
+        plan: Plan,
+        reserve: Reserve,
+        say: Callable[[str], None],
+    ) -> None:
+        """`places` are listened at already; they are the supervisor's to close. Connections that no worker has taken
+        yet leave `reserve` free. `say` tells a person."""
         self._work = work
         self._plan = plan
         self._say = say
@@ -57,7 +66,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._pids: dict[int, int] = {}  # of the workers that are there
         self._lines: dict[int, Line] = {}  # to them
-        self._handing = Handing(places, self._rota, self._lines, self._selector, say)
+        self._handing = Handing(places, self._rota, self._lines, self._selector, reserve=reserve, say=say)
         self._due: dict[int, float] = {}  # workers that are started then
         self._told: tuple[str, ...] = ()
         self._opened: Callable[[], None] | None = None
@@ -131,15 +140,38 @@ class Supervisor:
     # --- workers -----------------------------------------------------------------------------------
 
     def _start(self, number: int) -> None:
-        ours, theirs = socket.socketpair()
-        pid = fork(partial(self._become, number, theirs, ours))
-        theirs.close()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            self._postpone(number, error)
+            return
+        try:
+            pid = fork(partial(self._become, number, theirs, ours))
+        except OSError as error:
+            ours.close()
+            self._postpone(number, error)
+            return
+        finally:
+            theirs.close()
         self._pids[number] = pid
         line = self._lines[number] = Line(ours)
         self._selector.register(ours, selectors.EVENT_READ, partial(self._heard, number))
         now = time.monotonic()
         self._rota.started(number, now)
         line.say(TABLE, _written(self._rota.table(now)))  # before it can be asked
+
+    def _postpone(self, number: int, error: OSError) -> None:
+        """Try again later to start a worker for which the system has no descriptor or no process left. Raises the error
+        if no worker has ever been ready."""
+        if self._opened is not None:
+            raise error
+        self._history, decision = failed(self._history, self._plan.policy)
+        if isinstance(decision, GiveUp):
+            self._say(f"worker {number} cannot be started: {error.strerror}; all end: {decision.why}")
+            self._end(GIVEN_UP)
+            return
+        self._say(f"worker {number} cannot be started: {error.strerror}; tried again in {decision.after:g} s")
+        self._due[number] = time.monotonic() + decision.after
 
     def _become(self, number: int, theirs: socket.socket, ours: socket.socket) -> int:
         """A new process: it keeps nothing of its supervisor's but its end of the line."""

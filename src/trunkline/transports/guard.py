@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from trunkline.clock import Clock, Timer
 from trunkline.config import Settings
+from trunkline.fdlimit import Reserve
 from trunkline.transports.channel import Accept, Channel, Closed, Origin, Receiver
 from trunkline.transports.door import LOOPBACK, Door
 from trunkline.wire.messages import Incoming, Malformed, RequestId
@@ -41,7 +42,9 @@ class Guard:
         self.refusal = Door((*LOOPBACK, *names, *settings.allowed_hosts), settings.allowed_origins).refusal
         """Why a caller with these headers, Host and Origin, is turned away; None if it is let in."""
         self._accept = accept
-        self._most = settings.max_connections
+        self.reserve = Reserve(settings.descriptor_reserve)
+        self.most = self.reserve.connections(settings.max_connections)
+        """Connections that may be open at once: `max_connections`, or what the limit on descriptors leaves room for."""
         self._patience = settings.initialize_timeout
         self._shut = False
         self.peers = 0  # on the line
@@ -49,7 +52,7 @@ class Guard:
     @property
     def full(self) -> bool:
         """Whether one more peer would be too many."""
-        return self._shut or self.peers >= self._most
+        return self._shut or self.peers >= self.most
 
     def refuse_more(self, what: str) -> "Busy | None":
         """Why nobody more is let in; None if somebody is. `what` they would be."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from trunkline.config import Settings
-from trunkline.errors import TransportError
+from trunkline.transports.accepting import Acceptor, Opener, bind, resolve, tls_arguments
 from trunkline.transports.addresses import spelt
 from trunkline.transports.channel import Accept, Channel, Listener
 from trunkline.transports.dialling import dial, guarded
@@ -23,7 +23,6 @@ from trunkline.transports.stream import Spoken
 __all__ = ["LOOPBACK", "TcpConnector", "listen_tcp"]
 
 LOOPBACK: Final = "127.0.0.1"
-BACKLOG: Final = 1024  # peers that wait to be let in
 
 
 class TcpConnector:
@@ -64,24 +63,20 @@ async def listen_tcp(
     guard: Guard, *, host: str = LOOPBACK, port: int = 0, tls: ssl.SSLContext | None = None
 ) -> Listener:
     """Waits for clients at a host and port; port 0 lets the system choose one. Warns if strangers could read along."""
-    loop = asyncio.get_running_loop()
-    secured: dict[str, Any] = {"ssl": tls, "ssl_shutdown_timeout": LINGER} if tls else {}
-    try:
-        factory = guarded(Lines("tcp", guard.settings), guard)
-        server = await loop.create_server(factory, host, port, backlog=BACKLOG, **secured)
-    except OSError as error:
-        raise TransportError(f"cannot listen at {spelt(host, port)}: {error.strerror or error}") from error
-    bound = [place.getsockname()[:2] for place in server.sockets]
+    listening = bind(host, port, await resolve(host, port))
+    bound = [place.getsockname()[:2] for place in listening]
     address = f"{_scheme(tls)}://{spelt(*bound[0])}"
     warn_if_open(address, [place[0] for place in bound], tls)
-    return _TcpListener(server, guard, address)
+    secured = tls_arguments(tls, guard.settings.initialize_timeout, ssl_shutdown_timeout=LINGER)
+    factory = guarded(Lines("tcp", guard.settings), guard)
+    return _TcpListener(Opener(Acceptor(listening, guard.reserve), factory, secured), guard, address)
 
 
 class _TcpListener:
     """A place where clients are waited for."""
 
-    def __init__(self, server: asyncio.AbstractServer, guard: Guard, address: str) -> None:
-        self._server = server
+    def __init__(self, opener: Opener, guard: Guard, address: str) -> None:
+        self._opener = opener
         self._guard = guard
         self._address = address
 
@@ -93,8 +88,7 @@ class _TcpListener:
     async def close(self) -> None:
         """Takes no more clients."""
         self._guard.shut()
-        self._server.close()
-        await asyncio.sleep(0)  # uvloop closes on the next turn
+        self._opener.close()
 
     async def gone(self) -> None:
         """Nothing is left: each line has let go of its own socket."""

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from trunkline.config import Settings
 from trunkline.errors import TransportError
+from trunkline.transports.accepting import BACKLOG, Acceptor, Opener
 from trunkline.transports.channel import Accept, Channel, Listener
 from trunkline.transports.dialling import dial, guarded
 from trunkline.transports.guard import Guard
 from trunkline.transports.sockets import Lines, SocketLine
 from trunkline.transports.stream import Spoken
-from trunkline.transports.tcp import BACKLOG
 
 __all__ = ["UnixConnector", "listen_unix"]
 
@@ -56,15 +56,15 @@ async def listen_unix(guard: Guard, path: str | os.PathLike[str]) -> Listener:
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         number = _bind(bound, place)
-        server = await asyncio.get_running_loop().create_unix_server(
-            guarded(Lines("unix", guard.settings, peer=str(place)), guard), sock=bound, backlog=BACKLOG
-        )
+        bound.listen(BACKLOG)
+        bound.setblocking(False)
     except BaseException as error:
         bound.close()
         if isinstance(error, OSError):
             raise TransportError(f"cannot listen at unix://{place}: {error.strerror or error}") from error
         raise
-    return _UnixListener(server, guard, place, number)
+    factory = guarded(Lines("unix", guard.settings, peer=str(place)), guard)
+    return _UnixListener(Opener(Acceptor([bound], guard.reserve), factory, {}), guard, place, number)
 
 
 def _bind(unbound: socket.socket, place: Path) -> int:
@@ -93,8 +93,8 @@ def _remove_stale(place: Path) -> None:
 class _UnixListener:
     """A path at which clients are waited for."""
 
-    def __init__(self, server: asyncio.AbstractServer, guard: Guard, place: Path, number: int) -> None:
-        self._server = server
+    def __init__(self, opener: Opener, guard: Guard, place: Path, number: int) -> None:
+        self._opener = opener
         self._guard = guard
         self._place = place
         self._number = number  # of the file: another one at this path is not ours
@@ -107,11 +107,10 @@ class _UnixListener:
     async def close(self) -> None:
         """Takes no more clients, and removes the socket."""
         self._guard.shut()
-        self._server.close()
+        self._opener.close()
         with contextlib.suppress(FileNotFoundError):
             if self._place.stat().st_ino == self._number:
                 self._place.unlink()
-        await asyncio.sleep(0)  # uvloop closes on the next turn
 
     async def gone(self) -> None:
         """Nothing is left: each line has let go of its own socket."""

@@ -10,7 +10,7 @@ import pytest
 
 from trunkline import MemoryStore, Server
 from trunkline.errors import ConfigError, MisuseError, TransportError
-from trunkline.transports.http.listening import bind
+from trunkline.transports.accepting import bind
 
 
 @pytest.mark.parametrize(

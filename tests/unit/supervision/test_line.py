@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from tests.processes import no_descriptor_left
 
 from trunkline.supervision.line import CONNECTION, STATE, Line, ticket_of, with_ticket
 
@@ -59,6 +60,51 @@ def test_a_descriptor_that_nobody_asked_for_is_closed_with_the_line(pair: tuple[
     theirs.close()
     assert os.read(reader, 1) == b""
     os.close(reader)
+
+
+def test_a_descriptor_that_is_lost_is_not_taken_for_the_next_one(pair: tuple[Line, Line]) -> None:
+    ours, theirs = pair
+    reader, writer = os.pipe()
+    assert ours.hand(CONNECTION, with_ticket(1), [reader])
+    assert ours.hand(CONNECTION, with_ticket(2), [writer])
+    read: list[tuple[int, int | None]] = []
+    with no_descriptor_left():
+        theirs._receive()
+        read += [(ticket_of(body)[0], theirs.descriptor()) for _, body in theirs._frames()]
+    for _, body in theirs.heard():
+        read.append((ticket_of(body)[0], theirs.descriptor()))
+    (_, lost), (second, passed) = read
+    assert (lost, second) == (None, 2)
+    assert passed is not None
+    assert os.path.sameopenfile(passed, writer)
+    for descriptor in (passed, reader, writer):
+        os.close(descriptor)
+
+
+def test_a_lost_descriptor_keeps_its_place_while_its_frame_is_incomplete(pair: tuple[Line, Line]) -> None:
+    ours, theirs = pair
+    reader, writer = os.pipe()
+    frame = b"\0\0\0\x11C" + with_ticket(1)
+    with no_descriptor_left():
+        socket.send_fds(ours.socket, [frame[:5]], [reader])
+        assert list(theirs.heard()) == []
+    ours.socket.send(frame[5:])
+    ours.hand(CONNECTION, with_ticket(2), [writer])
+    read = [(ticket_of(body)[0], theirs.descriptor()) for _, body in theirs.heard()]
+    assert [ticket for ticket, _ in read] == [1, 2]
+    assert read[0][1] is None
+    assert read[1][1] is not None
+    theirs.close()
+    for descriptor in (read[1][1], reader, writer):
+        os.close(descriptor)
+
+
+def test_a_line_with_a_lost_descriptor_can_be_closed(pair: tuple[Line, Line]) -> None:
+    ours, theirs = pair
+    with no_descriptor_left():
+        ours.hand(CONNECTION, b"", [0])
+        list(theirs.heard())
+    theirs.close()
 
 
 def test_what_nobody_reads_waits_and_nothing_is_handed_over_meanwhile(pair: tuple[Line, Line]) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from tests.limits import PATIENCE
+from tests.processes import no_descriptor_left
 
+from trunkline.fdlimit import Reserve
 from trunkline.supervision.line import CONNECTION, END, KEPT, NOT_KEPT, STATE, TABLE, Line, ticket_of, with_ticket
 from trunkline.supervision.post import Post
 from trunkline.supervision.rota import LATE
@@ -21,7 +23,7 @@ class Station:
         ours, theirs = socket.socketpair()
         self.line = Line(ours)
         self.state = "ready"
-        self.post = Post(1, theirs, lambda: self.state)
+        self.post = Post(1, theirs, lambda: self.state, Reserve(64))
         self.taken: list[socket.socket] = []
         self.told = asyncio.Event()
         self._heard: list[tuple[bytes, Any]] = []
@@ -64,6 +66,42 @@ async def test_a_worker_is_starting_until_it_takes_connections(station: Station)
     station.hand(2, time.monotonic())
     assert await station.hears(KEPT) == 2
     assert len(station.taken) == 1
+
+
+async def test_a_worker_without_descriptors_declines_and_is_ready_again_when_some_are_free(station: Station) -> None:
+    station.post.begin(station.taken.append)
+    assert await station.hears(STATE) == "starting"
+    station.hand(1, time.monotonic())
+    with no_descriptor_left():
+        station.post._heard()
+        assert station.post.states()[-1] == "full"
+        assert await station.hears(NOT_KEPT) == 1
+        station.post._tell()
+        assert await station.hears(STATE) == "full"
+    assert station.taken == []
+    while await station.hears(STATE) != "ready":
+        pass
+    station.hand(2, time.monotonic())
+    assert await station.hears(KEPT) == 2
+
+
+async def test_a_worker_takes_the_connection_that_reaches_the_reserve_and_is_full_then(station: Station) -> None:
+    station.post.begin(station.taken.append)
+    station.hand(1, time.monotonic())
+    with no_descriptor_left(above=1):
+        station.post._heard()
+        assert await station.hears(KEPT) == 1
+        assert await station.hears(STATE) == "full"
+    assert len(station.taken) == 1
+
+
+async def test_a_full_worker_that_ends_says_so(station: Station) -> None:
+    station.post.begin(station.taken.append)
+    station.hand(1, time.monotonic())
+    with no_descriptor_left():
+        station.post._heard()
+        station.state = "draining"
+        assert station.post.states()[-1] == "draining"
 
 
 async def test_what_was_too_long_on_its_way_is_not_taken_since_somebody_else_has_it(station: Station) -> None:

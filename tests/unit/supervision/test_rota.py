@@ -47,6 +47,16 @@ def test_who_rests_has_a_turn_only_if_nobody_is_ready() -> None:
     assert turns(rota, 3) == [0, 1, 0]
 
 
+def test_a_full_worker_gets_no_connection_until_it_is_ready_again() -> None:
+    rota = ready(2)
+    rota.heard(0, 0.0, "full")
+    assert turns(rota, 2) == [1, 1]
+    rota.heard(1, 0.0, "full")
+    assert rota.turn(0.0) is None
+    rota.heard(0, 0.0, "ready")
+    assert turns(rota, 2) == [0, 0]
+
+
 def test_who_says_nothing_for_a_second_is_passed_over_until_it_does() -> None:
     rota = ready(2)
     rota.heard(0, LATE / 2)

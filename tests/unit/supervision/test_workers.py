@@ -17,11 +17,12 @@ from tests.processes import PATIENCE, children, command, eventually, gone
 from trunkline.supervision.workers import GIVEN_UP
 
 SCRIPT = """
-    import asyncio, json, os, resource, socket, sys, time
+    import asyncio, contextlib, json, os, resource, signal, socket, sys, time
     from trunkline.supervision import rota
     from trunkline.supervision.policy import Policy
     from trunkline.supervision.post import Post
     from trunkline.supervision.workers import Plan, Supervisor
+    from trunkline.fdlimit import Reserve
 
     options = json.loads(sys.argv[1])
     manner = options.pop("manner", "")
@@ -30,7 +31,7 @@ SCRIPT = """
 
     async def serve(number, end):
         over = asyncio.Event()
-        post = Post(number, end, lambda: "ready")
+        post = Post(number, end, lambda: "ready", Reserve(64))
         post.open(over.set)
 
         def take(connection):
@@ -54,12 +55,25 @@ SCRIPT = """
     def say(what):
         print(what, file=sys.stderr, flush=True)
 
+    if manner == "hoards":
+        hoard = []
+
+        def fill(*_):
+            with contextlib.suppress(OSError):
+                while True:
+                    hoard.append(os.open(os.devnull, os.O_RDONLY))
+            say("no descriptors are left")
+
+        signal.signal(signal.SIGUSR1, fill)
+        signal.signal(signal.SIGUSR2, lambda *_: [os.close(file) for file in hoard])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
     if "files" in options:
         resource.setrlimit(resource.RLIMIT_NOFILE, (options["files"], options.pop("files")))
     place = socket.create_server(("127.0.0.1", 0))
     place.setblocking(False)
     plan = Plan(**{"workers": 2, "policy": policy, "silence": None, "end": None, "overran": 85, **options})
-    sys.exit(Supervisor([place], work, plan, say).run(lambda: say(place.getsockname()[1])))
+    sys.exit(Supervisor([place], work, plan, Reserve(64), say).run(lambda: say(place.getsockname()[1])))
 """
 
 
@@ -164,7 +178,7 @@ def test_connections_that_there_is_no_room_for_wait_with_the_system(crowd: Any) 
         for pid in it.pids:
             os.kill(pid, signal.SIGSTOP)
         waiting = [lines.enter_context(socket.create_connection(("127.0.0.1", it.port), PATIENCE)) for _ in range(40)]
-        assert it.line() == "no connection can be taken in for now: Too many open files"
+        assert it.line().startswith("supervisor: no connections are accepted until file descriptors are free")
         for pid in it.pids:
             os.kill(pid, signal.SIGCONT)
         assert {int(line.recv(100).split()[0]) for line in waiting} == it.pids
@@ -192,6 +206,19 @@ def test_one_that_cannot_begin_later_is_tried_again_after_a_while(crowd: Any, tm
     assert it.line().endswith("ended with 7, and is started again in 0.1 s")
     mark.unlink()
     eventually(lambda: it.ask()[1:] == ["ready", "ready"])
+
+
+def test_a_worker_that_the_system_has_no_descriptors_for_is_started_later(crowd: Any) -> None:
+    it = crowd(manner="hoards", policy={"first": 0.05}).open()
+    it.process.send_signal(signal.SIGUSR1)  # the supervisor opens all the files that it can
+    assert it.line() == "no descriptors are left"
+    victim = min(it.pids)
+    os.kill(victim, signal.SIGKILL)
+    assert it.line().endswith("was ended by SIGKILL, and is started again at once")
+    assert it.line().endswith("cannot be started: Too many open files; tried again in 0.05 s")
+    it.process.send_signal(signal.SIGUSR2)  # and closes them
+    eventually(lambda: it.ask()[1:] == ["ready", "ready"])
+    assert it.process.poll() is None
 
 
 def test_who_does_not_end_in_time_is_killed(crowd: Any) -> None:

@@ -159,7 +159,7 @@ class HttpConnection(HttpToolsProtocol):
         """The line stands, unless there are too many."""
         super().connection_made(transport)
         guard = self._all.guard
-        if guard.closing or len(self.connections) > guard.settings.max_connections:
+        if guard.closing or len(self.connections) > guard.most:
             transport.write(_BUSY)
             transport.close()
         else:

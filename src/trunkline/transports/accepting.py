@@ -1,0 +1,221 @@
+"""Accepting connections, for every transport that listens.
+
+The listeners of asyncio and uvloop accept all of the backlog, a thousand connections, in one turn of the loop, before a
+protocol can refuse any. Out of descriptors, asyncio logs a traceback and accepts again a second later, and
+uvloop drops what waits. An `Acceptor` stops before: while the reserve of descriptors is in use, connections stay in the
+backlog, and are accepted when descriptors are free again.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from trunkline.errors import TransportError
+from trunkline.fdlimit import Notice, Reserve
+from trunkline.transports.addresses import spelt
+
+__all__ = ["BACKLOG", "Acceptor", "Opener", "Source", "bind", "resolve", "tls_arguments"]
+
+BACKLOG: Final = 1024  # connections that wait to be accepted
+_AT_ONCE: Final = 64  # connections that are accepted before anything else has its turn
+_PAUSE: Final = 0.1  # seconds until the descriptors are looked at again
+_INTERNET: Final = frozenset({socket.AF_INET, socket.AF_INET6})
+_NOT_HERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})  # a name may have more than the machine
+
+_log: Final = logging.getLogger("trunkline")
+
+AddressInfo = tuple[Any, ...]
+"""An entry of what `getaddrinfo` returns."""
+
+
+class Source(Protocol):
+    """Where accepted connections come from: an `Acceptor`, or the supervisor of this process."""
+
+    def begin(self, take: Callable[[socket.socket], None]) -> None:
+        """Pass each connection to `take`, from now on."""
+        ...
+
+    def stop(self) -> None:
+        """Pass no more."""
+        ...
+
+
+async def resolve(host: str, port: int) -> Sequence[AddressInfo]:
+    """The addresses of a host to listen at; without a thread if it is a number."""
+    flags = socket.AI_PASSIVE
+    try:
+        return socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=flags | socket.AI_NUMERICHOST if host else flags
+        )
+    except socket.gaierror:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        except OSError as error:
+            raise _cannot_listen(host, port, error) from error
+
+
+def bind(host: str, port: int, addresses: Sequence[AddressInfo] | None = None) -> list[socket.socket]:
+    """Sockets that listen at each address of a host. A port that is left open is the same at all of them."""
+    made: list[socket.socket] = []
+    chosen, missing = port, OSError("it has no address")
+    try:
+        if addresses is None:
+            addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in dict.fromkeys(addresses):
+            try:
+                made.append(_bound(family, (address[0], chosen, *address[2:])))
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                missing = error
+            else:
+                chosen = made[-1].getsockname()[1]
+        if not made:
+            raise missing
+    except OSError as error:
+        for listening in made:
+            listening.close()
+        raise _cannot_listen(host, port, error) from error
+    return made
+
+
+def _bound(family: int, address: tuple[Any, ...]) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> TransportError:
+    return TransportError(f"cannot listen at {spelt(host, port)}: {error.strerror or error}")
+
+
+class Acceptor:
+    """Accept connections from listening sockets, which belong to it, for as long as descriptors last."""
+
+    def __init__(self, listening: Sequence[socket.socket], reserve: Reserve) -> None:
+        self._listening = listening
+        self._reserve = reserve
+        self._notice = Notice()
+        self._loop = asyncio.get_running_loop()
+        self._take: Callable[[socket.socket], None]
+        self._timer: asyncio.TimerHandle | None = None  # while accepting pauses
+        self._tasks: list[asyncio.Task[None]] = []  # where the loop cannot watch sockets
+
+    def begin(self, take: Callable[[socket.socket], None]) -> None:
+        """Pass each connection to `take`, from now on."""
+        self._take = take
+        try:
+            self._watch()
+        except NotImplementedError:  # Windows, where there is no limit on descriptors
+            self._tasks = [self._loop.create_task(self._accept_each(listening)) for listening in self._listening]
+
+    def stop(self) -> None:
+        """Accept no more, and close the sockets."""
+        if self._tasks:
+            for task in self._tasks:
+                task.cancel()
+        elif self._timer is not None:
+            self._timer.cancel()
+        else:
+            self._unwatch()
+        for listening in self._listening:
+            listening.close()
+        self._listening, self._tasks = (), []
+
+    def _watch(self) -> None:
+        for listening in self._listening:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _unwatch(self) -> None:
+        for listening in self._listening:
+            self._loop.remove_reader(listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # no descriptor is left, in spite of the reserve
+                self._pause()
+                return
+            low = self._reserve.holds(connection.fileno())
+            self._take(connection)
+            if low:
+                self._pause()
+                return
+
+    async def _accept_each(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(listening)
+            except ConnectionError:  # the peer has gone
+                continue
+            self._take(connection)
+
+    def _pause(self) -> None:
+        """Leave connections in the backlog until descriptors are free."""
+        self._unwatch()
+        self._look()
+
+    def _look(self) -> None:
+        if self._reserve.untouched():
+            self._timer = None
+            self._watch()
+            return
+        self._timer = self._loop.call_later(_PAUSE, self._look)
+        if self._notice.due(self._loop.time()):
+            _log.warning(self._reserve.shortage())
+
+
+class Opener:
+    """Make transports of the loop from the connections of a source, each with a protocol of its own."""
+
+    def __init__(self, source: Source, factory: Callable[[], Any], secured: dict[str, Any]) -> None:
+        """`secured` holds the TLS arguments of `connect_accepted_socket`; none of them means no TLS."""
+        self._source = source
+        self._factory = factory
+        self._secured = secured
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[None]] = set()
+        source.begin(self._take)
+
+    def _take(self, connection: socket.socket) -> None:
+        task = self._loop.create_task(self._open(connection))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: socket.socket) -> None:
+        try:
+            connection.setblocking(False)
+            if connection.family in _INTERNET:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as where a loop accepts
+            await self._loop.connect_accepted_socket(self._factory, connection, **self._secured)
+        except OSError:  # the peer has gone, or speaks no TLS
+            connection.close()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._source.stop()
+
+
+def tls_arguments(context: ssl.SSLContext | None, handshake: float | None, **others: Any) -> dict[str, Any]:
+    """The TLS arguments of an `Opener`. A peer has `handshake` seconds to complete the handshake; None leaves that to
+    the loop, which waits for a minute."""
+    if context is None:
+        return {}
+    return {"ssl": context, **others, **({} if handshake is None else {"ssl_handshake_timeout": handshake})}
