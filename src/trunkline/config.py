@@ -167,6 +167,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_uri: int = 2048  # characters
     max_text: int | None = None  # characters of one text block
     max_binary: int | None = None  # bytes of one decoded binary block
+    max_file: int | None = 32 * MIB  # bytes of a file that is read as a resource; a larger one is refused unread
+    file_read_budget: int = 64 * MIB  # bytes of files that are read at once; further reads wait their turn
     max_threads: int = 32  # for plain functions
     on_duplicate: OnDuplicate = "error"
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import resource
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from tests.modern import enveloped, labels
 from tests.processes import PATIENCE, children, command, eventually
 
 LIMIT = 128  # descriptors of each server process
+WAVE = 2100  # connections
 
 SERVER = """
     import json, os, resource, sys
@@ -187,11 +189,23 @@ def test_handlers_can_open_files_while_connections_use_up_the_rest(serve: Any) -
     served.check_alive()
 
 
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Allow this process, which plays the attacker, as many descriptors as the system does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4 * WAVE + 1000:
+        pytest.skip(f"needs {4 * WAVE + 1000} descriptors, and {hard} are allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.mark.long
+@pytest.mark.usefixtures("many_descriptors")
 def test_four_waves_of_idle_connections_with_default_settings_end_no_worker(serve: Any) -> None:
     served = serve(transport="http", workers=4, limit=1024)
     for _ in range(4):
-        served.occupy(2100)
+        served.occupy(WAVE)
         eventually(lambda: served.call() == 1, 60.0)  # idle connections are closed after `header_timeout`, 10 s
         served.check_alive()
     served.release()

@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import resource
+import threading
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,6 +162,249 @@ def test_what_cannot_be_offered_is_refused(folder: Path) -> None:
             server.add_directory(pattern, folder)
 
 
+# --- folders that change while they are read -----------------------------------------------------------
+
+
+class Swap:
+    """Exchange a folder for a link to the outside, after so many calls to the system."""
+
+    def __init__(self, folder: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.inside, self.aside = folder / "sub", folder / "aside"
+        self.outside = folder.parent / "outside"
+        self.outside.mkdir()
+        (self.outside / "b c.json").write_text('"secret"')
+        (self.outside / "unseen.json").write_text('"secret"')
+        self._left = after
+        for name in ("open", "stat", "fstat", "lstat", "readlink", "scandir"):
+            monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
+        for supported in (os.supports_dir_fd, os.supports_follow_symlinks):
+            supported.update((os.open, os.stat, os.readlink))
+
+    def _counted(self, call: Any) -> Any:
+        def counted(*args: Any, **options: Any) -> Any:
+            result = call(*args, **options)
+            if threading.current_thread() is not threading.main_thread():  # where files are read
+                self._left -= 1
+                if self._left == 0:
+                    self.inside.rename(self.aside)
+                    self.inside.symlink_to(self.outside)
+            return result
+
+        return counted
+
+
+@pytest.mark.parametrize("after", range(1, 12))
+async def test_a_folder_that_is_exchanged_for_a_link_while_it_is_walked_leads_nowhere(
+    folder: Path, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "link").symlink_to("sub/b c.json")
+    async with RawPeer(served(folder)) as peer:
+        await peer.initialize()
+        Swap(folder, after, monkeypatch)
+        uri = f"files:///{'link' if after % 2 else 'sub/b%20c.json'}"
+        answer = await peer.request("resources/read", {"uri": uri})
+        if "result" in answer:
+            assert answer["result"]["contents"][0]["text"] == "{}"
+        else:
+            assert answer["error"]["data"]["kind"] in {"resource_access_denied", "resource_not_found"}
+
+
+@pytest.mark.parametrize("after", range(1, 12))
+async def test_a_folder_that_is_exchanged_for_a_link_while_it_is_listed_shows_nothing_outside(
+    folder: Path, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with RawPeer(served(folder)) as peer:
+        await peer.initialize()
+        Swap(folder, after, monkeypatch)
+        assert "sub/unseen.json" not in await listed(peer)
+
+
+@pytest.mark.long
+async def test_no_read_leaks_a_file_while_a_folder_is_exchanged_for_a_link_again_and_again(folder: Path) -> None:
+    outside, aside, inside = folder.parent / "outside", folder.parent / "aside", folder / "sub"
+    outside.mkdir()
+    (outside / "b c.json").write_text('"secret"')
+    done = threading.Event()
+
+    def swap() -> None:
+        while not done.is_set():
+            inside.rename(aside)
+            inside.symlink_to(outside)
+            inside.unlink()
+            aside.rename(inside)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    texts: Counter[str] = Counter()
+    try:
+        async with RawPeer(served(folder)) as peer:
+            await peer.initialize()
+            for _ in range(10_000):
+                answer = await peer.request("resources/read", {"uri": "files:///sub/b%20c.json"})
+                texts[answer["result"]["contents"][0]["text"] if "result" in answer else "error"] += 1
+    finally:
+        done.set()
+        swapping.join()
+    assert set(texts) == {"{}", "error"}
+
+
+# --- links ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        ("a.txt", None),
+        ("./sub/../a.txt", None),
+        ("sub/up", None),  # which leads to ../a.txt
+        ("within", None),
+        ("sub/back/a.txt", None),  # by a link to the folder itself
+        ("../root/a.txt", "resource_access_denied"),  # it leaves the folder, though it would come back
+        ("../secret.txt", "resource_access_denied"),
+        ("sub/out/secret.txt", "resource_access_denied"),
+        ("/etc/passwd", "resource_access_denied"),
+        ("sub", "resource_not_found"),
+        ("nothing", "resource_not_found"),
+        ("pipe", "resource_not_found"),
+        ("one", "resource_not_found"),  # a circle
+    ],
+)
+async def test_links_are_followed_as_long_as_they_stay_inside(folder: Path, target: str, kind: str | None) -> None:
+    (folder / "sub" / "up").symlink_to("../a.txt")
+    (folder / "sub" / "back").symlink_to(folder)
+    (folder / "sub" / "out").symlink_to("../..")
+    (folder / "one").symlink_to("two")
+    (folder / "two").symlink_to("one")
+    os.mkfifo(folder / "pipe")
+    (folder / "the link").symlink_to(target)
+    async with RawPeer(served(folder)) as peer:
+        await peer.initialize()
+        answer = await peer.request("resources/read", {"uri": "files:///the%20link"})
+        assert ("the link" in await listed(peer)) is (kind is None)
+    if kind is None:
+        assert answer["result"]["contents"][0]["text"] == "first\n"
+    else:
+        assert answer["error"]["data"]["kind"] == kind
+
+
+async def test_an_absolute_link_may_name_the_folder_as_it_was_given_or_without_links(tmp_path: Path) -> None:
+    real, given = tmp_path / "real", tmp_path / "given"
+    real.mkdir()
+    given.symlink_to(real)
+    (real / "a.txt").write_text("first")
+    (real / "by real").symlink_to(real / "a.txt")
+    (real / "by given").symlink_to(given / "a.txt")
+    async with RawPeer(served(given)) as peer:
+        await peer.initialize()
+        for name in ("by%20real", "by%20given"):
+            read = await peer.result("resources/read", {"uri": f"files:///{name}"})
+            assert read["contents"][0]["text"] == "first"
+
+
+# --- sizes ---------------------------------------------------------------------------------------------
+
+
+def sparse(path: Path, size: int) -> None:
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
+async def test_a_file_over_the_limit_is_refused_unread(folder: Path) -> None:
+    sparse(folder / "huge.bin", 3 << 30)
+    server = served(folder)
+    server.add_file("notes://huge", folder / "huge.bin")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        for uri in ("files:///huge.bin", "notes://huge"):
+            error = await peer.error("resources/read", {"uri": uri})
+            assert error["code"] == -32602
+            assert error["data"] == {
+                "kind": "content_too_large",
+                "size": 3 << 30,
+                "maxSize": 32 << 20,
+                "unit": "bytes",
+            }
+            assert "max_file" in error["message"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "limits", "kind"),
+    [
+        ("it.png", 11, {"max_binary": 10}, "binary_data_too_large"),
+        ("it.png", 1 << 30, {"max_binary": 10, "max_file": None}, "binary_data_too_large"),
+        ("it", 11, {"max_binary": 10}, "binary_data_too_large"),  # known as binary only when it is read
+        ("it.txt", 11, {"max_text": 10}, "text_too_long"),  # may be 3 characters, until it is read
+        ("it.txt", 1 << 30, {"max_text": 10, "max_file": None}, "text_too_long"),
+        ("it.png", 11, {"max_file": 10}, "content_too_large"),
+        ("it.png", 10, {"max_file": 10, "max_binary": 10}, None),
+        ("it.txt", 10, {"max_file": 10, "max_text": 10}, None),
+    ],
+)
+async def test_each_limit_has_an_error_of_its_own(
+    folder: Path, name: str, size: int, limits: dict[str, Any], kind: str | None
+) -> None:
+    sparse(folder / name, size)
+    async with RawPeer(served(folder, settings=Settings(**limits))) as peer:
+        await peer.initialize()
+        answer = await peer.request("resources/read", {"uri": f"files:///{name}"})
+    if kind is None:
+        assert len(answer["result"]["contents"]) == 1
+    else:
+        assert (answer["error"]["code"], answer["error"]["data"]["kind"]) == (-32602, kind)
+
+
+async def test_a_file_that_has_no_size_until_it_is_read_is_read_up_to_a_limit(folder: Path) -> None:
+    (folder / "nothing.txt").touch()
+    for limit in (None, 100):
+        server = Server("t", observers=[], settings=Settings(max_file=limit))
+        server.add_file("proc://status", "/proc/self/status")
+        server.add_file("proc://nothing", folder / "nothing.txt")
+        async with RawPeer(server) as peer:
+            await peer.initialize()
+            read = await peer.result("resources/read", {"uri": "proc://nothing"})
+            assert read["contents"][0]["text"] == ""
+            answer = await peer.request("resources/read", {"uri": "proc://status"})
+        if limit is None:
+            assert answer["result"]["contents"][0]["text"].startswith("Name:")
+        else:
+            assert answer["error"]["data"]["kind"] == "content_too_large"
+            assert answer["error"]["data"]["maxSize"] == limit
+
+
+async def test_reads_beyond_the_budget_wait_in_turn_and_keep_no_thread_from_others(folder: Path) -> None:
+    settings = Settings(file_read_budget=1000, max_threads=1)
+    server = served(folder, settings=settings)
+    server.add_tool(lambda: "plain", name="plain", thread=True)
+    for name, size in (("large.txt", 900), ("small.txt", 10), ("grows.txt", 10)):
+        (folder / name).write_text("x" * size)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        budget = server._serving.files.reader._budget
+        assert budget.take_now(500)
+        ids: dict[int | str, str] = {}
+        for name in ("large", "small", "grows", "dropped"):
+            uri = f"files:///{'large' if name == 'dropped' else name}.txt"
+            ids[peer.call("resources/read", {"uri": uri})] = name
+            assert (await peer.result("tools/call", {"name": "plain"}))["isError"] is False  # on the only thread
+        assert [turn[1] for turn in budget._waiting] == [900, 10, 10, 900]
+        dropped = next(ident for ident, name in ids.items() if name == "dropped")
+        del ids[dropped]
+        peer.notify("notifications/cancelled", {"requestId": dropped})
+        await peer.result("ping")
+        (folder / "grows.txt").write_text("x" * 990)
+        budget.give_back(500)
+        answered = [await peer.receive() for _ in ids]
+        assert {ids[answer["id"]]: len(answer["result"]["contents"][0]["text"]) for answer in answered} == {
+            "large": 900,
+            "small": 10,
+            "grows": 990,
+        }
+        assert ids[answered[0]["id"]] == "large"
+        assert budget.take_now(1000)  # all of it is free again
+
+
 # --- watching ------------------------------------------------------------------------------------------
 
 
@@ -301,6 +547,11 @@ def age(*folders: Path) -> None:
         os.utime(folder, ns=(1, 1))
 
 
+def path_of(descriptor: int) -> str:
+    """The path of an open folder."""
+    return os.readlink(f"/proc/self/fd/{descriptor}")
+
+
 async def listed(peer: RawPeer) -> list[str]:
     return [resource["name"] for resource in (await peer.result("resources/list"))["resources"]]
 
@@ -343,7 +594,7 @@ async def test_r19_a_folder_in_which_nothing_has_happened_for_long_is_not_read_a
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
         await listed(peer)
-        monkeypatch.setattr(os, "scandir", lambda path: read.append(str(path)) or scandir(path))
+        monkeypatch.setattr(os, "scandir", lambda opened: read.append(path_of(opened)) or scandir(opened))
         assert await looks.look(peer) == []
         assert read == []
         (folder / "sub" / "new.txt").write_text("")

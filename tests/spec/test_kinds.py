@@ -187,7 +187,7 @@ class Stage:
         self.clock = ManualClock()
         self.observer = RecordingObserver()
         self.began = asyncio.Event()
-        settings = Settings(max_text=20, max_binary=10, page_size=1, cursor_lifetime=60, max_tasks=1)
+        settings = Settings(max_text=20, max_binary=10, max_file=10, page_size=1, cursor_lifetime=60, max_tasks=1)
         self.server = Server("t", observers=[self.observer], clock=self.clock, settings=settings, logging=False)
         self._add_tools()
         self._add_prompts()
@@ -259,6 +259,7 @@ class Stage:
         add("doc://files/{+path}", lambda path: path)
         add("doc://long", "x" * 21)
         add("doc://binary", b"x" * 11)
+        self.server.add_file("doc://file", __file__)
         add("doc://private", "x", allow=lambda _: False)
         self.server.add_tool(lambda: ImageContent("@@@", "image/png"), name="no_base64", thread=False)
         self.server.add_tool(lambda: ImageContent("AAEC", "foo"), name="no_mime", thread=False)
@@ -381,6 +382,7 @@ ON_THE_WIRE: dict[str, Cause] = {
     "request_timeout": lambda s: s.late("prompts/get", {"name": "waits"}, 61),
     "message_size_exceeds_maximum": lambda s: s.too_large(),
     "invalid_content_type": lambda s: s.gets("hologram"),
+    "content_too_large": lambda s: s.reads("doc://file"),
     "invalid_encoding": lambda s: s.tool("no_base64"),
     "binary_data_too_large": lambda s: s.reads("doc://binary"),
     "text_too_long": lambda s: s.reads("doc://long"),

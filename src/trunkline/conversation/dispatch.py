@@ -14,6 +14,7 @@ from msgspec import UNSET, Raw, Struct, to_builtins
 
 from trunkline.conversation.drive import Work
 from trunkline.errors import (
+    ContentTooLarge,
     InternalError,
     InvalidArguments,
     InvalidParams,
@@ -128,6 +129,8 @@ def _told(error: BaseException, call: Running, revision: Revision) -> Failure:
     if isinstance(error, Refusal) and not isinstance(error, NotNow):  # which is nothing for a model to read
         details = {"code": error.refusal_code, **{k: v for k, v in error.data.items() if k != "kind"}}
         return Failure(_failed(error.message, {**error.data, REFUSAL: details}))
+    if isinstance(error, ContentTooLarge):
+        return Failure(_failed(error.message, error.data))
     if isinstance(error, InternalError):
         late = isinstance(error, RequestTimeout) and error.method == call.method.name  # not something it asked for
         return Failure(_failed(error.message, {**error.data, "kind": "tool_execution_timeout"} if late else error.data))

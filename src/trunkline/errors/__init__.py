@@ -14,7 +14,7 @@
     │   │   ├── ToolNotFound, PromptNotFound, CompletionNotFound
     │   │   ├── InvalidArguments         values that break the schema of a tool or prompt
     │   │   ├── InvalidCursor, CursorExpired, InvalidPageSize, PageSizeTooLarge
-    │   │   └── InvalidUri, ResourceAccessDenied
+    │   │   └── InvalidUri, ResourceAccessDenied, ContentTooLarge
     │   ├── ResourceNotFound         -32002 up to 2025-11-25, -32602 after it
     │   ├── UrlElicitationRequired   -32042, in 2025-11-25 only
     │   ├── InternalError            -32603: our own fault, said without details
@@ -80,6 +80,7 @@ from trunkline.errors.told import (
     CapabilityNotSupported,
     CompletionNotFound,
     ConnectionTimeout,
+    ContentTooLarge,
     CursorExpired,
     HeaderMismatch,
     InsufficientScope,
@@ -113,7 +114,7 @@ from trunkline.errors.told import (
 
 __all__ = [
     "AuthorizationFailed", "BadAnswer", "CapabilityNotSupported", "CompletionNotFound", "ConfigError", "Conflict",
-    "ConnectionClosed", "ConnectionTimeout", "CursorExpired", "Degraded", "DuplicateEntry", "Fenced",
+    "ConnectionClosed", "ConnectionTimeout", "ContentTooLarge", "CursorExpired", "Degraded", "DuplicateEntry", "Fenced",
     "HandshakeFailed", "HeaderMismatch", "InputFailed", "InsufficientScope", "InternalError", "InvalidArguments",
     "InvalidCursor", "InvalidPageSize", "InvalidParams", "InvalidRequest", "InvalidUri", "MessageTooLarge",
     "MethodNotFound", "MissingCapability", "MisuseError", "NotNow", "NotPermitted", "NotRegistered", "OutcomeUnknown",

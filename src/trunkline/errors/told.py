@@ -9,6 +9,7 @@ __all__ = [
     "CapabilityNotSupported",
     "CompletionNotFound",
     "ConnectionTimeout",
+    "ContentTooLarge",
     "CursorExpired",
     "HeaderMismatch",
     "InsufficientScope",
@@ -276,6 +277,18 @@ class ResourceAccessDenied(InvalidParams):
 
     def __init__(self, uri: str) -> None:
         super().__init__("that URI reaches outside of what is offered", data={"uri": uri[:200]})
+
+
+class ContentTooLarge(InvalidParams):
+    """Content over a limit: the file of a resource, or what a handler returned."""
+
+    kind = "content_too_large"
+
+    def __init__(self, size: int, limit: int, *, setting: str, unit: str = "bytes", kind: str | None = None) -> None:
+        data: dict[str, Any] = {"size": size, "maxSize": limit, "unit": unit}
+        if kind is not None:
+            data["kind"] = kind
+        super().__init__(f"content of {size} {unit} is above the limit of {limit} ({setting})", data=data)
 
 
 class ResourceNotFound(ProtocolError):

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from trunkline.config import Settings
-from trunkline.errors import InternalError, RegistrationError
+from trunkline.errors import ContentTooLarge, InternalError, RegistrationError
 from trunkline.protocol.types import (
     AudioContent,
     CallToolResult,
@@ -223,6 +223,7 @@ def _unstructured(value: Any, settings: Settings) -> CallToolResult:
 def as_block(value: Any, settings: Settings) -> ContentBlock:
     """Any value as one block of content."""
     if isinstance(value, Media):
+        _check_binary(len(value.data), settings)  # before it is encoded
         value = value.block()
     if isinstance(value, _BLOCKS):
         _check_block(value, settings)
@@ -253,7 +254,7 @@ def resource_contents(value: Any, uri: str, mime_type: str | None, settings: Set
 
 def _one_content(value: Any, uri: str, mime_type: str | None, settings: Settings) -> ResourceContents:
     if isinstance(value, bytes | bytearray):
-        _check_size(len(value), settings.max_binary, "binary_data_too_large")
+        _check_binary(len(value), settings)
         blob = binascii.b2a_base64(value, newline=False).decode()
         return ResourceContents(uri, mime_type or "application/octet-stream", blob=blob)
     is_text = isinstance(value, str)
@@ -285,7 +286,7 @@ def _check_block(block: ContentBlock, settings: Settings) -> None:
 
 
 def check_contents(contents: ResourceContents, settings: Settings) -> None:
-    """Raises `BadResult` for contents that may not be sent."""
+    """Raises `BadResult` for contents that may not be sent, and `ContentTooLarge` for too much of them."""
     if (contents.text is None) == (contents.blob is None):
         raise BadResult("the contents of a resource are either text or a blob")
     if contents.text is not None:
@@ -302,8 +303,13 @@ def _check_mime_of(mime_type: str) -> None:
 
 
 def _check_text(text: str, settings: Settings) -> None:
-    if settings.max_text is not None:
-        _check_size(len(text), settings.max_text, "text_too_long")
+    if settings.max_text is not None and len(text) > settings.max_text:
+        raise ContentTooLarge(len(text), settings.max_text, setting="max_text", unit="characters", kind="text_too_long")
+
+
+def _check_binary(size: int, settings: Settings) -> None:
+    if settings.max_binary is not None and size > settings.max_binary:
+        raise ContentTooLarge(size, settings.max_binary, setting="max_binary", kind="binary_data_too_large")
 
 
 def _check_base64(data: str, settings: Settings) -> None:
@@ -311,9 +317,4 @@ def _check_base64(data: str, settings: Settings) -> None:
         size = len(binascii.a2b_base64(data.encode(), strict_mode=True))
     except (binascii.Error, ValueError):
         raise BadResult("binary content must be base64", kind="invalid_encoding") from None
-    _check_size(size, settings.max_binary, "binary_data_too_large")
-
-
-def _check_size(size: int, limit: int | None, kind: str) -> None:
-    if limit is not None and size > limit:
-        raise BadResult(f"content of size {size} is above the limit of {limit}", kind=kind)
+    _check_binary(size, settings)

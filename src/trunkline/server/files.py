@@ -3,15 +3,23 @@
 import errno
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Unpack, cast
 
-from msgspec import Struct
+from msgspec.structs import replace
 
-from trunkline.config import Settings
-from trunkline.errors import InvalidUri, RegistrationError, ResourceAccessDenied, ResourceNotFound, TemplateError
+from trunkline.config import MIB, Settings
+from trunkline.errors import (
+    ContentTooLarge,
+    InvalidUri,
+    RegistrationError,
+    ResourceAccessDenied,
+    ResourceNotFound,
+    TemplateError,
+)
 from trunkline.protocol.types import ReadResourceResult, Resource, ResourceContents
 from trunkline.registry import options as registry_options
 from trunkline.registry.access import access_of
@@ -19,24 +27,22 @@ from trunkline.registry.handlers import Handler
 from trunkline.registry.resources import ResourceEntry, TemplateEntry, check_uri, make_resource, make_template
 from trunkline.registry.results import resource_contents
 from trunkline.registry.templates import UriTemplate
+from trunkline.server.beneath import Outside, file_status, open_file, open_regular
 from trunkline.server.folders import Folder, look
 from trunkline.server.offer import Offer
 from trunkline.server.options import DirectoryOptions, FileOptions, only
+from trunkline.server.reading import FileReader, Opened
 
-__all__ = ["DirectoryEntry", "FileEntry", "inside", "make_directory", "make_file", "mime_type_of"]
+__all__ = ["DirectoryEntry", "FileEntry", "make_directory", "make_file", "mime_type_of", "status"]
 
 _TEXTUAL: Final = re.compile(r"text/.+|.+\+(json|xml)|application/(json|xml|javascript|toml|yaml|x-yaml|x-sh|sql)")
 _PLACE: Final = "path"
+_UNSIZED: Final = 1 * MIB  # bytes of a file that has no size until it is read
+_LONGEST_CHARACTER: Final = 4  # bytes, in UTF-8
+_NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
 
 Read = Callable[[Callable[..., Any]], Handler]
 """Reads the signature of a function that blocks."""
-
-
-class _Found(Struct, frozen=True):
-    """A file that was read."""
-
-    path: Path
-    data: bytes
 
 
 class FileEntry(ResourceEntry, frozen=True, kw_only=True):
@@ -66,62 +72,109 @@ def mime_type_of(path: Path) -> str | None:
     return kind if packed is None else f"application/{packed}"
 
 
-def _result(given_type: str | None, settings: Settings, found: _Found, uri: str) -> ReadResourceResult:
-    """What a file holds, as the answer to a request."""
-    mime_type = given_type or mime_type_of(found.path)
-    value: str | bytes = found.data
-    if mime_type is None or _TEXTUAL.fullmatch(mime_type):
-        try:
-            value = found.data.decode()
-        except UnicodeDecodeError:
-            pass
-        else:
-            if mime_type is None and "\0" in value:
-                value = found.data
-    contents: list[ResourceContents] = resource_contents(value, uri, mime_type, settings)
-    return ReadResourceResult(contents)
-
-
 # --- finding and reading, on a thread ----------------------------------------------------------------
 
 
-def inside(folder: Path, path: str, uri: str) -> Path:
-    """The file that a path within a folder leads to, links followed. Raises for one that leads outside."""
+class _Files:
+    """How the files of one resource or template are opened, limited and converted."""
+
+    def __init__(self, mime_type: str | None, settings: Settings, reader: FileReader) -> None:
+        self._mime_type = mime_type
+        self._settings = settings
+        self._read = reader.read
+
+    def read(self, open_: Callable[[], tuple[int, str]], uri: str) -> Any:
+        """The contents of the file that `open_` opens and names, or an awaitable of them."""
+        return self._read(partial(self._open, open_, uri))
+
+    def _open(self, open_: Callable[[], tuple[int, str]], uri: str) -> Opened:
+        with _faults(uri):
+            descriptor, name = open_()
+        try:
+            size = os.fstat(descriptor).st_size
+            mime_type = self._mime_type or mime_type_of(Path(name))
+            self._check(size, mime_type)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if size:
+            return Opened(descriptor, size, partial(self._contents, uri, mime_type))
+        # The system makes up such files when they are read, as in /proc; or it is empty.
+        return Opened(descriptor, _UNSIZED + 1, partial(self._unsized, uri, mime_type))
+
+    def _check(self, size: int, mime_type: str | None) -> None:
+        """Raises `ContentTooLarge` for a size that is too much already. What is read is measured exactly, later."""
+        settings = self._settings
+        if settings.max_file is not None and size > settings.max_file:
+            raise ContentTooLarge(size, settings.max_file, setting="max_file")
+        textual = mime_type is not None and _may_be_text(mime_type)
+        if textual and settings.max_text is not None and size > settings.max_text * _LONGEST_CHARACTER:
+            raise ContentTooLarge(size, settings.max_text, setting="max_text", kind="text_too_long")
+        if not _may_be_text(mime_type) and settings.max_binary is not None and size > settings.max_binary:
+            raise ContentTooLarge(size, settings.max_binary, setting="max_binary", kind="binary_data_too_large")
+
+    def _unsized(self, uri: str, mime_type: str | None, data: bytearray) -> ResourceContents:
+        most = min(_UNSIZED, self._settings.max_file or _UNSIZED)
+        if len(data) > most:
+            raise ContentTooLarge(len(data), most, setting="for a file without a size")
+        return self._contents(uri, mime_type, data)
+
+    def _contents(self, uri: str, mime_type: str | None, data: bytearray) -> ResourceContents:
+        value: str | bytearray = data
+        if _may_be_text(mime_type):
+            try:
+                text = data.decode()
+            except UnicodeDecodeError:
+                pass
+            else:
+                value = data if mime_type is None and "\0" in text else text
+        return resource_contents(value, uri, mime_type, self._settings)[0]
+
+
+def _finish(contents: ResourceContents, uri: str) -> ReadResourceResult:
+    """The answer to a request, under the URI that it was made with."""
+    return ReadResourceResult([replace(contents, uri=uri)])
+
+
+def _may_be_text(mime_type: str | None) -> bool:
+    return mime_type is None or _TEXTUAL.fullmatch(mime_type) is not None
+
+
+@contextmanager
+def _faults(uri: str) -> Generator[None]:
+    """What a client is told of a file that cannot be opened; other errors are the server's own fault."""
     try:
-        found = (folder / path).resolve()
-    except ValueError:  # a null character
+        yield
+    except (Outside, ValueError):  # a null character
         raise ResourceAccessDenied(uri) from None
-    except (OSError, RuntimeError):  # too long a name, links in a circle
-        raise ResourceNotFound(uri) from None
-    if not found.is_relative_to(folder.resolve()):
-        raise ResourceAccessDenied(uri)
-    return found
-
-
-def _read(path: Path, uri: str) -> _Found:
-    try:
-        if not path.is_file():  # a pipe would be waited for, a folder cannot be read
-            raise ResourceNotFound(uri)
-        return _Found(path, path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        raise ResourceNotFound(uri) from None
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
+        if error.errno in _NOT_THERE:
             raise ResourceNotFound(uri) from None
         raise
+
+
+def status(folder: Path, path: str, uri: str) -> os.stat_result | None:
+    """The status of a file in a folder; None if it is not there. Raises for a path that leads outside."""
+    try:
+        return file_status(folder, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (Outside, ValueError):
+        raise ResourceAccessDenied(uri) from None
+    except OSError:  # too long a name, links in a circle
+        raise ResourceNotFound(uri) from None
 
 
 def _list(folder: Path, template: UriTemplate, mime_type: str | None, settings: Settings) -> Any:
     """The files of a folder as they are now. What no URI can name is left out, and so is what goes meanwhile."""
     seen = look(folder)
     listed: list[Resource] = []
-    for name in seen.names:
-        file = folder / name
+    for name, size in zip(seen.names, seen.sizes, strict=True):
         try:
-            uri, size = check_uri(template.expand({_PLACE: name}), settings), file.stat().st_size
-        except (OSError, InvalidUri, TemplateError):
+            uri = check_uri(template.expand({_PLACE: name}), settings)
+        except (InvalidUri, TemplateError):
             continue
-        listed.append(Resource(uri=uri, name=name, mime_type=mime_type or mime_type_of(file), size=size))
+        listed.append(Resource(uri=uri, name=name, mime_type=mime_type or mime_type_of(Path(name)), size=size))
     return seen, listed
 
 
@@ -129,7 +182,12 @@ def _list(folder: Path, template: UriTemplate, mime_type: str | None, settings: 
 
 
 def make_file(
-    uri: str, path: str | os.PathLike[str], offer: Offer, read: Read, **options: Unpack[FileOptions]
+    uri: str,
+    path: str | os.PathLike[str],
+    offer: Offer,
+    read: Read,
+    reader: FileReader,
+    **options: Unpack[FileOptions],
 ) -> FileEntry:
     """A resource that is a file. It need not be there yet."""
     file = Path(path)
@@ -137,10 +195,14 @@ def make_file(
         raise RegistrationError(f"resource {uri!r}: {file} is a folder; use add_directory")
     options["mime_type"] = options.get("mime_type") or mime_type_of(file)
     options["name"] = options.get("name") or file.name
-    finish = partial(_result, options["mime_type"], offer.settings)
+    files = _Files(options["mime_type"], offer.settings, reader)
+
+    def contents() -> Any:
+        return files.read(lambda: (open_regular(file), file.name), uri)
+
     access = access_of(f"resource {uri!r}", options.get("scopes"), options.get("allow"))
     described = only(registry_options.ResourceOptions, options)
-    made = make_resource(uri, read(lambda: _read(file, uri)), offer.settings, finish=finish, access=access, **described)
+    made = make_resource(uri, read(contents), offer.settings, finish=_finish, access=access, **described)
     return FileEntry(**_members(made), path=file)
 
 
@@ -149,6 +211,8 @@ def make_directory(
     folder: str | os.PathLike[str],
     offer: Offer,
     read: Read,
+    reader: FileReader,
+    *,
     on_listed: Callable[[DirectoryEntry, Folder], None],
     **options: Unpack[DirectoryOptions],
 ) -> DirectoryEntry:
@@ -159,17 +223,17 @@ def make_directory(
     if not root.is_dir():
         raise RegistrationError(f"resource template {pattern!r}: {root} is not a folder")
 
-    def file(path: str) -> _Found:
-        uri = template.expand({_PLACE: path})
-        return _read(inside(root, path, uri), uri)
+    files = _Files(options.get("mime_type"), settings, reader)
+
+    def file(path: str) -> Any:
+        return files.read(partial(open_file, root, path), template.expand({_PLACE: path}))
 
     access = access_of(f"resource {pattern!r}", options.get("scopes"), options.get("allow"))
     described = only(registry_options.TemplateOptions, options)
     described["name"] = options.get("name") or root.resolve().name
     walk = partial(_list, root, template, options.get("mime_type"), settings)
     lister = read(walk) if options.get("listed", True) else None
-    finish = partial(_result, options.get("mime_type"), settings)
-    made = make_template(pattern, read(file), settings, lister=lister, finish=finish, access=access, **described)
+    made = make_template(pattern, read(file), settings, lister=lister, finish=_finish, access=access, **described)
     return DirectoryEntry(**_members(made), folder=root, on_listed=on_listed)
 
 

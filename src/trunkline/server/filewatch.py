@@ -5,6 +5,7 @@ names. That works on every file system, costs one `stat` per file and folder tha
 is interested.
 """
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,10 +15,11 @@ from msgspec import UNSET
 
 from trunkline.errors import ResourceAccessDenied, ResourceNotFound
 from trunkline.server.connection import Shared
-from trunkline.server.files import DirectoryEntry, FileEntry, inside
+from trunkline.server.files import DirectoryEntry, FileEntry, status
 from trunkline.server.folders import Folder, look
 from trunkline.server.offer import Offer
 from trunkline.server.polling import Poll
+from trunkline.server.reading import FileReader
 
 __all__ = ["FileWatch"]
 
@@ -38,6 +40,7 @@ class FileWatch:
         self._list_changed = list_changed
         self._poll = Poll(serving, offer.settings.file_poll_interval)
         self._folders: set[Path] = set()
+        self.reader = FileReader(offer.settings.file_read_budget, lambda: serving().threads)
 
     async def begin(self, uri: str) -> None:
         """Watches the file behind a URI, if it is a file's, from the state that it is in now."""
@@ -84,22 +87,25 @@ def _looked(offer: Offer, uri: str, before: Any) -> Any:
 def _state_of(offer: Offer, uri: str) -> Any:
     """When the file behind a URI was changed, its size and identity; None if there is none, UNSET if it is no file's.
     Raises for one outside of its folder."""
-    path = _path_of(offer, uri)
-    if path is None:
-        return UNSET
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
+    found = _status_of(offer, uri)
+    return found if found is None or found is UNSET else (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
-def _path_of(offer: Offer, uri: str) -> Path | None:
+def _status_of(offer: Offer, uri: str) -> Any:
     entry = offer.resources.live.get(uri)
     if entry is not None:
-        return entry.path if isinstance(entry, FileEntry) else None
+        return _status_at(entry.path) if isinstance(entry, FileEntry) else UNSET
     for template in offer.templates:
         values = template.template.match(uri)
         if values is not None:  # the first one is who reads it, too
-            return inside(template.folder, str(values["path"]), uri) if isinstance(template, DirectoryEntry) else None
-    return None
+            if isinstance(template, DirectoryEntry):
+                return status(template.folder, str(values["path"]), uri)
+            break
+    return UNSET
+
+
+def _status_at(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except (OSError, ValueError):
+        return None

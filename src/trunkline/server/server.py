@@ -155,8 +155,7 @@ class Server(Ending):
 
         checked("a file", FileOptions, options)
         read = partial(self._read, thread=True)
-        self.resources.add(make_file(uri, path, self._offer, read, **options))
-        self._file_watch()
+        self.resources.add(make_file(uri, path, self._offer, read, self._file_watch().reader, **options))
 
     def add_directory(self, uri: str, folder: str | PathLike[str], **options: Unpack[DirectoryOptions]) -> None:
         """Offers the files of a folder, and of those in it, as `scheme://{+path}`; links never lead outside."""
@@ -164,7 +163,9 @@ class Server(Ending):
 
         checked("a directory", DirectoryOptions, options)
         read = partial(self._read, thread=True)
-        self.templates.add(make_directory(uri, folder, self._offer, read, self._file_watch().shown, **options))
+        files = self._file_watch()
+        made = make_directory(uri, folder, self._offer, read, files.reader, on_listed=files.shown, **options)
+        self.templates.add(made)
 
     def _file_watch(self) -> "FileWatch":
         from trunkline.server.filewatch import FileWatch

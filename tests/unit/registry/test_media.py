@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from trunkline import Audio, AudioContent, EmbeddedResource, File, Image, ImageContent, ResourceContents, TextContent
 from trunkline.config import Settings
+from trunkline.errors import ContentTooLarge
 from trunkline.registry.media import Media
 from trunkline.registry.results import BadResult, as_block, tool_output
 
@@ -91,7 +92,7 @@ def test_media_may_stand_among_other_content() -> None:
 
 
 def test_media_are_checked_like_other_content() -> None:
-    with pytest.raises(BadResult, match="above the limit"):
+    with pytest.raises(ContentTooLarge, match="above the limit"):
         as_block(Image(PNG), Settings(max_binary=3))
     with pytest.raises(BadResult, match="is not a MIME type"):
         as_block(Image(PNG, "png"), Settings())

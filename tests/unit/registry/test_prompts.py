@@ -9,7 +9,7 @@ import pytest
 from trunkline import GetPromptResult, Icon, ImageContent, PromptMessage, ResourceLink
 from trunkline import TextContent as Text
 from trunkline.config import Settings
-from trunkline.errors import InvalidParams, RegistrationError
+from trunkline.errors import ContentTooLarge, InvalidParams, RegistrationError
 from trunkline.registry.handlers import read
 from trunkline.registry.prompts import PromptEntry, make_prompt, make_text_prompt
 from trunkline.registry.results import BadResult
@@ -264,5 +264,5 @@ def test_a_text_above_the_limit_is_not_rendered() -> None:
     handler = read(lambda: "abcd", Context, thread=False)
     assert get(make_prompt(handler, Settings(max_text=4), name="it")) == [user("abcd")]
 
-    with pytest.raises(BadResult, match="above the limit of 3"):
+    with pytest.raises(ContentTooLarge, match="above the limit of 3"):
         get(make_prompt(handler, Settings(max_text=3), name="it"))

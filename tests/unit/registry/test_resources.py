@@ -8,7 +8,14 @@ from msgspec import UNSET
 
 from trunkline import Annotations, Icon, ResourceContents
 from trunkline.config import Settings
-from trunkline.errors import InvalidParams, InvalidUri, RegistrationError, ResourceAccessDenied, TemplateError
+from trunkline.errors import (
+    ContentTooLarge,
+    InvalidParams,
+    InvalidUri,
+    RegistrationError,
+    ResourceAccessDenied,
+    TemplateError,
+)
 from trunkline.protocol.types import ReadResourceResult
 from trunkline.registry.handlers import read
 from trunkline.registry.resources import ResourceEntry, TemplateEntry, check_uri, make_resource, make_template
@@ -152,7 +159,7 @@ def test_a_text_above_the_limit_is_not_sent() -> None:
     assert entry.run(entry.arguments, None, entry.key).contents[0].text == "abcd"
 
     entry = make_resource("doc://a", handler, Settings(max_text=3))
-    with pytest.raises(BadResult, match="above the limit of 3"):
+    with pytest.raises(ContentTooLarge, match="above the limit of 3"):
         entry.run(entry.arguments, None, entry.key)
 
 
