@@ -2,8 +2,8 @@
 
 A worker whose supervisor is gone ends in good order: nobody would bring it anything any more.
 
-A worker whose descriptors are used up, but for a reserve, says that it is full, and is ready again when some are free.
-A connection whose descriptor could not be passed on is declined: the supervisor still has it, and gives it to another.
+A worker whose descriptors are used up, but for a reserve, says that it is full and declines connections, and is ready
+again when some are free. The supervisor still has what was declined, and gives it to another worker.
 """
 
 import asyncio
@@ -106,23 +106,22 @@ class Post:
             self._end()
 
     def _arrived(self, ticket: int, at: float, descriptor: int | None) -> None:
-        """Takes a connection, unless it has been on its way for so long that somebody else is given it, or its
-        descriptor was lost on the way."""
+        """Takes a connection, unless it has been on its way for so long that somebody else is given it, or there is no
+        descriptor for it: it was lost on the way, or belongs to the reserve."""
         if descriptor is None:
             self._fill()
             self._decline(ticket)
             return
         connection = socket.socket(fileno=descriptor)
+        if self._reserve.holds(descriptor):
+            self._fill()
         take = self._take
-        if take is None or time.monotonic() - at >= LATE:
+        if take is None or self._full or time.monotonic() - at >= LATE:
             connection.close()
             self._decline(ticket)
-            return
-        self._line.say(KEPT, with_ticket(ticket))
-        if not self._full and self._reserve.holds(descriptor):
-            self._fill()
-            self._tell()
-        take(connection)
+        else:
+            self._line.say(KEPT, with_ticket(ticket))
+            take(connection)
 
     def _fill(self) -> None:
         """Take no more connections until descriptors are free."""

@@ -1,6 +1,7 @@
 """A worker's side of the line, with the supervisor's in a test's hands."""
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -85,14 +86,19 @@ async def test_a_worker_without_descriptors_declines_and_is_ready_again_when_som
     assert await station.hears(KEPT) == 2
 
 
-async def test_a_worker_takes_the_connection_that_reaches_the_reserve_and_is_full_then(station: Station) -> None:
+async def test_a_connection_that_would_touch_the_reserve_is_declined_and_its_descriptor_is_free_again(
+    station: Station,
+) -> None:
     station.post.begin(station.taken.append)
-    station.hand(1, time.monotonic())
+    for ticket in range(1, 4):
+        station.hand(ticket, time.monotonic())
+    before = os.listdir("/proc/self/fd")
     with no_descriptor_left(above=1):
         station.post._heard()
-        assert await station.hears(KEPT) == 1
-        assert await station.hears(STATE) == "full"
-    assert len(station.taken) == 1
+        assert station.post.states()[-1] == "full"
+    assert os.listdir("/proc/self/fd") == before
+    assert [await station.hears(NOT_KEPT) for _ in range(3)] == [1, 2, 3]
+    assert station.taken == []
 
 
 async def test_a_full_worker_that_ends_says_so(station: Station) -> None:

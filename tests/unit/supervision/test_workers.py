@@ -17,7 +17,7 @@ from tests.processes import PATIENCE, children, command, eventually, gone
 from trunkline.supervision.workers import GIVEN_UP
 
 SCRIPT = """
-    import asyncio, contextlib, json, os, resource, signal, socket, sys, time
+    import asyncio, json, os, resource, signal, socket, sys, time
     from trunkline.supervision import rota
     from trunkline.supervision.policy import Policy
     from trunkline.supervision.post import Post
@@ -55,18 +55,15 @@ SCRIPT = """
     def say(what):
         print(what, file=sys.stderr, flush=True)
 
-    if manner == "hoards":
-        hoard = []
+    if manner == "runs short":
 
-        def fill(*_):
-            with contextlib.suppress(OSError):
-                while True:
-                    hoard.append(os.open(os.devnull, os.O_RDONLY))
-            say("no descriptors are left")
+        def allow(files):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, 64))
+            say(f"{files} descriptors are allowed")
 
-        signal.signal(signal.SIGUSR1, fill)
-        signal.signal(signal.SIGUSR2, lambda *_: [os.close(file) for file in hoard])
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        allow(64)
+        signal.signal(signal.SIGUSR1, lambda *_: allow(3))
+        signal.signal(signal.SIGUSR2, lambda *_: allow(64))
 
     if "files" in options:
         resource.setrlimit(resource.RLIMIT_NOFILE, (options["files"], options.pop("files")))
@@ -95,6 +92,11 @@ class Crowd:
 
     def line(self) -> str:
         return self.said.readline().strip()
+
+    def says(self, end: str) -> None:
+        """Wait for a line with this end; others may come before it."""
+        while not (line := self.line()).endswith(end):
+            assert line, f"it has ended without saying {end!r}"
 
     @property
     def pids(self) -> set[int]:
@@ -209,14 +211,15 @@ def test_one_that_cannot_begin_later_is_tried_again_after_a_while(crowd: Any, tm
 
 
 def test_a_worker_that_the_system_has_no_descriptors_for_is_started_later(crowd: Any) -> None:
-    it = crowd(manner="hoards", policy={"first": 0.05}).open()
-    it.process.send_signal(signal.SIGUSR1)  # the supervisor opens all the files that it can
-    assert it.line() == "no descriptors are left"
-    victim = min(it.pids)
-    os.kill(victim, signal.SIGKILL)
-    assert it.line().endswith("was ended by SIGKILL, and is started again at once")
-    assert it.line().endswith("cannot be started: Too many open files; tried again in 0.05 s")
-    it.process.send_signal(signal.SIGUSR2)  # and closes them
+    it = crowd(manner="runs short", policy={"first": 0.05})
+    assert it.line() == "64 descriptors are allowed"
+    it.open()
+    it.process.send_signal(signal.SIGUSR1)
+    it.says("3 descriptors are allowed")
+    os.kill(min(it.pids), signal.SIGKILL)
+    it.says("was ended by SIGKILL, and is started again at once")
+    it.says("cannot be started: Too many open files; tried again in 0.05 s")
+    it.process.send_signal(signal.SIGUSR2)
     eventually(lambda: it.ask()[1:] == ["ready", "ready"])
     assert it.process.poll() is None
 
