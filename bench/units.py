@@ -271,7 +271,9 @@ class Bench:
 
     def counted(self, names: int = 200, times: int = 400) -> float:
         """CPU time of Valkey, in µs, to say of one channel how many are subscribed to it, asked of many at once."""
-        packed = _command("PUBSUB", "NUMSUB", *(f"trunkline:bus:to:{name:016x}" for name in range(names)))
+        packed = _command(
+            "PUBSUB", "NUMSUB", *(f"trunkline:bus:{0:016x}:to:{name:016x}:{0:016x}" for name in range(names))
+        )
         before = cpu_ns(self._valkey.pid)
         for _ in range(times):
             self._lines[0].send(packed, 1)

@@ -34,6 +34,8 @@ SEAMS = {
     "auth.principal",
     "stores.store",
     "stores.bus",
+    "stores.identity",
+    "stores.shared",
 }  # of a layer that others may know by its seam only
 MAY_IMPORT = {
     "errors": set(),
@@ -61,7 +63,7 @@ MAY_IMPORT = {
     "server": GROUND_FLOOR
     | {
         *("wire", "protocol", "registry", "conversation", "transports.channel", "auth.principal", "stores.store"),
-        "stores.bus",
+        *("stores.bus", "stores.identity", "stores.shared"),
         *("transports.http.events", "transports.http.keeper", "supervision.policy"),
     },
     "supervision": GROUND_FLOOR,

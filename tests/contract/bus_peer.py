@@ -6,6 +6,8 @@ python -m tests.contract.bus_peer <sqlite file or redis url> <prefix> <name>
 import asyncio
 import sys
 
+from tests.contract.meeting import IDENTITY
+
 from trunkline.stores.bus import Bus
 from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.sqlite import SqliteStore
@@ -26,12 +28,15 @@ class Echo:
     def lost(self, name: str | None) -> None:
         print("lost", name, flush=True)
 
+    def rejected(self, why: str) -> None:
+        print("rejected", why, flush=True)
+
 
 async def main(where: str, prefix: str, name: str) -> None:
     store = RedisStore(where, prefix=prefix) if where.startswith("redis:") else SqliteStore(where)
     bus = store.bus()
     assert bus is not None
-    await bus.open(name, Echo(bus))
+    await bus.open(name, Echo(bus), IDENTITY)
     print("open", name, flush=True)
     await asyncio.Event().wait()
 

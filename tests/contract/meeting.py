@@ -9,6 +9,7 @@ from urllib.parse import quote
 from tests.contract.valkey import valkey
 
 from trunkline.stores.bus import Bus
+from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import Store
@@ -20,6 +21,7 @@ BUSES: dict[str, Callable[[Path], Store]] = {
     "redis": lambda folder: RedisStore(valkey().url, prefix=f"{quote(str(folder))}[*]:"),
 }
 
+IDENTITY = StoreIdentity("0123456789abcdef", bytes(range(32)), 0.0)
 
 Told = tuple[str, str | None, bytes]
 
@@ -32,6 +34,7 @@ class Listener:
         self.met_ones: set[str] = set()
         self.bus: Bus
         self.sending = False
+        self.rejections: list[str] = []
 
     def heard(self, sender: str, message: bytes) -> None:
         assert not self.sending
@@ -46,6 +49,10 @@ class Listener:
     def lost(self, name: str | None) -> None:
         assert not self.sending
         self.told.append(("lost", name, b""))
+
+    def rejected(self, why: str) -> None:
+        assert not self.sending
+        self.rejections.append(why)
 
     @property
     def lost_ones(self) -> set[str | None]:
@@ -76,12 +83,12 @@ class Meeting:
         assert bus is not None
         return bus
 
-    async def join(self, name: str, bus: Bus | None = None) -> Listener:
+    async def join(self, name: str, bus: Bus | None = None, identity: StoreIdentity = IDENTITY) -> Listener:
         """One more, in this process."""
         listener = Listener()
         listener.bus = bus or self.bus()
         self._listeners.append(listener)
-        await listener.bus.open(name, listener)
+        await listener.bus.open(name, listener, identity)
         return listener
 
     async def start(self, name: str) -> asyncio.subprocess.Process:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.contract.lines import turns, until
-from tests.contract.meeting import BUSES, Meeting, said
+from tests.contract.meeting import BUSES, IDENTITY, Meeting, said
 from tests.contract.valkey import valkey
 from tests.processes import nothing_left
 
@@ -188,16 +188,16 @@ async def test_a_bus_is_open_once_and_of_no_use_when_it_is_closed(meeting: Meeti
             call()
     one, two = await meeting.join("one"), await meeting.join("two")
     with pytest.raises(MisuseError, match="open already"):
-        await one.bus.open("other", one)
+        await one.bus.open("other", one, IDENTITY)
     await one.bus.close()
     assert one.bus.send("two", b"x")  # about somebody else that says nothing
     one.bus.publish(b"x")
     await one.bus.sent()
     with pytest.raises(StoreUnavailable, match="closed"):
-        await one.bus.open("other", one)
+        await one.bus.open("other", one, IDENTITY)
     await new.close()
     with pytest.raises(StoreUnavailable, match="closed"):
-        await new.open("other", one)
+        await new.open("other", one, IDENTITY)
     assert not two.messages("one")
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.contract.lines import turns, until
-from tests.contract.meeting import Listener, Meeting, judge
+from tests.contract.meeting import IDENTITY, Listener, Meeting, judge
 from tests.contract.valkey import started, valkey
 from tests.faults.proxy import Proxy, proxied
 from tests.ports import held_port
@@ -143,7 +143,7 @@ async def test_those_who_were_at_a_redis_that_is_started_again_meet_again(meetin
 async def test_a_redis_that_does_not_answer_is_no_bus_for_now(prefix: str) -> None:
     with nothing_left():
         with held_port() as port, pytest.raises(StoreUnavailable, match="does not answer"):
-            await at(port, prefix, patience=0.05).open("one", Listener())
+            await at(port, prefix, patience=0.05).open("one", Listener(), IDENTITY)
         await turns()
 
 
@@ -193,21 +193,28 @@ async def test_one_who_has_ended_without_a_word_is_missed_although_nobody_sends_
 ) -> None:
     monkeypatch.setattr(redis_bus, "ANSWERS", 0.05)
     with valkey().client() as client, client.pubsub() as silent:
-        silent.subscribe(f"{prefix}bus:to:silent", f"{prefix}bus:all")
+        channels = redis_bus.Channels(prefix, IDENTITY)
+        silent.subscribe(channels.of("silent"), channels.all)
         await until(lambda: len(cast("list[bytes]", client.pubsub_channels(f"{prefix[:-4]}*"))) == 2)
         one = await meeting.join("one", at(valkey().port, prefix, patience=0.1))
         assert one.met_ones == {"silent"}
     await until(lambda: "silent" in one.lost_ones)
 
 
-async def test_what_strangers_publish_is_passed_over(meeting: Meeting, prefix: str) -> None:
-    one, two = await meeting.join("one"), await meeting.join("two")
-    with valkey().client() as client:
-        for message in (b"", b"\xff", b"m", b"m\n", b"m../x\nhello", b"one\n\n"):
-            client.publish(f"{prefix}bus:all", message)
-    two.bus.publish(b"x")
-    await until(lambda: one.messages("two") == [b"x"])
-    assert {name for _, name, _ in one.told} == {"two"}
+async def test_a_channel_that_a_stranger_subscribes_to_makes_no_process(meeting: Meeting, prefix: str) -> None:
+    start = redis_bus.Channels(prefix, IDENTITY).start
+    with valkey().client() as client, client.pubsub() as stranger:
+        names = [
+            f"{start}stranger",
+            f"{start}stranger:",
+            f"{start}stranger:{16 * '0'}",
+            f"{start}:",
+            start.encode() + b"\xff",
+        ]
+        stranger.subscribe(*names)
+        await until(lambda: len(cast("list[bytes]", client.pubsub_channels(f"{prefix[:-4]}*"))) == len(names))
+        one = await meeting.join("one")
+    assert not one.told
 
 
 async def test_of_those_who_have_left_the_last_ones_are_remembered(

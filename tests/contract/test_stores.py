@@ -10,8 +10,9 @@ import pytest
 from tests.contract.kept import STORES, Place, lease
 from tests.contract.lines import turns, until
 
-from trunkline.errors import Conflict, Fenced, MisuseError, StoreError, StoreUnavailable
+from trunkline.errors import Conflict, Fenced, MisuseError, StoreError, StoreUnavailable, StoreUnusable
 from trunkline.stores.rules import MOST_IN_A_PAGE, MOST_KEY_CHARACTERS, MOST_VALUE_BYTES, MOST_WRITES
+from trunkline.stores.shared import IDENTITY, load_identity, read_identity
 from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, Write, home, key_of
 
 KEY = "session/1/state"
@@ -711,3 +712,36 @@ async def test_what_is_put_off_or_deleted_early_leaves_nothing_in_the_queue_of_t
     assert await store.get("session/hot/state") is None
     assert place.clock.waiting == 0
     await place.leave()
+
+
+# --- identity --------------------------------------------------------------------------------------------
+
+
+async def test_all_processes_on_a_store_agree_on_its_identity(place: Place) -> None:
+    stores = [await place.enter() for _ in range(4)]
+    assert await read_identity(stores[0]) is None
+    found = await asyncio.gather(*(load_identity(store, 7.0 + number) for number, store in enumerate(stores)))
+    assert len({identity.id for identity in found}) == len({identity.secret for identity in found}) == 1
+    assert len(found[0].secret) == 32
+    assert {await read_identity(store) for store in stores} == {found[0]}
+
+
+async def test_a_store_that_has_lost_its_data_gets_another_identity(store: Store) -> None:
+    before = await load_identity(store, 7.0)
+    await store.commit([Delete(IDENTITY)])
+    assert await read_identity(store) is None
+    after = await load_identity(store, 8.0)
+    assert before.id != after.id
+    assert before.secret != after.secret
+    assert before.key("x") != after.key("x") != after.key("y")
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"id":7,"secret":"","created":0}'])
+async def test_an_identity_that_cannot_be_read_is_reported_and_left_as_it_is(store: Store, value: bytes) -> None:
+    await store.commit([Put(IDENTITY, value)])
+    for asked in (read_identity(store), load_identity(store, 7.0)):
+        with pytest.raises(StoreUnusable, match=r"'store/identity'.* cannot be read"):
+            await asked
+    item = await store.get(IDENTITY)
+    assert item is not None
+    assert item.value == value

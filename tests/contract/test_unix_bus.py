@@ -11,14 +11,18 @@ from pathlib import Path
 
 import pytest
 from tests.contract.lines import turns, until
-from tests.contract.meeting import Listener, Meeting, judge
+from tests.contract.meeting import IDENTITY, Listener, Meeting, judge
 from tests.limits import PATIENCE
 from tests.processes import nothing_left
 
 from trunkline.errors import StoreUnavailable, StoreUnusable
 from trunkline.stores import unix_bus, unix_links
+from trunkline.stores.frames import FrameSigner
+from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.unix_bus import UnixBus, folder_for
 from trunkline.stores.unix_links import Frames, framed
+
+OTHER = StoreIdentity("fedcba9876543210", IDENTITY.secret, 0.0)
 
 
 @pytest.fixture
@@ -30,7 +34,7 @@ async def meeting(tmp_path: Path) -> AsyncIterator[Meeting]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return folder_for(tmp_path / "store.db")
+    return folder_for(tmp_path / "store.db", IDENTITY)
 
 
 @contextmanager
@@ -69,15 +73,16 @@ async def until_it_ends(line: socket.socket) -> None:
 
 def test_processes_meet_beside_their_file_or_elsewhere_if_its_path_is_too_long(tmp_path: Path) -> None:
     short = Path("/var/lib/x/state.db")
-    assert folder_for(short) == Path("/var/lib/x/state.db-bus")
+    assert folder_for(short, IDENTITY) == Path("/var/lib/x/state.db-bus-01234567")
     long = tmp_path / ("x" * 80) / "state.db"
-    assert folder_for(long).parent == Path("/tmp").resolve()
-    assert folder_for(long) != folder_for(long.with_name("other.db"))
-    for folder in (folder_for(short), folder_for(long)):
+    assert folder_for(long, IDENTITY).parent == Path("/tmp").resolve()
+    assert folder_for(long, IDENTITY) != folder_for(long.with_name("other.db"), IDENTITY)
+    for folder in (folder_for(short, IDENTITY), folder_for(long, IDENTITY)):
         assert len(os.fsencode(folder / ("+" + 16 * "n"))) <= 103
+        assert folder not in {folder_for(short, OTHER), folder_for(long, OTHER)}
     other = tmp_path / "link"
     other.symlink_to(long.parent)
-    assert folder_for(other / "state.db") == folder_for(long)
+    assert folder_for(other / "state.db", IDENTITY) == folder_for(long, IDENTITY)
 
 
 async def test_a_bus_of_a_file_with_a_long_path_works_and_leaves_nothing(tmp_path: Path) -> None:
@@ -87,7 +92,7 @@ async def test_a_bus_of_a_file_with_a_long_path_works_and_leaves_nothing(tmp_pat
     one.send("two", b"x")
     await until(lambda: two.messages("one"))
     await meeting.leave()
-    assert not folder_for(deep / "store.db").exists()
+    assert not folder_for(deep / "store.db", IDENTITY).exists()
 
 
 async def test_folder_and_sockets_are_for_their_owner_alone(meeting: Meeting, folder: Path) -> None:
@@ -98,7 +103,7 @@ async def test_folder_and_sockets_are_for_their_owner_alone(meeting: Meeting, fo
 
 @pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
 async def test_a_folder_that_is_not_ours_alone_is_refused_and_left_as_it_is(tmp_path: Path, kind: str) -> None:
-    folder = tmp_path / "bus"
+    folder = folder_for(tmp_path / "store.db", IDENTITY)
     if kind == "a file":
         folder.touch(0o600)
     elif kind == "a link":
@@ -108,13 +113,13 @@ async def test_a_folder_that_is_not_ours_alone_is_refused_and_left_as_it_is(tmp_
         folder.mkdir(0o700)
         folder.chmod(0o750)
     with nothing_left(), pytest.raises(StoreUnusable, match="ours alone"):
-        await UnixBus(folder).open("one", Listener())
+        await UnixBus(tmp_path / "store.db").open("one", Listener(), IDENTITY)
     assert folder.exists()
 
 
-async def test_a_folder_that_cannot_be_made_is_no_bus_for_now(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_made_is_no_bus_for_now() -> None:
     with nothing_left(), pytest.raises(StoreUnavailable, match="No such file"):
-        await UnixBus(tmp_path / "nowhere" / "bus").open("one", Listener())
+        await UnixBus(Path("/nowhere/store.db")).open("one", Listener(), IDENTITY)
 
 
 async def test_what_dead_processes_have_left_is_removed(meeting: Meeting, folder: Path) -> None:
@@ -204,23 +209,25 @@ async def test_one_who_is_there_and_cannot_be_dialled_is_not_gone(meeting: Meeti
 
 async def test_of_the_lines_of_one_process_the_newest_counts(meeting: Meeting, folder: Path) -> None:
     one = await meeting.join("one")
+    signer = FrameSigner(IDENTITY, "other")
+    first, second, third = [[framed(signer.sign("one", text)) for text in (b"", b"%d" % n)] for n in range(3)]
     with listening(folder / "other"), socket.socket(socket.AF_UNIX) as old, socket.socket(socket.AF_UNIX) as new:
         for line in (old, new):
             line.connect(str(folder / "one"))
-        old.sendall(framed(b"other 1") + framed(b"first"))
-        await until(lambda: one.messages("other") == [b"first"])
-        new.sendall(framed(b"other 2") + framed(b"third"))
-        await until(lambda: one.messages("other") == [b"first", b"third"])
+        old.sendall(b"".join(first))
+        await until(lambda: one.messages("other") == [b"0"])
+        new.sendall(b"".join(third))
+        await until(lambda: one.messages("other") == [b"0", b"2"])
         assert "other" in one.lost_ones
         with socket.socket(socket.AF_UNIX) as late:
             late.connect(str(folder / "one"))
-            late.sendall(framed(b"other 1") + framed(b"second"))
+            late.sendall(b"".join(second))
             for line in (late, old):
                 await until_it_ends(line)
-        assert one.messages("other") == [b"first", b"third"]
+        assert one.messages("other") == [b"0", b"2"]
 
 
-@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", framed(b"no hello"), framed(b"../x 1"), framed(b"\xff 1")])
+@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", framed(b"no hello"), framed(b"")])
 async def test_a_stranger_is_hung_up_on(meeting: Meeting, folder: Path, said: bytes) -> None:
     one = await meeting.join("one")
     with socket.socket(socket.AF_UNIX) as stranger:

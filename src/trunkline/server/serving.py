@@ -5,6 +5,7 @@ order. Then a server can serve again, on another loop if need be.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Parts", "Serving"]
 
+_log: Final = logging.getLogger("trunkline")
 _LISTS: Final = frozenset(CHANGES.values())
 _UNSUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/unsubscribe")
 
@@ -113,19 +115,33 @@ class Serving:
             await parts.lifespan.start(server)
         if parts.store.lasting:
             shared = self.ready()
-            await shared.seals.load()
-            await self._share_cursors(shared.store)
+            await self._load_secrets(shared)
             if shared.crew is not None:
                 await shared.crew.join()
         if parts.store.lasting and offer.task_tools():
             shared = self.ready()
             shared.tasks.watch_over(shared, lasting=True)
 
-    async def _share_cursors(self, store: "Store") -> None:
-        """Has others that share the store go on with lists that were begun here, and the other way round."""
+    async def _load_secrets(self, shared: Shared) -> None:
+        """Read what all processes on the store know: the keys of states, and that of cursors, so that any process goes
+        on with a list that another has begun."""
         from trunkline.server.common import common_secret
 
-        self._offer.share_cursors(await common_secret(store, self._offer.info.name, "cursor"))
+        await shared.seals.load()
+        self._offer.share_cursors(await common_secret(shared.store, self._offer.info.name, "cursor"))
+
+    def _reload_secrets(self) -> None:
+        """Agree with the other processes again, after the store has lost its data."""
+        if self._loop is not None and self._shared is not None:
+            task = self._loop.create_task(self._load_secrets(self._shared))
+            self._background.add(task)
+            task.add_done_callback(self._reloaded)
+
+    def _reloaded(self, task: "asyncio.Task[None]") -> None:
+        self._background.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.warning("keys of states and cursors could not be read again: %s; restart this process", error)
 
     def connect(self, channel: Channel) -> Connection:
         """Serves one channel."""
@@ -225,6 +241,7 @@ class Serving:
         if crew is not None:
             self._spreader = Announcer(self._offer.settings.list_changed_interval, clock, news.tell)
             crew.on_missed(partial(self._missed, crew))
+            crew.on_store_reset(self._reload_secrets)
             crew.on_deposed(self.listeners.end)  # so that clients ask again what they want to hear of
         return news
 

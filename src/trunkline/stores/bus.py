@@ -5,9 +5,14 @@ another process has to answer, a change that others tell their clients. It keeps
 another arrives in the order in which it was sent, at most once; and where something may have got lost, on whichever
 side, both are told (`Ears.lost`), so that whoever waits for an answer does not wait for ever. Whoever needs to know
 that something has arrived asks for an answer.
+
+A bus connects the processes of one store, told from all others by the identity of that store. Its frames are signed
+(`frames.py`): one that fails verification is dropped and reported (`Ears.rejected`), and has no other effect.
 """
 
 from typing import Final, Protocol
+
+from trunkline.stores.identity import StoreIdentity
 
 __all__ = ["MOST_MESSAGE_BYTES", "MOST_NAME_CHARACTERS", "Bus", "Ears"]
 
@@ -33,6 +38,10 @@ class Ears(Protocol):
         whatever is missing."""
         ...
 
+    def rejected(self, why: str) -> None:
+        """A frame failed verification and was dropped: another program has written to the bus."""
+        ...
+
 
 class Bus(Protocol):
     """Carries messages between processes. Every bus behaves as it says here; `tests/contract/test_buses.py` holds them
@@ -43,9 +52,10 @@ class Bus(Protocol):
     while, and told so.
     """
 
-    async def open(self, name: str, ears: Ears) -> None:
-        """From when this returns on, others can reach this process under a name, and it has met those that are there.
-        Raises `StoreUnavailable` if that cannot be, for now, or `StoreUnusable`."""
+    async def open(self, name: str, ears: Ears, identity: StoreIdentity) -> None:
+        """From when this returns on, others can reach this process under a name, and it has met those that are there:
+        all that have opened a bus with the same identity. Raises `StoreUnavailable` if that cannot be, for now, or
+        `StoreUnusable`."""
         ...
 
     def send(self, to: str, message: bytes) -> bool:

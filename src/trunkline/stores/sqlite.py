@@ -21,7 +21,7 @@ from trunkline.errors import ConfigError, MisuseError, StoreError, StoreUnavaila
 from trunkline.stores import files, rules
 from trunkline.stores.bus import Bus
 from trunkline.stores.store import Changed, Held, Item, Lease, Watch, Write
-from trunkline.stores.unix_bus import UnixBus, folder_for
+from trunkline.stores.unix_bus import UnixBus
 from trunkline.stores.watching import Watchers
 from trunkline.stores.writing import AFTER_ALL, LAST, Act, Transaction, Writer
 
@@ -78,7 +78,7 @@ class SqliteStore:
 
     def bus(self) -> Bus | None:
         """Unix sockets, in a folder that follows from the file's place; None where there are none."""
-        return UnixBus(folder_for(self._path)) if hasattr(socket, "AF_UNIX") else None
+        return UnixBus(self._path) if hasattr(socket, "AF_UNIX") else None
 
     async def open(self) -> None:
         """Opens the file; makes it, if there is none. Raises `StoreUnusable` if it is damaged, not ours, or newer."""

@@ -1,18 +1,20 @@
 """A bus on Unix sockets, for processes of one machine and one user that share a file.
 
-Each process has a socket in a folder that follows from the file's place, and its name is the socket's. Who joins puts
+Each process has a socket in a folder that follows from the file's place and from the identity of the store in it: a new
+file in the place of a deleted one is another deployment. A socket has the name of its process. Who joins puts
 its own there first and dials all others then, so of two that join at once one at least finds the other; who is dialled
 dials back. So everybody has a line to everybody, and when a process ends, however that is, all others see their lines
 to it end.
 
 A socket at which nobody listens is what a dead process has left, and whoever finds it removes it. For the same reason
 no socket has its name before it listens. The folder is its owner's alone, and goes with the last one who leaves.
+
+All that goes over a line is a signed frame (`frames.py`), the hello included, which is for the process that is dialled.
 """
 
 import asyncio
 import contextlib
 import hashlib
-import itertools
 import os
 import socket
 import stat
@@ -23,7 +25,9 @@ from typing import Final
 from trunkline.errors import MisuseError, StoreUnavailable, StoreUnusable
 from trunkline.stores import rules
 from trunkline.stores.bus import MOST_NAME_CHARACTERS, Ears
+from trunkline.stores.frames import ALL, Frame, FrameSigner, Rejection
 from trunkline.stores.hearing import Hearing
+from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.unix_links import Incoming, Outgoing, framed
 
 __all__ = ["UnixBus", "folder_for"]
@@ -32,32 +36,34 @@ _MOST_PATH: Final = 103  # bytes that a socket's path may have everywhere; on Li
 _NOT_YET: Final = "+"  # before the name of a socket that does not listen yet
 _FORGOTTEN: Final = 60.0  # seconds after which one that still does not never will
 _TEMPORARY: Final = Path("/tmp")  # noqa: S108 - not what the environment says: all processes have to find the same one
+_ID: Final = 8  # letters of an identity: it only has to differ from that of a file which was there before
 _BACKLOG: Final = 1024
 PATIENCE: Final = 2.0  # seconds that who joins waits for those that do not answer, and who leaves for slow readers
 OFTEN: Final = 0.2  # seconds between two times that one is told that somebody who is there cannot be dialled
 _ATTEMPTS: Final = 10
 
 
-def folder_for(file: Path) -> Path:
+def folder_for(file: Path, identity: StoreIdentity) -> Path:
     """Where processes that share a file meet: beside it, or in a folder of our own if that is too long for sockets."""
     file = file.resolve()
-    beside = file.with_name(f"{file.name}-bus")
+    beside = file.with_name(f"{file.name}-bus-{identity.id[:_ID]}")
     if len(os.fsencode(beside)) + len(f"/{_NOT_YET}") + MOST_NAME_CHARACTERS <= _MOST_PATH:
         return beside
-    return _TEMPORARY / f"trunkline-{hashlib.blake2b(os.fsencode(file), digest_size=12).hexdigest()}"
+    return _TEMPORARY / f"trunkline-{hashlib.blake2b(os.fsencode(beside), digest_size=12).hexdigest()}"
 
 
 class UnixBus:
-    """A way to the other processes that meet in a folder."""
+    """A way to the other processes that share a file."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._folder: Path
+        self._signer: FrameSigner
         self._name = ""  # as long as it is not open
         self._ears = Hearing()
         self._closed = False
         self._places: list[Path] = []  # of our socket
         self._server: asyncio.AbstractServer | None = None
-        self._numbers = itertools.count(1)
         self._peers: dict[str, Outgoing | None] = {}  # None: no line for now
         self._incoming: dict[str, Incoming] = {}
         self._lines: set[Incoming | Outgoing] = set()  # that have not ended
@@ -66,14 +72,15 @@ class UnixBus:
 
     # --- from open to closed ---------------------------------------------------------------------
 
-    async def open(self, name: str, ears: Ears) -> None:
+    async def open(self, name: str, ears: Ears, identity: StoreIdentity) -> None:
         """Puts a socket into the folder, and dials all others there."""
         rules.check_process(name)
         if self._closed:
-            raise StoreUnavailable(f"the bus at {self._folder} is closed")
+            raise StoreUnavailable(f"the bus of {self._file} is closed")
         if self._name:
-            raise MisuseError(f"the bus at {self._folder} is open already")
+            raise MisuseError(f"the bus of {self._file} is open already")
         self._name = name
+        self._folder, self._signer = folder_for(self._file, identity), FrameSigner(identity, name)
         self._ears.open(ears)
         try:
             await self._listen()
@@ -147,15 +154,18 @@ class UnixBus:
         link = self._peers.get(to) or self._dial(to)
         if link is None:
             return False
-        self._add(link, framed(message))
+        self._add(link, framed(self._signer.sign(to, message)))
         return True
 
     def publish(self, message: bytes) -> None:
         """Sends a message to all."""
         self._check(message)
-        frame = framed(message)
-        for name in () if self._closed else [*self._peers]:
-            if (link := self._peers[name] or self._dial(name)) is not None:
+        if self._closed:
+            return
+        links = [self._peers[name] or self._dial(name) for name in [*self._peers]]
+        frame = framed(self._signer.sign(ALL, message))  # after those that say hello
+        for link in links:
+            if link is not None:
                 self._add(link, frame)
 
     def _add(self, link: Outgoing, frame: bytes) -> None:
@@ -179,7 +189,7 @@ class UnixBus:
     def _check(self, message: bytes) -> None:
         rules.check_message(message)
         if not self._name:
-            raise MisuseError(f"the bus at {self._folder} is not open yet")
+            raise MisuseError(f"the bus of {self._file} is not open yet")
 
     # --- lines -----------------------------------------------------------------------------------
 
@@ -187,8 +197,7 @@ class UnixBus:
         """A line to a process; None if nobody is there. A Unix socket says so at once."""
         rules.check_process(name)
         place = self._folder / name
-        hello = f"{self._name} {next(self._numbers)}".encode()
-        link = Outgoing(name, hello, met=self._ears.met, lost=self._bereft)
+        link = Outgoing(name, self._signer.sign(name), met=self._ears.met, lost=self._bereft)
         try:
             dialled = _connected(place)
         except (FileNotFoundError, ConnectionRefusedError) as error:
@@ -224,15 +233,25 @@ class UnixBus:
             self._dial(link.to)
 
     def _called(self) -> Incoming:
-        line = Incoming(greeted=self._greeted, heard=self._ears.heard, lost=self._left)
+        line = Incoming(verify=self._verify, greeted=self._greeted, heard=self._ears.heard, lost=self._left)
         self._lines.add(line)
         return line
 
+    def _verify(self, sender: str, data: bytes) -> Frame | None:
+        """Return the frame that came over a line of a process, or over a new line; None if it is dropped."""
+        frame = self._signer.verify(data)
+        if isinstance(frame, Frame) and (frame.sender != sender if sender else frame.for_all):
+            frame = Rejection.MISDIRECTED
+        if isinstance(frame, Rejection):
+            self._ears.rejected(frame, str(self._folder))
+            return None
+        return frame
+
     def _greeted(self, line: Incoming) -> None:
         """Another process has dialled us. Of several lines of its own, the last one counts: it has given up the others,
-        and what may still come over them would be out of its order."""
+        and what may still come over them would be out of its order. (The hello of an earlier one is rejected.)"""
         name, known = line.sender, self._incoming.get(line.sender)
-        if self._closed or (known is not None and known.number > line.number):
+        if self._closed:
             line.abort()
             return
         self._incoming[name] = line

@@ -1,7 +1,8 @@
 """The lines of a bus on Unix sockets. A process sends over lines that it has dialled itself, and hears over those that
 it was dialled by; so there are two between any two, and each has one direction.
 
-Who dials says hello: its name, and which of its lines this is. What follows are messages. The other side answers with a
+Who dials says hello, a signed frame without a payload. What follows are messages, each a signed frame. One that fails
+verification is dropped, and what comes next is read; a line whose hello fails is closed. The other side answers with a
 welcome, once it has met the caller, and says nothing else; both see it when the line ends. Hello, welcome and messages
 each follow their length, of four bytes.
 """
@@ -10,8 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
-from trunkline.stores import rules
 from trunkline.stores.bus import MOST_MESSAGE_BYTES
+from trunkline.stores.frames import OVERHEAD, Frame
 
 __all__ = ["Frames", "Incoming", "Outgoing", "framed"]
 
@@ -52,7 +53,7 @@ class Frames:
     @property
     def hopeless(self) -> bool:
         """Whether what comes is nothing of ours: no message is that long."""
-        return self._needed > _HEAD + MOST_MESSAGE_BYTES
+        return self._needed > _HEAD + OVERHEAD + MOST_MESSAGE_BYTES
 
     @staticmethod
     def _end(whole: bytes, at: int) -> int:
@@ -202,18 +203,20 @@ class Outgoing(_Line):
 
 
 class Incoming(_Line):
-    """A line over which another process sends. `greeted` is told its name and the number of the line."""
+    """A line over which another process sends. `verify` is given the sender, or "" before the hello, and a frame; it
+    returns None for one that is to be dropped. `greeted` is told when the sender is known."""
 
     def __init__(
         self,
         *,
+        verify: Callable[[str, bytes], Frame | None],
         greeted: Callable[["Incoming"], None],
         heard: Callable[[str, bytes], None],
         lost: Callable[["Incoming"], None],
     ) -> None:
         super().__init__()
         self.sender = ""
-        self.number = 0
+        self._verify = verify
         self._greeted = greeted
         self._heard = heard
         self._lost = lost
@@ -230,20 +233,20 @@ class Incoming(_Line):
         for message in self._frames.feed(data):
             if self._deaf:
                 return
-            if self.sender:
-                self._heard(self.sender, message)
-            else:
-                self._greet(message)
+            frame = self._verify(self.sender, message)
+            if self.sender and frame is not None:
+                self._heard(self.sender, frame.payload)
+            elif not self.sender:
+                self._greet(frame)
         if self._frames.hopeless:
             self.abort()
 
-    def _greet(self, hello: bytes) -> None:
-        name, _, number = hello.decode("ascii", "replace").partition(" ")
-        if rules.is_process(name) and number.isdigit():
-            self.sender, self.number = name, int(number)
-            self._greeted(self)
-        else:
+    def _greet(self, hello: Frame | None) -> None:
+        if hello is None:
             self.abort()
+        else:
+            self.sender = hello.sender
+            self._greeted(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """What was on the way is lost."""

@@ -9,6 +9,7 @@ from tests.limits import PATIENCE
 from trunkline.errors import StoreUnavailable
 from trunkline.facts import CrewStep, Fact, Observers
 from trunkline.server.crew.crew import Crew
+from trunkline.stores.shared import load_identity
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import Store
 from trunkline.testing import ManualClock, RecordingObserver
@@ -134,6 +135,7 @@ class Crews:
         clock = ManualClock(start=1_000_000.0)
         store = FaultyStore(self._path, clock)
         await store.open()
+        await load_identity(store, clock.now() - SECONDS)  # as in a deployment that is older than a lease
         member = Member(store, clock)
         self._all.append(member)
         await member.crew.join()

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.contract.lines import until
 from tests.contract.valkey import started, valkey
 from tests.limits import PATIENCE
 from tests.unit.server.crews import BEAT, SECONDS, Crews, Member, round_trip
@@ -251,7 +252,7 @@ async def test_who_is_silent_for_longer_than_its_lease_delays_no_answer_any_long
     await done(telling)
     assert one.seen.steps(name) == ["Meet", "DeclareDead"]
     await third.seen.until("Meet", 2)
-    await round_trip(one, third)
+    await until(lambda: name not in third.crew.others)
     assert (one.crew.others, third.crew.others) == ({third.name}, {one.name})
     assert (one.lost, third.lost) == ([name], [name])
     other.store.slow.set()

@@ -24,6 +24,7 @@ class Audience:
         self.on_lost: list[Callable[[str | None], None]] = []
         self.on_deposed: list[Callable[[], None]] = []
         self.on_missed: list[Callable[[], None]] = []
+        self.on_store_reset: list[Callable[[], None]] = []
         self._handlers: dict[bytes, Handler] = {}
         self._observers = observers
         self._clock = clock
@@ -54,6 +55,11 @@ class Audience:
         for missed in self.on_missed:
             self._safely(missed)
 
+    def store_reset(self) -> None:
+        """The store has lost its data, and this process has joined again."""
+        for reset in self.on_store_reset:
+            self._safely(reset)
+
     def _safely(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
@@ -73,6 +79,11 @@ class Audience:
         if self._observers:
             at = self._clock.now()
             self._observers.on(Dropped(connection=0, at=at, why="a process does not confirm it", kind="news"))
+
+    def rejected(self, why: str) -> None:
+        """A frame on the bus failed verification."""
+        if self._observers:
+            self._observers.on(Dropped(connection=0, at=self._clock.now(), why=why, kind="bus frame"))
 
     def report(self, what: str, error: BaseException) -> None:
         """Something of ours went wrong."""

@@ -191,6 +191,11 @@ class Crew:
         """Has a function be told that this process was declared dead: what it held under its name is others' now."""
         self._audience.on_deposed.append(deposed)
 
+    def on_store_reset(self, reset: Callable[[], None]) -> None:
+        """Has a function be told that the store has lost its data, once this process has joined again: what was read
+        from it before may be another now."""
+        self._audience.on_store_reset.append(reset)
+
     def on_missed(self, missed: Callable[[], None]) -> None:
         """Has a function be told that this process may not have heard what others have told."""
         self._audience.on_missed.append(missed)
@@ -212,3 +217,7 @@ class Crew:
     def lost(self, name: str | None) -> None:
         """Something may not have arrived."""
         self._lookout.lost(name)
+
+    def rejected(self, why: str) -> None:
+        """A frame failed verification. It is counted; nothing else follows from it."""
+        self._audience.rejected(why)

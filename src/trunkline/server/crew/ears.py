@@ -42,3 +42,8 @@ class CrewEars:
     def lost(self, name: str | None) -> None:
         """Something may not have arrived."""
         self._pass_on(lambda: self._crew.lost(name))
+
+    def rejected(self, why: str) -> None:
+        """A frame failed verification."""
+        if not self._ended:
+            self._crew.rejected(why)

@@ -87,7 +87,7 @@ class Lookout:
         certain = not self._place.reaches(name)
         if not certain:
             await self._pulse.be_sure()
-            if not self._roster.is_silent(name, self._clock.now()):
+            if not self._place.may_evict or not self._roster.is_silent(name, self._clock.now()):
                 return False
         return await asyncio.shield(self._check(name, certain=certain))
 
@@ -112,11 +112,12 @@ class Lookout:
         self.depart(name, "DeclareDead" if now else None)
 
     def declared_dead(self, name: str) -> None:
-        """Another has declared somebody dead. If it is this process, it had better see for itself."""
+        """Another process says that it has declared one dead. That is a hint: what counts is what the store says, of
+        this process as of others."""
         if name == self._place.name:
             self._pulse.beat_now()
-        else:
-            self.depart(name)
+        elif self._place.may_evict and not self._roster.is_gone(name):
+            self._check(name)
 
     def depart(self, name: str, step: str | None = None) -> None:
         """One is gone, for ever."""
@@ -134,7 +135,7 @@ class Lookout:
         """Finds out about those who are waited for and silent, and comes back when the next one may be."""
         self._rest()
         now, awaited = self._clock.now(), self._talk.awaited()
-        for name in awaited - {self._place.name} if self._place.sure else ():
+        for name in awaited - {self._place.name} if self._place.may_evict else ():
             if self._roster.is_silent(name, now):
                 self._check(name)  # again with the next beat, if the store does not say
         due = self._roster.silence(awaited, now)
@@ -151,7 +152,7 @@ class Lookout:
         """Looks, and sees to the one that was not heard of for longest, whom nobody waits for."""
         self.look()
         silent = self._roster.most_silent
-        if silent is not None and self._roster.is_silent(silent, self._clock.now()) and self._place.sure:
+        if silent is not None and self._roster.is_silent(silent, self._clock.now()) and self._place.may_evict:
             self._check(silent)
 
     def _rest(self) -> None:

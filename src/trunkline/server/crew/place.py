@@ -48,6 +48,12 @@ class Place:
         return self._clock.now() < self.standing.sure_until
 
     @property
+    def may_evict(self) -> bool:
+        """Whether this process may declare others dead that are silent: it is sure that it lives itself, and all that
+        were sure of it before the store lost its data have found out."""
+        return self.sure and self._clock.now() >= self.standing.settled_at
+
+    @property
     def taken(self) -> bool:
         """Whether this process has a place now."""
         return self._bus is not None
@@ -56,11 +62,11 @@ class Place:
         """Makes up a name, and has it known."""
         bus, self._unused = self._unused or self._store.bus(), None
         standing = self._new_standing()
-        if bus is None or not await standing.take():
-            raise StoreUnavailable("there is no way to the processes that share the store")
         ears = CrewEars(crew)
         try:
-            await bus.open(standing.name, ears)
+            if bus is None or not await standing.take() or standing.identity is None:
+                raise StoreUnavailable("there is no way to the processes that share the store")
+            await bus.open(standing.name, ears, standing.identity)
         except BaseException:
             with suppress(StoreError):
                 await standing.release()

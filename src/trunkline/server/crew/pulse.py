@@ -134,7 +134,10 @@ class Pulse:
 
     async def _return(self) -> None:
         """Comes back. What others have told meanwhile may be anything."""
+        before = self._place.standing.identity
         await self._enter()
+        if self._place.standing.identity != before:
+            self._audience.store_reset()
         self._audience.lost(None)
         self._returned()
         self._audience.missed()

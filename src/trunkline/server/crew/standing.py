@@ -2,15 +2,23 @@
 
 A process is dead when somebody else holds the lease of its name. That can be only once it has run out, or by one who
 knows for certain that nobody is there. Such a lease is held for so long that whoever wakes up later finds out.
+
+A store that loses its data loses all leases, the record of every eviction, and its identity. So a process that has to
+acquire its lease again compares the identity with the one that it joined under: if it is another, the process counts as
+evicted, for another process may have been given what it holds. And while an identity is younger than a lease, silence
+evicts no process: one that has not noticed the loss counts on its lease until it should have been renewed.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from secrets import token_hex
 from typing import Final, TypeVar
 
 from trunkline.clock import Clock
 from trunkline.errors import Fenced, StoreUnavailable
+from trunkline.stores.identity import StoreIdentity
+from trunkline.stores.shared import load_identity, read_identity
 from trunkline.stores.store import Held, Lease, Store, key_of
 
 __all__ = ["MARGIN", "Standing", "declare"]
@@ -18,6 +26,8 @@ __all__ = ["MARGIN", "Standing", "declare"]
 MARGIN: Final = 0.1  # of a lease: for clocks that do not go alike
 _DEAD: Final = 24 * 3600.0  # seconds that it can be found out
 _FAREWELL: Final = 1.0  # seconds, at most, that are spent on giving a lease back
+
+_log: Final = logging.getLogger("trunkline")
 
 T = TypeVar("T")
 
@@ -28,6 +38,8 @@ class Standing:
     def __init__(self, store: Store, seconds: float, clock: Clock, wall: Clock) -> None:
         self.name = token_hex(8)
         self.sure_until = float("-inf")  # on the clock of the loop: nobody can have declared this process dead
+        self.settled_at = float("inf")  # on the clock of the loop: from then on silence may be taken for death
+        self.identity: StoreIdentity | None = None  # of the store, when this process joined
         self._store = store
         self._seconds = seconds
         self._clock = clock
@@ -35,15 +47,30 @@ class Standing:
         self._lease: Lease | None = None
 
     async def take(self) -> bool:
-        """Takes the lease, for the first time or again; False if somebody has declared this process dead."""
+        """Takes the lease, for the first time or again; False if somebody has declared this process dead, or may have,
+        since the store has lost its data."""
         last, asked = self._lease, self._clock.now()
         if last is not None and self._wall.now() >= last.expires + _DEAD / 2:
             return False  # somebody may have, and nobody would know by now
         lease = await answered(self._store.acquire(_lease(self.name), self.name, self._seconds), self._seconds)
         if isinstance(lease, Held):
             return False
+        self._lease = lease
+        if self.identity is None:
+            await self._identify(lease, asked)
+        elif (
+            await answered(read_identity(self._store), self._seconds) != self.identity
+        ):  # read after the lease is taken
+            _log.warning("the store has lost its data: sessions and tasks that were kept there are gone")
+            return False
         self._keep(lease, asked)
         return True
+
+    async def _identify(self, lease: Lease, asked: float) -> None:
+        now = lease.expires - self._seconds  # on the store's clock
+        self.identity = await answered(load_identity(self._store, now), self._seconds)
+        age = max(0.0, now - self.identity.created)
+        self.settled_at = asked + max(0.0, self._seconds - age)
 
     async def renew(self) -> bool:
         """Keeps the lease; False if it has run out."""

@@ -2,7 +2,12 @@
 
 Each process subscribes to two channels, one for all and one of its own, over one connection; it publishes over another.
 So what one sends to another comes in its order, whichever channel it takes. Who joins asks Redis for everybody else's
-channels, says hello, and waits for their answers.
+channels, says hello to each, and waits for their answers.
+
+Redis publishes to subscribers of every database alike, and takes messages from any client. So the names of channels
+have the identity of the store in them, the name of a process goes with a tag that only processes of that store can
+make, and every message is a signed frame (`frames.py`). A broadcast counts only from a process that has sent this one
+something before; any other is answered with a hello, and the answer to that proves that its sender is there.
 
 What is published while a connection is lost is lost, too, and Redis tells nobody. So whoever has lost one says so to
 all others when it is there again, before it says anything else; and whoever publishes to somebody who is not subscribed
@@ -10,20 +15,23 @@ is told that by Redis. Who has ended without a word is found out by asking, now 
 """
 
 import asyncio
+import hmac
 import ssl
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from trunkline.errors import MisuseError, StoreUnavailable
 from trunkline.stores import rules
 from trunkline.stores.bus import Ears
+from trunkline.stores.frames import ALL, FrameSigner, Rejection
 from trunkline.stores.hearing import Hearing
+from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.redis.addresses import Address
 from trunkline.stores.redis.line import Line
 from trunkline.stores.redis.link import command
 from trunkline.stores.redis.subscriptions import pattern
 
-__all__ = ["RedisBus"]
+__all__ = ["Channels", "RedisBus"]
 
 MUCH: Final = 1 << 20  # bytes that Redis has not taken yet: who can wait should
 TOO_MUCH: Final = 64 << 20  # bytes at which nothing more is sent
@@ -37,18 +45,40 @@ _AGAIN: Final = b"a"  # hello from one whose messages, from it or to it, may be 
 _HERE: Final = b"y"  # the answer to either
 _BYE: Final = b"b"
 _KINDS: Final = {_MESSAGE, _HELLO, _AGAIN, _HERE, _BYE}
+_TAG: Final = 16  # letters
+
+
+class Channels:
+    """Names of the channels of one deployment."""
+
+    def __init__(self, prefix: str, identity: StoreIdentity) -> None:
+        self._key = identity.key("bus channels")
+        self.all = f"{prefix}bus:{identity.id}:all"
+        self.start = f"{prefix}bus:{identity.id}:to:"  # of the channel of each process
+        self.of = lru_cache(1024)(self._of)
+
+    def _of(self, name: str) -> str:
+        """Return the channel of a process."""
+        return f"{self.start}{name}:{hmac.digest(self._key, name.encode(), 'sha256').hex()[:_TAG]}"
+
+    def name(self, channel: str) -> str | None:
+        """Return the process whose channel it is, or None if its tag is wrong: a stranger has subscribed to it."""
+        name = channel[len(self.start) :].rpartition(":")[0]
+        return name if rules.is_process(name) and self.of(name) == channel else None
 
 
 class RedisBus:
-    """A way to the other processes that share a prefix of a Redis."""
+    """A way to the other processes on the same store, by a Redis."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, *, prefix: str, patience: float) -> None:
         self._where = str(address)
         self._line_of = partial(Line, address, tls, patience)
-        self._prefix = f"{prefix}bus:"
+        self._prefix = prefix
         self._every = patience  # seconds between two looks at whether all is well
         self._name = ""  # as long as it is not open
         self._ears = Hearing()
+        self._signer: FrameSigner
+        self._channels: Channels
         self._opened = False
         self._closed = False
         self._speaking: Line | None = None
@@ -59,6 +89,7 @@ class RedisBus:
         self._greeting = True  # is to be said before anything else
         self._peers: set[str] = set()
         self._gone: dict[str, None] = {}  # who has said goodbye, the last ones
+        self._unheard: set[str] = set()  # peers whose broadcasts were dropped, since they may have been replays
         self._awaited: set[str] = set()  # names, whose answers
         self._answered: asyncio.Future[None] | None = None
         self._meeting: asyncio.Task[None] | None = None
@@ -71,7 +102,7 @@ class RedisBus:
 
     # --- from open to closed ---------------------------------------------------------------------
 
-    async def open(self, name: str, ears: Ears) -> None:
+    async def open(self, name: str, ears: Ears, identity: StoreIdentity) -> None:
         """Connects, subscribes, and meets all others that are subscribed."""
         rules.check_process(name)
         if self._closed:
@@ -79,6 +110,7 @@ class RedisBus:
         if self._name:
             raise MisuseError(f"the bus at {self._where} is open already")
         self._name = name
+        self._signer, self._channels = FrameSigner(identity, name), Channels(self._prefix, identity)
         self._ears.open(ears)
         speaking = self._speaking = self._line_of(met=self._meet_again, lost=self._broke)
         listening = self._listening = self._line_of(met=self._subscribe, lost=self._went_deaf, aside=self._came)
@@ -150,12 +182,12 @@ class RedisBus:
         if line is None or not line.connected or self._unsent > TOO_MUCH:
             self._failed(to)
             return
-        channel = f"{self._prefix}all" if to is None else self._channel(to)
-        packed = command("PUBLISH", channel, b"%b%b\n%b" % (kind, self._name.encode(), body))
+        channel = self._channels.all if to is None else self._channels.of(to)
+        packed = command("PUBLISH", channel, self._signer.sign(ALL if to is None else to, kind, body))
         self._unsent += len(packed)
-        line.submit(packed).add_done_callback(partial(self._said, to, len(packed)))
+        line.submit(packed).add_done_callback(partial(self._said, to, kind, len(packed)))
 
-    def _said(self, to: str | None, size: int, done: asyncio.Future[int]) -> None:
+    def _said(self, to: str | None, kind: bytes, size: int, done: asyncio.Future[int]) -> None:
         """Redis has taken something, and says how many have got it; or has not."""
         self._unsent -= size
         if self._unsent <= MUCH and self._relief is not None:
@@ -164,8 +196,9 @@ class RedisBus:
         if done.exception() is not None:
             self._failed(to)
         elif not done.result() and to is not None:
-            self._peers.discard(to)
-            self._admit_soon(to)
+            self._expect_no_more(to)
+            if kind == _MESSAGE or to in self._peers:
+                self._missing(to)
 
     def _failed(self, to: str | None) -> None:
         """Something may not have arrived: we say so here, and to the others before anything else."""
@@ -190,21 +223,37 @@ class RedisBus:
         self._peers.discard(name)
         self._admit_soon(name)
 
-    def _channel(self, name: str) -> str:
-        return f"{self._prefix}to:{name}"
-
     # --- hearing ---------------------------------------------------------------------------------
 
     def _came(self, message: list[Any]) -> None:
         """Something was published. Until all channels are subscribed to, it counts as lost."""
-        head, _, body = message[-1].partition(b"\n")
-        kind, sender = head[:1], head[1:].decode("ascii", "replace")
-        if sender == self._name or not self._subscribed or kind not in _KINDS or not rules.is_process(sender):
+        if not self._subscribed:
             return
-        if kind == _BYE:
+        frame = self._signer.verify(message[-1])
+        if isinstance(frame, Rejection):
+            self._ears.rejected(frame, self._where)
+            return
+        sender, kind, body = frame.sender, frame.payload[:1], frame.payload[1:]
+        if sender == self._name or kind not in _KINDS:
+            return
+        if not frame.fresh:
+            self._question(sender)
+        elif kind == _BYE:
             self._forget(sender)
-            return
-        if kind == _AGAIN:
+        else:
+            self._take(sender, kind, body)
+
+    def _question(self, sender: str) -> None:
+        """Drop a broadcast that may be a replay. If its sender is there, its answer proves that, and counts."""
+        if sender in self._peers:
+            self._unheard.add(sender)
+        if sender not in self._gone and not self._closed:
+            self._say(sender, _HELLO)
+
+    def _take(self, sender: str, kind: bytes, body: bytes) -> None:
+        """Something came from a process that is there."""
+        if kind == _AGAIN or sender in self._unheard:
+            self._unheard.discard(sender)
             self._ears.lost(sender)
         self._know(sender)
         if kind == _MESSAGE:
@@ -236,7 +285,7 @@ class RedisBus:
     def _subscribe(self) -> None:
         """There is a connection to hear by."""
         if self._listening is not None:
-            channels = (f"{self._prefix}all", self._channel(self._name))
+            channels = (self._channels.all, self._channels.of(self._name))
             self._subscribing = self._listening.submit_all([(command("SUBSCRIBE", each), ()) for each in channels])
             self._subscribing[0].add_done_callback(_seen)
             self._subscribing[-1].add_done_callback(self._can_hear)
@@ -268,11 +317,13 @@ class RedisBus:
 
     async def _meet(self, speaking: Line) -> None:
         """Says hello to all, and waits for those that are there; not for ever, since one may be stopped."""
-        channels = await speaking.submit(command("PUBSUB", "CHANNELS", pattern(self._channel(""))))
-        self._awaited = {channel.decode()[len(self._channel("")) :] for channel in channels} - {self._name}
+        channels = await speaking.submit(command("PUBSUB", "CHANNELS", pattern(self._channels.start)))
+        names = [self._channels.name(channel.decode("utf-8", "replace")) for channel in channels]
+        self._awaited = {name for name in names if name is not None} - {self._name}
         self._answered = asyncio.get_running_loop().create_future()
         self._greeting = False
-        self._say(None, self._hello)
+        for name in [*self._awaited]:
+            self._say(name, self._hello)
         if self._awaited:
             await asyncio.wait([self._answered], timeout=ANSWERS)
         for name in [*self._awaited]:
@@ -289,7 +340,7 @@ class RedisBus:
             self._listening.submit(command("PING")).add_done_callback(_seen)
         if self._speaking is not None and self._speaking.connected and self._peers:
             names = sorted(self._peers)
-            asked = self._speaking.submit(command("PUBSUB", "NUMSUB", *map(self._channel, names)))
+            asked = self._speaking.submit(command("PUBSUB", "NUMSUB", *map(self._channels.of, names)))
             asked.add_done_callback(partial(self._looked, names))
         self._plan_look()
 

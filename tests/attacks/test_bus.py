@@ -1,0 +1,184 @@
+"""Attacks on the bus between processes: frames that a program writes there without the key of the store, or again.
+
+On Redis any client can publish, whatever database it has selected; on Unix sockets any program of the same user can
+connect. Each attack has one effect: it is counted.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from tests.contract.lines import turns, until
+from tests.contract.meeting import BUSES, IDENTITY, Meeting
+from tests.contract.valkey import valkey
+
+from trunkline.stores import hearing
+from trunkline.stores.frames import ALL, FrameSigner, Rejection
+from trunkline.stores.identity import StoreIdentity
+from trunkline.stores.redis.bus import Channels
+from trunkline.stores.unix_bus import folder_for
+from trunkline.stores.unix_links import framed
+
+STRANGER = StoreIdentity(IDENTITY.id, bytes(32), 0.0)  # knows the id, which is public, and not the secret
+KINDS = b"mhayb"  # first bytes of what a bus on Redis sends: message, hello, again, here, goodbye
+
+
+class Victims(Meeting):
+    """Two processes that have met, and a program that writes to the bus of the first."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        super().__init__(kind, folder)
+        self._channels = Channels(f"{quote(str(folder))}[*]:", IDENTITY)
+        self._socket = folder_for(folder / "store.db", IDENTITY) / "one"
+
+    async def begin(self) -> None:
+        self.one, self.two = await self.join("one"), await self.join("two")
+        await until(lambda: "two" in self.one.met_ones)
+
+    async def attack(self, frames: list[bytes], *, to_all: bool = False) -> None:
+        """Writes frames to the bus of the first, each as the beginning of something."""
+        for frame in frames:
+            if self.kind == "redis":
+                with valkey().client(db=1) as client:
+                    client.publish(self._channels.all if to_all else self._channels.of("one"), frame)
+            else:
+                await self._dial(frame)
+
+    async def _dial(self, frame: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX) as line:
+            line.setblocking(False)
+            line.connect(str(self._socket))
+            await loop.sock_sendall(line, framed(frame))
+            async with asyncio.timeout(20):
+                assert await loop.sock_recv(line, 1) == b""  # hung up on
+
+    async def unharmed(self, rejections: list[str]) -> None:
+        """Nothing has happened but that frames were counted; and the two go on."""
+        await until(lambda: len(self.one.rejections) >= len(rejections))
+        self.two.send("one", b"still here")
+        self.two.bus.publish(b"all")
+        await until(lambda: self.one.messages("two") == [b"still here", b"all"])
+        assert self.one.send("two", b"and here")
+        await until(lambda: self.two.messages("one") == [b"and here"])
+        await turns()
+        assert self.one.rejections == rejections
+        assert {told for told in self.one.told if told[0] != "heard"} == {("met", "two", b"")}
+        assert not self.two.rejections
+
+
+@pytest.fixture(params=BUSES)
+async def victims(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Victims]:
+    victims = Victims(request.param, tmp_path)
+    await victims.begin()
+    yield victims
+    await victims.leave()
+
+
+def payloads() -> list[bytes]:
+    return [b"", *(bytes([kind]) + b"\x05two" for kind in KINDS)]
+
+
+async def test_forged_frames_have_no_effect_but_to_be_counted(victims: Victims) -> None:
+    signer = FrameSigner(STRANGER, "two")
+    forged = [signer.sign("one", payload) for payload in payloads()]
+    await victims.attack(forged)
+    await victims.unharmed([Rejection.FORGED.value] * len(forged))
+
+
+async def test_frames_without_a_signature_have_no_effect_but_to_be_counted(victims: Victims) -> None:
+    bare = [b"", b"\xff", b"m", b"mtwo\nhello", b"btwo\n", b"two 1", b"\x01" * 30]
+    await victims.attack(bare)
+    await victims.unharmed([Rejection.MALFORMED.value] * len(bare))
+
+
+async def test_truncated_frames_have_no_effect_but_to_be_counted(victims: Victims) -> None:
+    whole = FrameSigner(IDENTITY, "three").sign("one", b"mpayload")
+    await victims.attack([whole[:-1], whole[:-8], whole[:40]])
+    await victims.unharmed([Rejection.FORGED.value, Rejection.FORGED.value, Rejection.MALFORMED.value])
+
+
+async def test_frames_for_another_process_have_no_effect_but_to_be_counted(victims: Victims) -> None:
+    signer = FrameSigner(IDENTITY, "three")
+    others = [signer.sign(to, payload) for to in ("two", "nobody") for payload in payloads()]
+    await victims.attack(others)
+    await victims.unharmed([Rejection.MISDIRECTED.value] * len(others))
+
+
+async def test_frames_of_another_version_have_no_effect_but_to_be_counted(victims: Victims) -> None:
+    other = b"\x02" + FrameSigner(IDENTITY, "two").sign("one", b"mx")[1:]
+    await victims.attack([other])
+    await victims.unharmed([Rejection.VERSION.value])
+
+
+@pytest.mark.parametrize("kind", BUSES)
+async def test_recorded_frames_that_are_sent_again_have_no_effect_but_to_be_counted(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[bytes] = []
+    sign = FrameSigner.sign
+
+    def record(signer: FrameSigner, to: str, *parts: bytes) -> bytes:
+        frame = sign(signer, to, *parts)
+        if signer._name == "two" and to in {"one", ALL}:
+            recorded.append(frame)
+        return frame
+
+    monkeypatch.setattr(FrameSigner, "sign", record)
+    victims = Victims(kind, tmp_path)
+    await victims.begin()
+    victims.two.send("one", b"pay")
+    victims.two.bus.publish(b"news")
+    await until(lambda: victims.one.messages("two") == [b"pay", b"news"])
+    victims.one.told = [told for told in victims.one.told if told[0] != "heard"]
+    monkeypatch.undo()
+    assert len(recorded) >= 3  # the hello, too
+    await victims.attack(recorded)
+    await victims.unharmed([Rejection.REPLAYED.value] * len(recorded))
+    await victims.leave()
+
+
+async def test_recorded_broadcasts_have_no_effect_on_a_process_that_joins_later(tmp_path: Path) -> None:
+    victims = Victims("redis", tmp_path)
+    gone = FrameSigner(IDENTITY, "gone")
+    recorded = [gone.sign(ALL, payload) for payload in payloads()]
+    await victims.begin()
+    await victims.attack(recorded, to_all=True)
+    await victims.unharmed([])
+    await victims.leave()
+
+
+async def test_many_rejected_frames_are_one_line_in_the_log(
+    victims: Victims, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forged = [FrameSigner(STRANGER, "two").sign("one", b"mx")] * 5
+    with caplog.at_level(logging.WARNING, "trunkline"):
+        await victims.attack(forged)
+        await until(lambda: len(victims.one.rejections) == 5)
+        assert [record.message.split(" on the bus")[0] for record in caplog.records] == ["dropped 1 frames"]
+        monkeypatch.setattr(hearing, "_LOG_EVERY", 0.0)
+        await victims.attack(forged[:1])
+        await until(lambda: len(victims.one.rejections) == 6)
+    assert caplog.records[-1].message.startswith("dropped 5 frames on the bus at ")
+
+
+async def test_a_line_goes_on_after_a_frame_that_is_dropped(tmp_path: Path) -> None:
+    victims = Victims("unix", tmp_path)
+    one = await victims.join("one")
+    signer = FrameSigner(IDENTITY, "peer")
+    folder = folder_for(tmp_path / "store.db", IDENTITY)
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(str(folder / "one"))
+        hello, first, second = signer.sign("one"), signer.sign("one", b"1"), signer.sign(ALL, b"2")
+        wrong = [b"", FrameSigner(STRANGER, "peer").sign("one", b"x"), FrameSigner(IDENTITY, "two").sign("one", b"x")]
+        line.sendall(b"".join(map(framed, [hello, first, *wrong, first, second])))
+        await until(lambda: one.messages("peer") == [b"1", b"2"])
+    assert one.rejections == [
+        rejection.value
+        for rejection in (Rejection.MALFORMED, Rejection.FORGED, Rejection.MISDIRECTED, Rejection.REPLAYED)
+    ]
+    await victims.leave()
