@@ -12,11 +12,21 @@ import sys
 from pathlib import Path
 
 from trunkline import Context, Server, Settings, TaskPolicy
+from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import Store
 
 EFFECTS = Path(os.environ.get("SHOP_EFFECTS", os.devnull))
-STORE = os.environ.get("SHOP_STORE")
-server = Server("shop", settings=Settings.load(), store=None if STORE is None else SqliteStore(STORE))
+
+
+def kept(where: str | None) -> Store | None:
+    """The store at a path or an address."""
+    if where is None:
+        return None
+    return RedisStore(where) if where.startswith("redis:") else SqliteStore(where)
+
+
+server = Server("shop", settings=Settings.load(), store=kept(os.environ.get("SHOP_STORE")))
 
 
 def note(what: str) -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 from tests.limits import PATIENCE
 
+from trunkline.clock import LoopClock
 from trunkline.errors import StoreUnavailable
 from trunkline.facts import CrewStep, Fact, Observers
 from trunkline.server.crew.crew import Crew
+from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.shared import load_identity
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import Store
@@ -149,3 +151,18 @@ class Crews:
             member.store.away, member.store.slow = False, None
             await member.crew.leave()
             await member.store.close()
+
+
+async def on_redis(url: str, seconds: float = SECONDS) -> Member:
+    """A process on a Redis, on whose clock and its own time goes by."""
+    store = RedisStore(url, prefix="crew")
+    await store.open()
+    member = Member(store, LoopClock(asyncio.get_running_loop()), seconds)
+    await member.crew.join()
+    return member
+
+
+async def done(telling: "asyncio.Future[None] | None") -> None:
+    assert telling is not None
+    async with asyncio.timeout(PATIENCE):
+        await telling

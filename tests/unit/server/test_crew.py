@@ -8,13 +8,11 @@ import pytest
 from tests.contract.lines import until
 from tests.contract.valkey import started, valkey
 from tests.limits import PATIENCE
-from tests.unit.server.crews import BEAT, SECONDS, Crews, Member, round_trip
+from tests.unit.server.crews import BEAT, SECONDS, Crews, Member, done, on_redis, round_trip
 
-from trunkline.clock import LoopClock
 from trunkline.errors import StoreUnavailable
 from trunkline.facts import Dropped, HandlerFailed
 from trunkline.server.crew.standing import Standing
-from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.store import Held, Lease
 from trunkline.testing import ManualClock
 
@@ -24,12 +22,6 @@ async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
     made = Crews(tmp_path / "c.db")
     yield made
     await made.end()
-
-
-async def done(telling: "asyncio.Future[None] | None") -> None:
-    assert telling is not None
-    async with asyncio.timeout(PATIENCE):
-        await telling
 
 
 # --- who is there ------------------------------------------------------------------------------------
@@ -105,15 +97,6 @@ async def test_a_redis_that_is_started_again_finds_the_same_processes_which_hear
         await member.crew.leave()
         await member.store.close()
     redis.kill()
-
-
-async def on_redis(url: str, seconds: float = SECONDS) -> Member:
-    """A process on a Redis, on whose clock and its own time goes by."""
-    store = RedisStore(url, prefix="crew")
-    await store.open()
-    member = Member(store, LoopClock(asyncio.get_running_loop()), seconds)
-    await member.crew.join()
-    return member
 
 
 # --- being told ----------------------------------------------------------------------------------------

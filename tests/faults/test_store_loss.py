@@ -1,0 +1,91 @@
+"""A store that loses its data while processes serve: sessions are gone, and no session is answered by two processes."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.contract.valkey import Valkey, started
+from tests.faults.processes import Served, served
+
+PATIENCE = 60.0  # seconds
+LEASE = 2.0  # seconds
+STEADY = 8  # answers in a row
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session:
+        yield session
+
+
+class Shops:
+    """Two processes on one Valkey, which keeps nothing on its disk."""
+
+    def __init__(self, folder: Path, http: aiohttp.ClientSession, stack: ExitStack) -> None:
+        self.valkey: Valkey = started(folder / "valkey")
+        stack.callback(self.valkey.kill)
+        os.environ["SHOP_STORE"] = self.valkey.url
+        stack.callback(os.environ.pop, "SHOP_STORE")
+        self.one, self.two = [stack.enter_context(served(folder / "effects", process_lease=LEASE)) for _ in range(2)]
+        self._http = http
+
+    async def _post(self, at: Served, session: str | None, message: dict[str, Any]) -> tuple[int, Any, str | None]:
+        headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
+        if session is not None:
+            headers["mcp-session-id"] = session
+        async with self._http.post(at.url, json={"jsonrpc": "2.0", **message}, headers=headers) as answer:
+            body = await answer.json(content_type=None) if answer.content_type == "application/json" else None
+            return answer.status, body, answer.headers.get("mcp-session-id")
+
+    async def open(self, at: Served) -> str:
+        """Opens a session, once that can be."""
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+        while True:
+            status, _, session = await self._post(at, None, {"id": 1, "method": "initialize", "params": hello})
+            if status == 200 and session is not None:
+                await self._post(at, session, {"method": "notifications/initialized"})
+                return session
+            await asyncio.sleep(0.05)
+
+    async def answers(self, at: Served, session: str) -> int:
+        """Calls a tool that changes nothing; gives the process that has answered, or the status of a refusal."""
+        call = {"id": 2, "method": "tools/call", "params": {"name": "look", "arguments": {"what": "x"}}}
+        status, body, _ = await self._post(at, session, call)
+        return int(body["result"]["content"][0]["text"].rpartition(" ")[2]) if status == 200 else -status
+
+    async def steady(self, session: str) -> int:
+        """Asks both in turn until the same answer has come from both for a while; gives that."""
+        said: list[int] = []
+        while len(said) < STEADY or len(set(said[-STEADY:])) > 1:
+            for at in (self.one, self.two):
+                said.append(await self.answers(at, session))
+            await asyncio.sleep(0.05)
+        return said[-1]
+
+
+async def test_after_a_pause_and_an_empty_restart_of_the_store_no_session_is_answered_by_two_processes(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    with ExitStack() as stack:
+        shops = Shops(tmp_path, http, stack)
+        by_pid = {shop.process.pid: shop for shop in (shops.one, shops.two)}
+        async with asyncio.timeout(PATIENCE):
+            old = await shops.open(shops.one)
+            paused = by_pid.pop(await shops.steady(old))
+            [(pid, other)] = by_pid.items()
+            paused.process.send_signal(signal.SIGSTOP)
+            while await shops.answers(other, old) != pid:  # it evicts the other, and takes the session
+                await asyncio.sleep(0.05)
+            shops.valkey.kill()
+            shops.valkey.start()
+            paused.process.send_signal(signal.SIGCONT)
+            new = await shops.open(paused)
+            assert await shops.steady(new) in {pid, paused.process.pid}
+            assert await shops.steady(old) == -404
+            assert await shops.steady(await shops.open(other)) in {pid, paused.process.pid}

@@ -1,0 +1,146 @@
+"""The identity of the store: processes of unlike identity are unlike deployments, and a store that loses its data gets
+another one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.contract.lines import until
+from tests.contract.valkey import started, valkey
+from tests.unit.server.crews import SECONDS, Crews, Member, done, on_redis, round_trip
+
+from trunkline.facts import Dropped
+from trunkline.server.crew.kinds import DEAD
+from trunkline.stores.redis.bus import Channels
+from trunkline.stores.shared import IDENTITY, read_identity
+from trunkline.stores.store import Delete, Held, Lease, Store
+
+
+@pytest.fixture
+async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
+    made = Crews(tmp_path / "c.db")
+    yield made
+    await made.end()
+
+
+async def test_processes_on_two_databases_of_one_redis_are_two_deployments() -> None:
+    here, there = await on_redis(f"{valkey().url}/1"), await on_redis(f"{valkey().url}/2")
+    also_here = await on_redis(f"{valkey().url}/1")
+    assert (here.crew.others, also_here.crew.others) == ({also_here.name}, {here.name})
+    assert there.crew.others == frozenset()
+    there.crew.broadcast(DEAD, also_here.name.encode())
+    await done(here.crew.tell(b"t", b"news"))
+    assert also_here.heard == [(here.name, b"news")]
+    assert (there.heard, there.seen.steps()) == ([], ["Join"])
+    assert also_here.name in here.crew.others
+    for member in (here, also_here, there):
+        await member.crew.leave()
+        await member.store.close()
+
+
+# --- a store that loses its data -----------------------------------------------------------------------
+
+
+async def test_processes_on_a_store_that_lost_its_data_let_go_and_form_one_cluster_again(tmp_path: Path) -> None:
+    redis = started(tmp_path / "redis")
+    members = [await on_redis(redis.url, 2.0) for _ in range(3)]
+    names, before = {member.name for member in members}, await read_identity(members[0].store)
+    reset: list[Member] = []
+    for member in members:
+        member.crew.on_store_reset(partial(reset.append, member))
+    with redis.client() as client:
+        client.flushall()
+    for member in members:
+        await member.seen.until("Join", 2)
+    await until(lambda: all(len(member.crew.others) == 2 for member in members))
+    assert not names & {member.name for member in members}
+    assert [member.deposed for member in members] == [1, 1, 1]
+    assert set(map(id, reset)) == set(map(id, members))
+    assert all(member.seen.steps().count("Regain") == 0 for member in members)
+    after = await read_identity(members[0].store)
+    assert after is not None
+    assert after != before
+    assert {member.crew._place.standing.identity for member in members} == {after}
+    await done(members[0].crew.tell(b"t", b"news"))
+    assert [member.heard for member in members[1:]] == [[(members[0].name, b"news")]] * 2
+    for member in members:
+        await member.crew.leave()
+        await member.store.close()
+    redis.kill()
+
+
+async def test_a_process_that_was_evicted_before_the_store_lost_its_data_does_not_go_on(crews: Crews) -> None:
+    one, other = await crews.one(), await crews.one()
+    name = other.name
+    await one.store.acquire(f"process/{name}", one.name, 100.0, over=other.crew._place.standing._lease.token)
+    await lose_data(one.store, one.name, name)
+    await other.beat()
+    assert other.seen.steps(name)[-1] == "Deposed"
+    assert (other.deposed, other.name == name) == (1, False)
+
+
+async def test_a_process_is_not_sure_of_its_lease_before_it_knows_the_identity_of_the_store(crews: Crews) -> None:
+    one = await crews.one()
+    name = one.name
+    await lose_data(one.store, name)
+    one.clock.advance(SECONDS)  # the beat is under way
+    one.store.get, get = lambda _: asyncio.Event().wait(), one.store.get  # and does not learn the identity
+    await until(lambda: one.store.asked[-2:] == [f"process/{name}"] * 2)
+    assert one.crew.sure_until < one.clock.now()
+    one.store.get = get
+
+
+async def lose_data(store: Store, *names: str) -> None:
+    """Deletes what a store keeps of processes, as if it had lost all."""
+    await store.commit([Delete(IDENTITY)])
+    for name in names:
+        lease = await store.acquire(f"process/{name}", "nobody", 1, over=(await held(store, name)).token)
+        assert isinstance(lease, Lease)
+        await store.release(lease)
+
+
+async def held(store: Store, name: str) -> Held:
+    found = await store.acquire(f"process/{name}", "nobody", 1)
+    assert isinstance(found, Held)
+    return found
+
+
+async def test_a_notice_that_a_process_is_dead_is_checked_in_the_store(crews: Crews) -> None:
+    one, other, third = await crews.one(), await crews.one(), await crews.one()
+    one.store.asked.clear()
+    other.crew.broadcast(DEAD, third.name.encode())
+    await round_trip(one, other)
+    await until(lambda: f"process/{third.name}" in one.store.asked)
+    await round_trip(one, third)
+    assert third.name in one.crew.others
+    assert third.seen.steps(third.name) == ["Join"]
+    assert not await one.crew.gone(third.name)
+
+
+async def test_silence_evicts_no_process_while_the_identity_of_the_store_is_young(tmp_path: Path) -> None:
+    redis = started(tmp_path / "redis")
+    began = asyncio.get_running_loop().time()
+    one = await on_redis(redis.url)
+    standing = one.crew._place.standing
+    assert began + SECONDS <= standing.settled_at <= one.clock.now() + SECONDS
+    assert not await one.crew.gone("silent")  # it may not know yet that the store has lost its data
+    standing.settled_at = one.clock.now()
+    assert await one.crew.gone("silent")
+    await one.crew.leave()
+    await one.store.close()
+    redis.kill()
+
+
+async def test_a_frame_that_was_rejected_is_a_fact() -> None:
+    one = await on_redis(valkey().url)
+    identity = one.crew._place.standing.identity
+    assert identity is not None
+    with valkey().client(db=1) as client:
+        client.publish(Channels("crew", identity).of(one.name), b"forged")
+    await until(lambda: one.seen.of(Dropped))
+    [fact] = one.seen.of(Dropped)
+    assert (fact.kind, fact.why) == ("bus frame", "it is not a frame of a bus")
+    await one.crew.leave()
+    await one.store.close()
