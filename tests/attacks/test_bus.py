@@ -9,19 +9,26 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import aiohttp
 import pytest
 from tests.contract.lines import turns, until
 from tests.contract.meeting import BUSES, IDENTITY, Meeting
 from tests.contract.valkey import valkey
+from tests.spec.many import branches
 
+from trunkline.server.principals import Crossing
 from trunkline.stores import hearing
 from trunkline.stores.frames import ALL, FrameSigner, Rejection
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.redis.bus import Channels
 from trunkline.stores.unix_bus import folder_for
 from trunkline.stores.unix_links import framed
+from trunkline.transports.http.relay_frames import ASKED, Ask, write
+from trunkline.wire import codec
+from trunkline.wire.messages import Request
 
 STRANGER = StoreIdentity(IDENTITY.id, bytes(32), 0.0)  # knows the id, which is public, and not the secret
 KINDS = b"mhayb"  # first bytes of what a bus on Redis sends: message, hello, again, here, goodbye
@@ -182,3 +189,51 @@ async def test_a_line_goes_on_after_a_frame_that_is_dropped(tmp_path: Path) -> N
         for rejection in (Rejection.MALFORMED, Rejection.FORGED, Rejection.MISDIRECTED, Rejection.REPLAYED)
     ]
     await victims.leave()
+
+
+async def test_a_client_of_the_redis_cannot_call_a_tool_as_another_principal(tmp_path: Path) -> None:
+    async with branches("redis", tmp_path, 2) as (one, _), aiohttp.ClientSession() as http:
+        session = await opened(http, one.url)
+        crew = one.server._serving.ready().crew
+        assert crew is not None
+        identity = crew._place.standing.identity
+        assert identity is not None
+        body = codec.encode(Request(7, "tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}))
+        ask = Ask(
+            visit=1,
+            method="POST",
+            ident=session,
+            messages=False,
+            headers=[(b"accept", b"application/json, text/event-stream"), (b"mcp-session-id", session.encode())],
+            peer="",
+            letters=Crossing().letters(None),
+            principal=None,
+            lasts=None,
+            window=1 << 20,
+            size=len(body),
+            body=body,
+        )
+        payload = b"m" + ASKED + write(ask)
+        bus: Any = crew._place._bus
+        forged = FrameSigner(StoreIdentity(identity.id, bytes(32), 0.0), "forger")
+        genuine = FrameSigner(identity, "member")
+        with valkey().client(db=1) as client:
+            channel = bus._channels.of(crew.name)
+            for frame in (forged.sign(crew.name, payload), b"mforger\n" + payload[1:], genuine.sign("other", payload)):
+                client.publish(channel, frame)
+            frame = genuine.sign(crew.name, payload)  # what a member of the deployment sends is done, once
+            client.publish(channel, frame)
+            client.publish(channel, frame)
+        await until(lambda: one.calls)
+        await turns()
+        assert one.calls == 1
+
+
+async def opened(http: aiohttp.ClientSession, url: str) -> str:
+    """A session at a server."""
+    headers = {"accept": "application/json, text/event-stream"}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    for message in ({"id": 1, "method": "initialize", "params": hello}, {"method": "notifications/initialized"}):
+        async with http.post(url, json={"jsonrpc": "2.0", **message}, headers=headers) as answer:
+            headers.setdefault("mcp-session-id", answer.headers.get("mcp-session-id", ""))
+    return headers["mcp-session-id"]

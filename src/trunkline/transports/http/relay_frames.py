@@ -45,7 +45,7 @@ class Ask(_Frame, tag=0):
     method: str
     ident: str  # of the session; the token of a stream of HTTP+SSE
     messages: bool  # whether it is for such a stream
-    headers: Headers
+    headers: Headers  # those that the holder reads; credentials are not among them
     peer: str
     letters: str  # who sent it
     principal: bytes | None  # the same in full; None if that cannot be written

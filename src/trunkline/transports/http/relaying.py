@@ -8,7 +8,7 @@ it is ever on the way. A process that is lost on the way has answered or not, wh
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 from itertools import count
 from typing import Any, Final, Protocol
@@ -36,10 +36,11 @@ from trunkline.transports.http.relay_frames import (
     read_asked,
     write,
 )
-from trunkline.transports.http.visits import Visit
+from trunkline.transports.http.visits import Headers, Visit
 
 __all__ = ["Front", "Outcome", "Relay", "Trunk"]
 
+_FORWARDED: Final = frozenset({b"accept", b"content-type", b"last-event-id"})
 _LOOK_EVERY: Final = 1.0  # seconds: whether those who are waited for are still there
 
 
@@ -278,7 +279,7 @@ class Line:
             method=visit.scope["method"],
             ident=ident,
             messages=messages,
-            headers=list(visit.headers.items()),
+            headers=_forwarded(visit.headers),
             peer=visit.peer,
             letters=relay.principals.letters(visit.principal),
             principal=relay.principals.written(visit.principal),
@@ -416,3 +417,9 @@ class Line:
             gone.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await gone
+
+
+def _forwarded(headers: Mapping[bytes, bytes]) -> Headers:
+    """Return the headers that the holder reads. The front has authenticated the caller and sends the principal, so
+    credentials (`Authorization`, `DPoP`, cookies, whatever a custom gate looks at) stay in this process."""
+    return [(name, value) for name, value in headers.items() if name in _FORWARDED or name.startswith(b"mcp-")]

@@ -13,6 +13,7 @@ from tests.unit.transports.http.places import ORIGIN, Place, places, rest, text_
 
 from trunkline.auth.principal import Principal
 from trunkline.server.run import application
+from trunkline.stores.frames import FrameSigner
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import Held
 from trunkline.transports.http.gate import Admitted, Known
@@ -113,6 +114,26 @@ async def test_d03_to_anybody_else_a_session_does_not_exist(pair: list[Place], o
             assert (await place.ask(method, body, mcp_session_id=ident)).status == 404
         place.principal = ("ann", 7)
     assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+async def test_credentials_of_a_request_stay_in_the_process_that_verified_them(
+    pair: list[Place], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in pair:
+        place.principal = Principal("ann", scopes=("much",))
+    ident = await pair[0].session()
+    sent: list[bytes] = []
+    sign = FrameSigner.sign
+    monkeypatch.setattr(FrameSigner, "sign", lambda signer, to, *parts: sent.extend(parts) or sign(signer, to, *parts))
+    secrets = {name: f"secret-of-{name}" for name in ("authorization", "cookie", "dpop", "x_api_key", "x_other")}
+    body = call("scoped") if method == "POST" else None
+    answer = await pair[1].ask(method, body, mcp_session_id=ident, **secrets)
+    assert answer.status in {200, 204}
+    if method == "POST":
+        assert text_of(answer) == "allowed"
+    assert any(ident.encode() in part for part in sent)
+    assert not any(b"secret-of" in part for part in sent)
 
 
 class Brief(Known):
