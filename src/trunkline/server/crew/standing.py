@@ -55,13 +55,10 @@ class Standing:
         lease = await answered(self._store.acquire(_lease(self.name), self.name, self._seconds), self._seconds)
         if isinstance(lease, Held):
             return False
-        self._lease = lease
         if self.identity is None:
+            self._lease = lease  # so that it is released if the rest fails
             await self._identify(lease, asked)
-        elif (
-            await answered(read_identity(self._store), self._seconds) != self.identity
-        ):  # read after the lease is taken
-            _log.warning("the store has lost its data: sessions and tasks that were kept there are gone")
+        elif not await self._is_same_store():  # asked after the lease was given, so it was given by the same store
             return False
         self._keep(lease, asked)
         return True
@@ -71,6 +68,13 @@ class Standing:
         self.identity = await answered(load_identity(self._store, now), self._seconds)
         age = max(0.0, now - self.identity.created)
         self.settled_at = asked + max(0.0, self._seconds - age)
+
+    async def _is_same_store(self) -> bool:
+        """Whether the store has kept its data since this process joined."""
+        same = await answered(read_identity(self._store), self._seconds) == self.identity
+        if not same:
+            _log.warning("the store has lost its data: sessions and tasks that were kept there are gone")
+        return same
 
     async def renew(self) -> bool:
         """Keeps the lease; False if it has run out."""
