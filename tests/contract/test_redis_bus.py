@@ -18,6 +18,7 @@ from tests.processes import nothing_left
 
 from trunkline.errors import StoreUnavailable
 from trunkline.stores.bus import Bus
+from trunkline.stores.frames import ALL, FrameSigner
 from trunkline.stores.redis import bus as redis_bus
 from trunkline.stores.redis.store import RedisStore
 
@@ -199,6 +200,23 @@ async def test_one_who_has_ended_without_a_word_is_missed_although_nobody_sends_
         one = await meeting.join("one", at(valkey().port, prefix, patience=0.1))
         assert one.met_ones == {"silent"}
     await until(lambda: "silent" in one.lost_ones)
+
+
+async def test_what_a_process_said_before_it_has_answered_is_known_to_be_lost(
+    meeting: Meeting, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_bus, "ANSWERS", 0.05)
+    channels, silent = redis_bus.Channels(prefix, IDENTITY), FrameSigner(IDENTITY, "silent")
+    with valkey().client() as client, client.pubsub() as listening:
+        listening.subscribe(channels.of("silent"))
+        await until(lambda: len(cast("list[bytes]", client.pubsub_channels(f"{prefix[:-4]}*"))) == 1)
+        one = await meeting.join("one")
+        client.publish(channels.all, silent.sign(ALL, b"m", b"it may be a replay"))
+        client.publish(channels.of("one"), silent.sign("one", b"y"))
+        client.publish(channels.all, silent.sign(ALL, b"m", b"it is none"))
+        await until(lambda: one.messages("silent"))
+    assert one.told == [("met", "silent", b""), ("lost", "silent", b""), ("heard", "silent", b"it is none")]
+    assert not one.rejections
 
 
 async def test_a_channel_that_a_stranger_subscribes_to_makes_no_process(meeting: Meeting, prefix: str) -> None:

@@ -36,6 +36,7 @@ async def test_processes_on_two_databases_of_one_redis_are_two_deployments() -> 
     assert also_here.heard == [(here.name, b"news")]
     assert (there.heard, there.seen.steps()) == ([], ["Join"])
     assert also_here.name in here.crew.others
+    assert [member.seen.of(Dropped) for member in (here, also_here, there)] == [[], [], []]
     for member in (here, also_here, there):
         await member.crew.leave()
         await member.store.close()
