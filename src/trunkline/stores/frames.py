@@ -40,6 +40,14 @@ _SIGNATURE: Final = 32  # bytes
 OVERHEAD: Final = _HEAD.size + _SIGNATURE
 
 
+def _padded(name: str) -> bytes:
+    return name.encode().ljust(MOST_NAME_CHARACTERS, b"\0")
+
+
+_VERSION_BYTE: Final = bytes([VERSION])
+_TO_ALL: Final = _padded(ALL)
+
+
 class Rejection(Enum):
     """Why a frame is dropped."""
 
@@ -64,8 +72,7 @@ class FrameSigner:
 
     def __init__(self, identity: StoreIdentity, name: str) -> None:
         self._mac = hmac.new(identity.key("bus frames"), digestmod="sha256")
-        self._name = name
-        self._padded = name.encode()
+        self._padded = _padded(name)
         self._number = 0
         self._last: dict[str, int] = {}  # numbers of the senders that this process has had frames from
         self._floor = 0  # unknown senders need a greater number
@@ -87,16 +94,17 @@ class FrameSigner:
         if not hmac.compare_digest(self._signature(whole[:-_SIGNATURE]), whole[-_SIGNATURE:]):
             return Rejection.FORGED
         _, receiver, padded, number = _HEAD.unpack_from(data)
-        to, sender = _unpadded(receiver), _unpadded(padded)
-        if to not in {ALL, self._name}:
+        for_all = receiver == _TO_ALL
+        if not for_all and receiver != self._padded:
             return Rejection.MISDIRECTED
+        sender = padded.rstrip(b"\0").decode("ascii")
         last = self._last.get(sender)
-        fresh = last is not None or to != ALL
+        fresh = last is not None or not for_all
         if fresh:
             if number <= (self._floor if last is None else last):
                 return Rejection.REPLAYED
             self._remember(sender, number)
-        return Frame(sender, data[_HEAD.size : -_SIGNATURE], to == ALL, fresh)
+        return Frame(sender, data[_HEAD.size : -_SIGNATURE], for_all, fresh)
 
     def _signature(self, signed: bytes | memoryview) -> bytes:
         mac = self._mac.copy()
@@ -108,10 +116,3 @@ class FrameSigner:
         if len(self._last) > MOST_SENDERS:
             silent = min(self._last, key=self._last.__getitem__)
             self._floor = max(self._floor, self._last.pop(silent))
-
-
-_VERSION_BYTE: Final = bytes([VERSION])
-
-
-def _unpadded(name: bytes) -> str:
-    return name.rstrip(b"\0").decode("ascii", "replace")
