@@ -5,16 +5,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract.lines import until
 from tests.contract.valkey import started, valkey
 from tests.unit.server.crews import SECONDS, Crews, Member, done, on_redis, round_trip
 
+from trunkline import Server, Settings
 from trunkline.errors import StoreUnavailable
 from trunkline.facts import Dropped
 from trunkline.server.crew.kinds import DEAD
 from trunkline.stores.redis.bus import Channels
+from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.shared import IDENTITY, read_identity
 from trunkline.stores.store import Delete, Held, Lease, Store
 
@@ -153,3 +156,25 @@ async def test_a_frame_that_was_rejected_is_a_fact() -> None:
     assert (fact.kind, fact.why) == ("bus frame", "it is not a frame of a bus")
     await one.crew.leave()
     await one.store.close()
+
+
+async def test_after_a_store_has_lost_its_data_processes_agree_on_keys_again(tmp_path: Path) -> None:
+    redis = started(tmp_path / "redis")
+    servers = [
+        Server("s", store=RedisStore(redis.url), settings=Settings(process_lease=2.0, task_lease=4.0)) for _ in range(2)
+    ]
+    for server in servers:
+        await server.start()
+    servings: list[Any] = [server._serving for server in servers]
+    keys = [serving.ready().seals._kept for serving in servings]
+    cursors = [serving._offer.cursors for serving in servings]
+    before = keys[0].secrets()
+    with redis.client() as client:
+        client.flushall()
+    await until(lambda: before not in [key.secrets() for key in keys])
+    await until(lambda: keys[0].secrets() == keys[1].secrets())
+    await until(lambda: not any(serving._background for serving in servings))
+    assert cursors[0].open("tool", cursors[1].seal("tool", 3)) == 3
+    for server in servers:
+        await server.aclose()
+    redis.kill()

@@ -1,5 +1,7 @@
 """Signed frames: what a receiver accepts, and what it drops for which reason."""
 
+import hmac
+
 import pytest
 
 from trunkline.stores import frames
@@ -24,6 +26,11 @@ def test_a_signed_frame_is_accepted_by_its_receiver(one: FrameSigner, two: Frame
     assert len(frame) == OVERHEAD + 4
     assert two.verify(frame) == Frame("one", b"a\0bc", for_all=False, fresh=True)
     assert two.verify(one.sign("two")) == Frame("one", b"", for_all=False, fresh=True)
+
+
+def test_the_signature_is_the_hmac_of_all_before_it(one: FrameSigner) -> None:
+    frame = one.sign(ALL, bytes(range(256)))
+    assert frame[-32:] == hmac.digest(HERE.key("bus frames"), frame[:-32], "sha256")
 
 
 def test_the_longest_name_fits() -> None:
