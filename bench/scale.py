@@ -143,15 +143,15 @@ def carried() -> Table:
 
 
 def deploys() -> Table:
-    """What it takes until all processes were started anew, one after the other: each says hello, all others answer; it
-    leaves, and all hear of it; and its sessions are taken up by others, when they are asked for."""
+    """What it takes until all processes were started anew, one after the other: each says hello to all others, and
+    these answer; it leaves, and all hear of it; and its sessions are taken up by others, when they are asked for."""
     cost, load = COSTS["always"] | ALIKE, Load()
     moved = cost["acquire"] + 2 * cost["commit"] + 3 * cost["get"] + cost["register"]
     rows = []
     for count in (10, 100, 500, 1000, 5000):
         others = count - 1
         messages = count * 3 * others
-        talk = count * (2 * cost["publish"] + 2 * others * cost["deliver"] + others * (cost["publish"] + 1))
+        talk = count * (cost["publish"] + others * cost["deliver"] + 2 * others * (cost["publish"] + 1))
         sessions = count * load.sessions
         rows.append(
             [
