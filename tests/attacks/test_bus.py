@@ -17,6 +17,7 @@ import pytest
 from tests.contract.lines import turns, until
 from tests.contract.meeting import BUSES, IDENTITY, Meeting
 from tests.contract.valkey import valkey
+from tests.limits import PATIENCE
 from tests.spec.many import branches
 
 from trunkline.server.principals import Crossing
@@ -61,7 +62,7 @@ class Victims(Meeting):
             line.setblocking(False)
             line.connect(str(self._socket))
             await loop.sock_sendall(line, framed(frame))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 assert await loop.sock_recv(line, 1) == b""  # hung up on
 
     async def unharmed(self, rejections: list[str]) -> None:

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 from tests.contract.valkey import Valkey, started
 from tests.faults.processes import Served, served
+from tests.limits import PATIENCE
 
-PATIENCE = 60.0  # seconds
 LEASE = 2.0  # seconds
 STEADY = 8  # answers in a row
 
