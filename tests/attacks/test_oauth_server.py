@@ -171,6 +171,60 @@ async def test_whoever_calls_does_not_choose_whom_tokens_are_for() -> None:
         assert await let_in(place, ours, host="localhost:9999") == ["ours"]
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "mcp.example:8443"},
+        {"host": "mcp.example", "x_forwarded_port": "8443"},
+        {"host": "mcp.example", "x_forwarded_prefix": "/tenant"},
+        {"host": "mcp.example", "x_forwarded_proto": "http"},
+        {"host": "mcp.example", "x_forwarded_host": "other.example"},
+        {"host": "localhost", "x_forwarded_proto": "https"},
+    ],
+    ids=str,
+)
+async def test_a_trusted_proxy_passing_on_headers_does_not_change_the_audience(headers: dict[str, str]) -> None:
+    behind = {"trusted_proxies": ("127.0.0.1",), "allowed_hosts": ("mcp.example",)}
+    async with issuer() as known, protected(Jwt(known.name), settings=behind) as place:
+        ours = {"ours": known.token("https://mcp.example/mcp")}
+        elsewhere = {
+            name: known.token(name)
+            for name in (
+                *("https://mcp.example:8443/mcp", "http://mcp.example/mcp", "http://mcp.example:8443/mcp"),
+                *("https://mcp.example/tenant/mcp", "http://mcp.example/tenant/mcp", "https://other.example/mcp"),
+                *("https://localhost/mcp", f"http://localhost:{place.port}/mcp", "http://localhost/mcp"),
+            )
+        }
+        assert await let_in(place, elsewhere, **headers) == []
+        assert await let_in(place, ours, **headers) == (["ours"] if "mcp.example" in headers["host"] else [])
+
+
+async def test_public_url_is_the_audience_whatever_a_trusted_proxy_says() -> None:
+    behind = {"trusted_proxies": ("127.0.0.1",), "allowed_hosts": ("mcp.example",)}
+    public = "http://mcp.example:8443/tenant/mcp"
+    async with issuer() as known, protected(Jwt(known.name), public_url=public, settings=behind) as place:
+        tokens = {name: known.token(name) for name in (public, "https://mcp.example/mcp")}
+        for more in ({}, {"x_forwarded_prefix": "/x", "x_forwarded_proto": "https"}):
+            assert await let_in(place, tokens, host="mcp.example:9", **more) == [public]
+
+
+@pytest.mark.parametrize(
+    ("options", "proxies", "told"),
+    [
+        ({"public_url": US}, ("10.0.0.7",), f"must be for {US} (public_url)"),
+        ({}, ("10.0.0.7",), "of requests through trusted_proxies, access tokens must be for https://<a name"),
+        ({}, (), "must be for the address that a request came to"),
+    ],
+)
+async def test_startup_logs_which_audience_tokens_need(
+    options: dict[str, Any], proxies: tuple[str, ...], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trunkline")
+    settings = Settings(trusted_proxies=proxies)
+    Server("s", settings=settings, auth=ResourceServer(StaticTokens({}), **options)).asgi(path="/mcp")
+    assert [told in record.getMessage() for record in caplog.records] == [True]
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # which it gives if it does start
 async def test_a_server_that_answers_to_any_name_does_not_start_without_one_of_its_own() -> None:
     started: list[Any] = []

@@ -263,7 +263,7 @@ def gate_at(
 
         known = (*names, *server.settings.allowed_hosts)
         named = not any(name.startswith("*") or name == IP for name in known)
-        return auth.within(path, named=named, memory=memory)
+        return auth.within(path, named=named, proxies=bool(server.settings.trusted_proxies), memory=memory)
     if identify is not None:
         from trunkline.transports.http.gate import Known
 

@@ -239,5 +239,5 @@ class Entrance:
 def _seen(scope: Scope, headers: Mapping[bytes, bytes], path: str) -> object:
     """All of a request that its place depends upon."""
     server = scope.get("server")
-    before = (scope.get("root_path"), scope.get("prefix"), scope.get("proxied"))
-    return (path, headers.get(b"host"), scope.get("scheme"), server[1] if server else None, *before)
+    port = server[1] if server else None
+    return (path, headers.get(b"host"), scope.get("scheme"), port, scope.get("root_path"), scope.get("proxied"))

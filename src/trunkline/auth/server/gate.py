@@ -4,9 +4,10 @@ It follows RFC 6750 (bearer tokens), RFC 9449 (tokens that are bound to a key), 
 trusts) and the specification's page on authorization. Tokens are looked at with every request.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trunkline.auth.principal import Principal
 from trunkline.auth.server.entrance import Entrance
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ResourceServer"]
 
+_log: Final = logging.getLogger("trunkline")
 Allow = Callable[[Principal], bool]
 
 
@@ -44,7 +46,8 @@ class ResourceServer:
     ) -> None:
         """Of several verifiers, the one for a token's issuer is asked, or each in turn where that cannot be read.
         `scopes` are needed for everything; `implied` says which scopes come with another one. `public_url` is the
-        address of the endpoint as clients write it, which tokens are for; without it, it is where a request came to.
+        address of the endpoint as clients write it, which tokens are for; without it, it is where a request came to;
+        of a request through a trusted proxy, `https://` with the host name and the path.
         `allow` has the last word about a principal. `scopes_supported`, `documentation` and `resource_name` are
         published. With `dpop` tokens have to be bound to a key, without it (False) none may be; `dpop_nonces` wants a
         fresh nonce in proofs. `strict` lets a server start only if it says of everything who may have it."""
@@ -68,16 +71,36 @@ class ResourceServer:
         self.tokens = VerifiedTokens()
         self._implied = {} if implied is None else dict(implied)
 
-    def within(self, path: str, *, named: bool = True, memory: "Callable[[], Memory | None] | None" = None) -> Gate:
+    def within(
+        self,
+        path: str,
+        *,
+        named: bool = True,
+        proxies: bool = False,
+        memory: "Callable[[], Memory | None] | None" = None,
+    ) -> Gate:
         """The gate of an application whose endpoint is at a path. `named` says whether callers are let in only if they
-        ask for names that are known: otherwise tokens would be for whatever they say. `memory` gives what other
-        processes that serve there know of proofs that were used, once it is needed."""
+        ask for names that are known: otherwise tokens would be for whatever they say. `proxies` says that some proxies
+        are trusted. `memory` gives what other processes that serve there know of proofs that were used, once it is
+        needed."""
         if self.public_url is None and not named:
             raise ConfigError(
                 "a server that answers to any host needs ResourceServer(…, public_url='https://…'): tokens are for an "
                 "address, which would be whatever a caller says"
             )
-        return Entrance(self, "/" + path.strip("/"), memory)
+        main = "/" + path.strip("/")
+        if self.public_url is not None:
+            _log.info("access tokens must be for %s (public_url)", self.public_url)
+        elif proxies:
+            _log.warning(
+                "ResourceServer has no public_url: of requests through trusted_proxies, access tokens must be for "
+                "https://<a name in allowed_hosts>%s; ports and X-Forwarded-Prefix do not count. If clients use "
+                "another address, set ResourceServer(public_url=…)",
+                main,
+            )
+        else:
+            _log.info("access tokens must be for the address that a request came to, since there is no public_url")
+        return Entrance(self, main, memory)
 
     def held(self, principal: Principal) -> Principal:
         """The principal, with all that its scopes imply."""

@@ -10,8 +10,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.auth.metadata import RESOURCE_METADATA, canonical
+from trunkline.auth.urls import is_loopback
 
 __all__ = ["Place", "place_of", "published_at", "said_place"]
 
@@ -23,20 +25,28 @@ class Place(Struct, frozen=True):
     """One endpoint, as whoever comes to it knows it."""
 
     resource: str  # its name as a resource, which tokens are for
-    audiences: frozenset[str]  # the same, however its last slash is written
+    audiences: frozenset[str]  # the same with and without a last slash; empty: no token is for this address
     metadata: str  # where its metadata is
     base: str  # what stands before every path within the application
 
 
 def place_of(scope: Mapping[str, Any], headers: Mapping[bytes, bytes], path: str) -> Place:
-    """The endpoint at a path within the application, from where a request came to: the guard has let in only the names
-    that we are known by."""
-    said: str = scope.get("scheme", "http")
-    scheme = _SCHEMES.get(said, said)
-    prefix = f"{scope.get('prefix', '')}{scope.get('root_path', '')}".rstrip("/")
-    base = f"{scheme}://{_host(scope, headers, scheme)}{prefix}"
+    """The endpoint at a path within the application, derived from a request. The guard has admitted only host names
+    that the server is known by; scheme and port are those of our own socket.
+
+    A trusted proxy can pass on the port in Host and the headers X-Forwarded-Proto and X-Forwarded-Prefix as its caller
+    wrote them, which cannot be told apart from values of its own. A forwarded request therefore contributes its host
+    name and nothing else: the address is https, at the default port, without a prefix. The names of this machine to
+    itself are never the address of a proxy, so no token is for them. Any other address has to be configured."""
+    forwarded: bool = scope.get("proxied", False)
+    name, said = _host_name(headers), scope.get("scheme", "http")
+    scheme = "https" if forwarded else _SCHEMES.get(said, said)
+    port = None if forwarded else _own_port(scope, scheme)
+    root = scope.get("root_path", "").rstrip("/")
+    base = f"{scheme}://{name}{f':{port}' if port else ''}{root}"
     inner = path.rstrip("/")
-    return _place(base, f"{base}{inner}", f"{base}{RESOURCE_METADATA}{inner}")
+    place = _place(base, f"{base}{inner}", f"{base}{RESOURCE_METADATA}{inner}")
+    return replace(place, audiences=frozenset()) if forwarded and is_loopback(name.strip("[]")) else place
 
 
 def said_place(public: str, main: str, path: str) -> Place:
@@ -62,14 +72,15 @@ def _place(base: str, resource: str, metadata: str) -> Place:
     return Place(resource, frozenset({resource, f"{resource}/"}), metadata, base)
 
 
-def _host(scope: Mapping[str, Any], headers: Mapping[bytes, bytes], scheme: str) -> str:
-    """The host and port that a request came to. Anybody can write any port into the header Host, and a token for what
-    listens at that one is none for us: the port is that of our own socket, unless a trusted proxy has another."""
+def _host_name(headers: Mapping[bytes, bytes]) -> str:
+    """The host that a request names, without its port: a caller can write any port there."""
     host = headers.get(b"host", b"").decode("latin-1").strip().lower()
-    name, colon, port = host.rpartition(":")
-    if not colon or host.endswith("]"):
-        name, port = host, ""
+    name, colon, _ = host.rpartition(":")
+    return host if not colon or host.endswith("]") else name
+
+
+def _own_port(scope: Mapping[str, Any], scheme: str) -> str | None:
+    """The port of the socket that accepted the request; None if it is the default one, or not known."""
     server = scope.get("server")
-    if server and server[1] is not None and not scope.get("proxied"):
-        port = str(server[1])
-    return name if not port or port == _PORTS.get(scheme) else f"{name}:{port}"
+    port = None if not server or server[1] is None else str(server[1])
+    return None if port == _PORTS.get(scheme) else port

@@ -223,7 +223,12 @@ async def test_the_sync_way_is_taken_for_a_token_that_is_known() -> None:
     async with issuing() as issuer:
         gate = signed(issuer).within("/")
         headers = {b"host": b"localhost:1", b"authorization": bearer(issuer.token()).encode()}
-        scope: dict[str, Any] = {"headers": list(headers.items()), "path": "/", "scheme": "http"}
+        scope: dict[str, Any] = {
+            "headers": list(headers.items()),
+            "path": "/",
+            "scheme": "http",
+            "server": ("127.0.0.1", 1),
+        }
         first: Any = gate.admit(scope, headers, "/")
         assert isinstance(first, Awaitable)
         admitted = await first

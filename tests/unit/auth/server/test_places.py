@@ -19,21 +19,36 @@ def came(host: str = "notes.example.com", **scope: Any) -> tuple[str, str]:
     ("host", "scope", "base"),
     [
         ("notes.example.com", {}, "https://notes.example.com"),
-        ("NOTES.example.com:443", {}, "https://notes.example.com"),
-        ("notes.example.com:8443", {}, "https://notes.example.com:8443"),
-        ("localhost:80", {"scheme": "http"}, "http://localhost"),
-        ("[::1]:8000", {"scheme": "http"}, "http://[::1]:8000"),
+        ("NOTES.example.com:443", {"server": ("10.0.0.1", 443)}, "https://notes.example.com"),
+        ("notes.example.com:8443", {"server": ("10.0.0.1", 8443)}, "https://notes.example.com:8443"),
+        ("localhost:80", {"scheme": "http", "server": ("127.0.0.1", 80)}, "http://localhost"),
+        ("[::1]:8000", {"scheme": "http", "server": ("::1", 8000)}, "http://[::1]:8000"),
         ("[::1]", {"scheme": "ws"}, "http://[::1]"),
         ("notes.example.com", {"scheme": "wss"}, "https://notes.example.com"),
-        ("notes.example.com", {"prefix": "/a", "root_path": "/b"}, "https://notes.example.com/a/b"),
+        ("notes.example.com", {"root_path": "/b/"}, "https://notes.example.com/b"),
         ("localhost:9", {"scheme": "http", "server": ("127.0.0.1", 8000)}, "http://localhost:8000"),
         ("localhost", {"scheme": "http", "server": ("127.0.0.1", 8000)}, "http://localhost:8000"),
-        ("notes.example.com", {"server": ("10.0.0.1", 8000), "proxied": True}, "https://notes.example.com"),
-        ("notes.example.com", {"server": ("/run/socket", None)}, "https://notes.example.com"),
+        ("notes.example.com:9", {"server": ("/run/socket", None)}, "https://notes.example.com"),
+        ("notes.example.com:9", {}, "https://notes.example.com"),
     ],
 )
 def test_a_place_is_where_a_request_came_to(host: str, scope: dict[str, Any], base: str) -> None:
     assert came(host, **scope) == (f"{base}/mcp", f"{base}{WELL_KNOWN}/mcp")
+
+
+@pytest.mark.parametrize("host", ["notes.example.com", "notes.example.com:8443", "NOTES.example.com:80"])
+@pytest.mark.parametrize("scheme", ["http", "https", "ws"])
+@pytest.mark.parametrize("prefix", [None, "/tenant"])
+def test_a_forwarded_request_contributes_its_host_name_only(host: str, scheme: str, prefix: str | None) -> None:
+    scope = {"scheme": scheme, "server": ("10.0.0.1", 8000), "root_path": "/b", "prefix": prefix, "proxied": True}
+    place = place_of(scope, {b"host": host.encode()}, "/mcp")
+    assert place.audiences == {"https://notes.example.com/b/mcp", "https://notes.example.com/b/mcp/"}
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1", "[::1]", "[::1]:443"])
+def test_no_token_is_for_a_loopback_name_of_a_forwarded_request(host: str) -> None:
+    place = place_of({"scheme": "https", "proxied": True}, {b"host": host.encode()}, "/mcp")
+    assert place.audiences == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,7 @@ class Host:
             "path": path,
             "query_string": query.encode(),
             "root_path": "",
+            "server": ("127.0.0.1", 1),
             "headers": [(n.encode(), v.encode()) for n, value in given.items() for v in _each(value)],
         }
         whole = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
