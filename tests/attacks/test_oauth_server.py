@@ -1,11 +1,13 @@
 """Tokens that should open nothing: forged, old, for somebody else, of another kind, or stolen from whoever they are
 bound to."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -14,10 +16,10 @@ from typing import Any
 import pytest
 from tests.attacks.places import EPOCH, Place, opened, protected
 from tests.attacks.raw import Answer, Caller, ask, initialize, request
-from tests.attacks.webs import KEY, OTHER_KEY, Issuer, issuer, page
+from tests.attacks.webs import KEY, OTHER_KEY, Asked, Issuer, issuer, page
 
 from trunkline import Server, Settings
-from trunkline.auth import Jwt, ResourceServer, SigningKey, StaticTokens
+from trunkline.auth import Introspection, IssuerLimits, Jwt, ResourceServer, SigningKey, StaticTokens
 from trunkline.errors import ConfigError
 from trunkline.testing import ManualClock
 
@@ -242,6 +244,78 @@ async def test_a_server_that_answers_to_any_name_does_not_start_without_one_of_i
         await server.aclose()
     assert started == []
     assert all("public_url" in why for why in told)
+
+
+# --- tokens and proofs by the hundred ----------------------------------------------------------------
+
+
+def introspected(known: Issuer, **options: Any) -> Introspection:
+    return Introspection(known.name, client_id="mcp", client_secret="x", endpoint=f"{known.name}/introspect", **options)
+
+
+def asked_about(known: Issuer) -> list[str]:
+    return [one.form["token"] for one in known.site.at("/introspect")]
+
+
+def judge(asked: Asked) -> bytes:
+    """Knows the tokens that begin with `good`."""
+    token = asked.form["token"]
+    return page({"active": True, "sub": token, "aud": US} if token.startswith("good") else {"active": False})
+
+
+async def test_made_up_tokens_are_not_passed_on_to_the_issuer_without_limit() -> None:
+    behind = {"trusted_proxies": ("127.0.0.1",), "allowed_hosts": ("mcp.example",)}
+    async with issuer() as known:
+        known.site.pages["/introspect"] = judge
+        async with protected(introspected(known), public_url=US, settings=behind) as place:
+            assert (await come(place, "good-one", x_forwarded_for="192.0.2.1")).status == 200
+            flood = [come(place, f"made-up-{number}", x_forwarded_for="192.0.2.1") for number in range(300)]
+            answers = await asyncio.gather(*flood)
+            assert Counter(answer.status for answer in answers) == {401: 60, 429: 240}
+            assert len(asked_about(known)) == 61
+            refused = next(answer for answer in answers if answer.status == 429)
+            assert (refused.headers["retry-after"], refused.json["error"]["data"]["kind"]) == (
+                "1",
+                "rate_limit_exceeded",
+            )
+            assert (await come(place, "good-one", x_forwarded_for="192.0.2.1")).status == 200
+            assert (await come(place, "good-two", x_forwarded_for="192.0.2.2")).status == 200
+
+
+async def test_one_made_up_token_is_one_request_however_often_it_comes() -> None:
+    async with issuer() as known:
+        known.site.pages["/introspect"] = judge
+        async with protected(introspected(known), public_url=US) as place:
+            tokens = ["made-up", "good"]
+            answers = await asyncio.gather(*(come(place, token) for token in tokens * 50))
+            assert Counter(answer.status for answer in answers) == {401: 50, 200: 50}
+            assert sorted(asked_about(known)) == ["good", "made-up"]
+            assert (await come(place, "made-up")).status == 401
+            assert len(asked_about(known)) == 2
+
+
+async def test_requests_to_a_slow_issuer_are_bounded_and_callers_beyond_that_come_back_later() -> None:
+    go_on = asyncio.Event()
+
+    async def slow(asked: Asked) -> bytes:
+        await go_on.wait()
+        return judge(asked)
+
+    async with issuer() as known:
+        known.site.pages["/introspect"] = slow
+        limits = IssuerLimits(max_requests=2, max_waiting=3)
+        async with protected(introspected(known, limits=limits), public_url=US) as place:
+            callers = [asyncio.create_task(come(place, f"good-{number}")) for number in range(12)]
+            done: set[asyncio.Task[Answer]] = set()
+            while len(done) < 7:
+                more, _ = await asyncio.wait(set(callers) - done, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+                assert more
+                done |= more
+            assert {(one.result().status, one.result().headers["retry-after"]) for one in done} == {(503, "5")}
+            assert len(asked_about(known)) <= 2
+            go_on.set()
+            answers = await asyncio.gather(*callers)
+            assert Counter(answer.status for answer in answers) == {200: 5, 503: 7}
 
 
 # --- not now, not of this kind -----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from trunkline import (
     TaskPolicy,
     UrlElicitationRequired,
 )
-from trunkline.auth import Jwt, Principal, ResourceServer, StaticTokens
+from trunkline.auth import Introspection, IssuerLimits, Jwt, Principal, ResourceServer, StaticTokens
 from trunkline.errors import MisuseError, ProtocolError
 from trunkline.facts import Dropped
 from trunkline.protocol.codes import CODES
@@ -352,6 +352,15 @@ class Stage:
             sent = f"Bearer {issuer.token(**claims)}"
             return (await Host(self.server, clock=self.clock, gate=gate).ask("POST", "{}", authorization=sent)).json
 
+    async def sends_unknown_tokens(self) -> Any:
+        """The answer to one unknown token more than an address may send in a minute."""
+        async with issuing() as issuer:
+            limits = IssuerLimits(rejected_per_minute=1)
+            verifier = Introspection(issuer.url, client_id="notes", client_secret="x", limits=limits)
+            host = Host(self.server, clock=self.clock, gate=ResourceServer(verifier, now=issuer.wall).within("/"))
+            await host.ask("POST", "{}", authorization="Bearer one")
+            return (await host.ask("POST", "{}", authorization="Bearer two")).json
+
     async def comes_late(self) -> Any:
         """The answer to a request in a session that was not used for too long."""
         host = Host(self.server, clock=self.clock)
@@ -380,6 +389,7 @@ ON_THE_WIRE: dict[str, Cause] = {
     "server_not_initialized": lambda s: s.peer.request("tools/list"),
     "subscription_failed": lambda s: s.peer.request("resources/subscribe", {"uri": "doc://broken"}),
     "request_timeout": lambda s: s.late("prompts/get", {"name": "waits"}, 61),
+    "rate_limit_exceeded": lambda s: s.sends_unknown_tokens(),
     "message_size_exceeds_maximum": lambda s: s.too_large(),
     "invalid_content_type": lambda s: s.gets("hologram"),
     "content_too_large": lambda s: s.reads("doc://file"),

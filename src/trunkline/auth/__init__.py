@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trunkline.auth.server.introspection import Introspection
     from trunkline.auth.server.jwt import Jwt
     from trunkline.auth.server.static import StaticTokens
-    from trunkline.auth.server.verifying import BadToken, Verified, Verifier
+    from trunkline.auth.server.verifying import BadToken, IssuerLimits, Verified, Verifier
 
 __all__ = [
     "BadToken",
@@ -25,6 +25,7 @@ __all__ = [
     "Headless",
     "Interaction",
     "Introspection",
+    "IssuerLimits",
     "Jwt",
     "LoopbackBrowser",
     "MemoryTokens",
@@ -54,7 +55,7 @@ _HOMES: Final = {
     "server.introspection": ("Introspection",),
     "server.jwt": ("Jwt",),
     "server.static": ("StaticTokens",),
-    "server.verifying": ("BadToken", "Verified", "Verifier"),
+    "server.verifying": ("BadToken", "IssuerLimits", "Verified", "Verifier"),
 }
 _HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -70,7 +70,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     _reserved(-32007, "validation_failed", "what is not valid has a more precise kind"),
     _reserved(-32008, "transport_error", "there is nobody left to be told; it is raised as `TransportError`"),
     _error(-32009, "request_timeout", -32603),
-    _reserved(-32010, "rate_limit_exceeded", "rates are not limited yet"),
+    _error(-32010, "rate_limit_exceeded", -32600),
     _raised(-32011, "tool_description_exceeds_max"),
     _error(-32012, "message_size_exceeds_maximum", -32600),
     _error(-32013, "invalid_content_type", -32603),

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -10,9 +11,10 @@ from msgspec import Struct
 from trunkline.auth.metadata import ResourceMetadata
 from trunkline.auth.server.choosing import candidates
 from trunkline.auth.server.credentials import Given, Malformed, given_in, in_query
+from trunkline.auth.server.issuer_requests import TooManyRejected
 from trunkline.auth.server.places import Place, place_of, published_at, said_place
 from trunkline.auth.server.refusing import Refusing, proof_algorithms
-from trunkline.auth.server.verifying import BadToken, Unavailable, Verified
+from trunkline.auth.server.verifying import BadToken, Unavailable, Verified, Verifier
 from trunkline.errors import StoreError
 from trunkline.transports.http.gate import Admitted, Turned, Verdict
 from trunkline.wire import codec
@@ -121,6 +123,8 @@ class Entrance:
         except BadToken as bad:
             scheme = comer.given.scheme
             return self._refusing.unauthorized(comer.place, bad.why, bad.kind, error="invalid_token", scheme=scheme)
+        except TooManyRejected as refused:
+            return _slow_down(str(refused), refused.wait)
         except Unavailable as trouble:
             return self._unavailable(trouble, comer.now)
         verdict = self._decided(comer, verified)
@@ -132,9 +136,7 @@ class Entrance:
         bad = BadToken("the token is from an issuer that is not known here")
         for verifier in candidates(self._resource.verifiers, token):
             try:
-                answer = verifier.verify(token, audiences, comer.now)
-                # In a task of its own: a request may be read outside of any, where no deadline can be set.
-                verified = answer if isinstance(answer, Verified) else await asyncio.ensure_future(answer)
+                verified = await self._judged(verifier, comer)
             except BadToken as error:
                 bad = error
                 continue
@@ -142,6 +144,17 @@ class Entrance:
             self._resource.tokens.put(token, audiences, held, verifier, comer.now)
             return held
         raise bad
+
+    async def _judged(self, verifier: Verifier, comer: _Comer) -> Verified:
+        """The verdict of one verifier, within the limits of requests to its issuer."""
+        token, audiences, now = comer.given.token, comer.place.audiences, comer.now
+        requests = self._resource.requests.get(verifier)
+        if requests is not None:
+            ask = partial(_answer, verifier, token, audiences, now)
+            return await requests.verify(token, audiences, ask, address=_address(comer.scope), now=now)
+        answer = verifier.verify(token, audiences, now)
+        # In a task of its own: a request may be read outside of any, where no deadline can be set.
+        return answer if isinstance(answer, Verified) else await asyncio.ensure_future(answer)
 
     def _decided(self, comer: _Comer, verified: Verified) -> Verdict | Awaitable[Verdict]:
         """Whether whoever a token is about may come in, with this very request."""
@@ -200,6 +213,7 @@ class Entrance:
     def _used(self, comer: _Comer, key: str, proofs: "Proofs") -> "Used | Turned":
         """Uses a proof, or says what is wrong with it."""
         from trunkline.auth.server.proofs import BadProof
+        from trunkline.auth.server.replay import TooManyProofs
 
         proof = comer.headers.get(b"dpop", b"").decode("latin-1")
         method, url = comer.scope.get("method", "GET"), self._asked_at(comer)
@@ -207,6 +221,8 @@ class Entrance:
             return proofs.check(proof, key=key, method=method, url=url, token=comer.given.token, now=comer.now)
         except BadProof as bad:
             return self._bad_proof(comer, bad, proofs)
+        except TooManyProofs as refused:
+            return _slow_down(f"the DPoP proof is not accepted: {refused}", refused.wait)
 
     def _bad_proof(self, comer: _Comer, bad: "BadProof", proofs: "Proofs") -> Turned:
         from trunkline.auth.server.proofs import NonceWanted
@@ -234,6 +250,21 @@ class Entrance:
             self._told = now
             _log.warning("nobody can be let in: %s", trouble)
         return Turned(503, "tokens cannot be verified now", "temporarily_unavailable", [(b"retry-after", b"5")])
+
+
+async def _answer(verifier: Verifier, token: str, audiences: frozenset[str], now: float) -> Verified:
+    answer = verifier.verify(token, audiences, now)
+    return answer if isinstance(answer, Verified) else await answer
+
+
+def _address(scope: Scope) -> str | None:
+    """The address of a caller, as far as it is known: a Unix socket has none."""
+    client = scope.get("client")
+    return client[0] if client and client[0] else None
+
+
+def _slow_down(why: str, wait: int) -> Turned:
+    return Turned(429, why, "rate_limit_exceeded", [(b"retry-after", b"%d" % wait)])
 
 
 def _seen(scope: Scope, headers: Mapping[bytes, bytes], path: str) -> object:

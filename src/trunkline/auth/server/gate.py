@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from trunkline.auth.principal import Principal
 from trunkline.auth.server.entrance import Entrance
+from trunkline.auth.server.issuer_requests import IssuerRequests
 from trunkline.auth.server.verified import VerifiedTokens
 from trunkline.auth.server.verifying import Verifier
 from trunkline.auth.urls import origin_of
@@ -69,6 +70,7 @@ class ResourceServer:
         self.strict = strict
         self.now = now
         self.tokens = VerifiedTokens()
+        self.requests = {one: IssuerRequests(one.limits) for one in verifiers if one.limits is not None}
         self._implied = {} if implied is None else dict(implied)
 
     def within(

@@ -11,7 +11,7 @@ from trunkline.auth.discovery import find_server
 from trunkline.auth.egress import Egress
 from trunkline.auth.server.claims import Rules, judged
 from trunkline.auth.server.issuers import answered, egress_for, named
-from trunkline.auth.server.verifying import BadToken, Unavailable, Verified, Verifier
+from trunkline.auth.server.verifying import BadToken, IssuerLimits, Unavailable, Verified, Verifier
 from trunkline.auth.urls import secured
 from trunkline.errors import AuthorizationFailed
 from trunkline.wire import codec
@@ -38,14 +38,17 @@ class Introspection(Verifier):
         leeway: float = LEEWAY,
         keep: float = KEEP,
         clients: Collection[str] = (),
+        limits: IssuerLimits | None = None,
         egress: Egress | None = None,
     ) -> None:
         """`client_id` and `client_secret` are those of this server at the issuer, whose metadata tells where to ask,
         unless `endpoint` does. Tokens have to be for the address of this server, or for one of `audience` instead; of
         those without an audience, only those for `clients` are taken. `keep` is for how many seconds an answer holds:
-        for so long it may not be noticed that a token was revoked."""
+        for so long it may not be noticed that a token was revoked. `limits` bound the requests to the issuer about
+        tokens that are not known yet."""
         self.issuer = self._issuer = named(issuer, "the issuer")
         self.keep = keep
+        self.limits = limits or IssuerLimits()
         self._endpoint = None if endpoint is None else named(endpoint, "endpoint")
         self._credentials = basic(client_id, client_secret)
         self._audience = (audience,) if isinstance(audience, str) else audience

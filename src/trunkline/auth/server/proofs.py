@@ -9,13 +9,13 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 from trunkline.auth.jose import ALGORITHMS, Jose, thumbprint, unverified, verify_with
+from trunkline.auth.server.replay import Replayed, ReplayMemory
 from trunkline.auth.urls import origin_of
 
 __all__ = ["BadProof", "Memory", "NonceWanted", "Proofs", "Used", "UsedBefore"]
 
-_WINDOW: Final = 300.0  # seconds that a proof may be old
+_WINDOW: Final = 300  # seconds that a proof may be old
 _AHEAD: Final = 30.0  # seconds that the clock of whoever made it may be ahead of ours
-_MOST_PROOFS: Final = 100_000  # that are remembered, each until it is too old anyway
 _LONGEST_ID: Final = 512
 _NONCE_LIFE: Final = 300.0  # seconds after which another nonce is wanted; the one before is good for as long again
 _NONCE_BYTES: Final = 18
@@ -62,7 +62,7 @@ class Proofs:
     def __init__(self, *, nonces: bool = False, secret: bytes | None = None) -> None:
         """With `nonces` a proof has to hold a text of ours, so that none can be made in advance: one that follows from
         the time and a secret, so that all who know that want the same."""
-        self._seen: dict[tuple[str, str], float] = {}  # key and id: until when it is remembered
+        self._used = ReplayMemory(_WINDOW)
         self._nonces = nonces
         self._secret = secret or secrets.token_bytes()
 
@@ -80,7 +80,7 @@ class Proofs:
 
     def check(self, proof: str, *, key: str, method: str, url: str, token: str, now: float) -> Used:
         """Raises `BadProof` unless a proof was made with a key, by its thumbprint, for this very request and token, and
-        was not used here before."""
+        was not used here before, and `TooManyProofs` if the key has used too many."""
         claims = _signed(proof, key)
         if claims.get("htm") != method:
             raise BadProof("it was made for another method")
@@ -93,24 +93,17 @@ class Proofs:
             raise BadProof("it was made too long ago, or is from the future")
         if self._nonces and not any(_same(claims.get("nonce"), one) for one in self._good_nonces(now)):
             raise NonceWanted("it lacks the nonce that is wanted here")
-        return self._use(key, claims.get("jti"), made + _WINDOW, now)
+        return self._use(key, claims.get("jti"), made, now)
 
-    def _use(self, key: str, ident: Any, until: float, now: float) -> Used:
-        """Takes note of a proof, which cannot be used again."""
+    def _use(self, key: str, ident: Any, made: float, now: float) -> Used:
+        """Remember a proof, so that it cannot be used again."""
         if not isinstance(ident, str) or not 0 < len(ident) <= _LONGEST_ID:
             raise BadProof("it has no jti")
-        if self._seen.get((key, ident), now) > now:
-            raise UsedBefore
-        if len(self._seen) >= _MOST_PROOFS:
-            self._forget(now)
-        self._seen[key, ident] = until
-        return Used(f"{key} {ident}", until)
-
-    def _forget(self, now: float) -> None:
-        """Forgets what is too old; where that is nothing, nobody can be told from those who were here before."""
-        self._seen = {proof: until for proof, until in self._seen.items() if until > now}
-        if len(self._seen) >= _MOST_PROOFS:
-            raise BadProof("too many were used in a short time; try again later")
+        try:
+            self._used.use(key, ident, made, now)
+        except Replayed as error:
+            raise BadProof(str(error)) from None
+        return Used(f"{key} {ident}", made + _WINDOW)
 
 
 def _signed(proof: str, key: str) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from trunkline.auth.jose import SigningKey
 from trunkline.auth.server import proofs
 from trunkline.auth.server.proofs import BadProof, NonceWanted, Proofs
+from trunkline.auth.server.replay import ReplayMemory, TooManyProofs
 
 NOW = 1_000_000.0
 URL = "https://notes.example.com/mcp"
@@ -122,11 +124,12 @@ def test_a_nonce_has_to_be_there_and_fresh() -> None:
     assert Proofs().nonce(NOW) is None
 
 
-def test_proofs_are_forgotten_when_they_are_too_old_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proofs, "_MOST_PROOFS", 2)
-    known = Proofs()
+def test_a_key_with_too_many_proofs_does_not_get_others_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proofs, "ReplayMemory", partial(ReplayMemory, most_of_one_key=2))
+    known, other = Proofs(), SigningKey.generate()
     check(known, made())
     check(known, made())
-    with pytest.raises(BadProof, match="too many"):
+    with pytest.raises(TooManyProofs):
         check(known, made())
+    known.check(made(other), key=other.thumbprint, method="POST", url=URL, token=TOKEN, now=NOW)
     check(known, made(iat=NOW + 301), now=NOW + 301)

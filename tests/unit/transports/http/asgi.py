@@ -110,6 +110,7 @@ class Host:
             "query_string": query.encode(),
             "root_path": "",
             "server": ("127.0.0.1", 1),
+            "client": ("127.0.0.1", 5),
             "headers": [(n.encode(), v.encode()) for n, value in given.items() for v in _each(value)],
         }
         whole = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()

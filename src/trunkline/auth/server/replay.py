@@ -1,0 +1,119 @@
+"""Memory of DPoP proofs that were used (RFC 9449, section 11.1), bounded so that no key can fill it for the others.
+
+A proof is remembered by the whole second in which it was made, until it is too old to be accepted anyway. Two limits
+hold. One key has so many uses within the window, and is refused beyond that, by itself. All keys together have so many
+remembered proofs. Beyond that, the key with the most forgets its oldest second and accepts no proof from then or
+before, so that a forgotten proof cannot be used again; its newer proofs, and those of all other keys, are accepted.
+
+Costs are amortised O(1) for each proof: seconds are few, proofs expire by whole seconds, and keys are found by the
+magnitude of their number of proofs. The number of keys is not limited here: only tokens that an issuer has bound to a
+key get this far.
+"""
+
+from hashlib import sha256
+from typing import Final
+
+__all__ = ["ReplayMemory", "Replayed", "TooManyProofs"]
+
+MOST_OF_ONE_KEY: Final = 100_000  # in a window of five and a half minutes: 300 requests a second
+MOST_OF_ALL: Final = 400_000  # about 45 MB
+_DIGEST: Final = 16  # bytes: ids of different proofs do not collide by chance
+
+
+class Replayed(Exception):
+    """The proof was used before."""
+
+
+class TooManyProofs(Exception):
+    """The key has used too many proofs within the window. `wait` is in whole seconds."""
+
+    def __init__(self, most: int, wait: int) -> None:
+        super().__init__(f"its key has used {most} proofs in a short time; try again in {wait} s")
+        self.wait = wait
+
+
+class _Key:
+    """Remembered proofs of one key."""
+
+    __slots__ = ("count", "floor", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds: dict[int, set[bytes]] = {}
+        self.count = 0  # of proofs in all seconds
+        self.floor: int | None = None  # proofs made in this second or before are not accepted any more
+
+
+class ReplayMemory:
+    """Accepts each proof of a key once."""
+
+    def __init__(self, window: int, *, most_of_one_key: int = MOST_OF_ONE_KEY, most_of_all: int = MOST_OF_ALL) -> None:
+        """`window` is for how many seconds after it was made a proof is accepted."""
+        self._window = window
+        self._most_of_one_key = most_of_one_key
+        self._most_of_all = most_of_all
+        self._keys: dict[str, _Key] = {}
+        self._by_second: dict[int, set[str]] = {}  # the keys that have, or had, proofs of a second
+        self._by_size: dict[int, dict[str, None]] = {}  # keys by the bit length of their number of proofs
+        self._count = 0
+        self._expired = 0  # the last second that has expired
+
+    def __len__(self) -> int:
+        return self._count
+
+    def use(self, key: str, ident: str, made: float, now: float) -> None:
+        """Remember a proof by its key, its id and the time at which it was made. Raises `Replayed` if it was used, or
+        may have been, and `TooManyProofs`."""
+        self._expire(int(now) - self._window - 1)
+        second, digest = int(made), sha256(ident.encode()).digest()[:_DIGEST]
+        known = self._keys.get(key)
+        if known is None:
+            known = self._keys[key] = _Key()
+        if digest in known.seconds.get(second, ()):
+            raise Replayed("it was used before")
+        if known.floor is not None and second <= known.floor:
+            raise Replayed("it may have been used before; make another one")
+        if known.count >= self._most_of_one_key:
+            raise TooManyProofs(self._most_of_one_key, min(known.seconds) + self._window + 1 - int(now))
+        known.seconds.setdefault(second, set()).add(digest)
+        self._by_second.setdefault(second, set()).add(key)
+        self._resize(key, known, known.count + 1)
+        if self._count > self._most_of_all:
+            self._forget_oldest_of_largest()
+
+    def _resize(self, key: str, known: _Key, count: int) -> None:
+        before, after = known.count.bit_length(), count.bit_length()
+        self._count += count - known.count
+        known.count = count
+        if before == after:
+            return
+        if before:
+            same = self._by_size[before]
+            del same[key]
+            if not same:
+                del self._by_size[before]
+        if after:
+            self._by_size.setdefault(after, {})[key] = None
+
+    def _expire(self, last: int) -> None:
+        """Forget all seconds up to the last one whose proofs are too old; at most once for each second."""
+        if last == self._expired:
+            return
+        self._expired = last
+        for second in [one for one in self._by_second if one <= last]:
+            for key in self._by_second.pop(second):
+                self._drop(key, second)
+
+    def _drop(self, key: str, second: int) -> None:
+        known = self._keys.get(key)
+        if known is None:
+            return
+        self._resize(key, known, known.count - len(known.seconds.pop(second, ())))
+        if not known.seconds and (known.floor is None or known.floor <= self._expired):
+            del self._keys[key]
+
+    def _forget_oldest_of_largest(self) -> None:
+        """Make room at the expense of the key that has the most proofs, within a factor of two."""
+        largest = next(iter(self._by_size[max(self._by_size)]))
+        known = self._keys[largest]
+        known.floor = min(known.seconds)
+        self._drop(largest, known.floor)
