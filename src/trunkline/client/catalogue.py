@@ -13,7 +13,7 @@ from trunkline.client.rebuild import rebuilder
 from trunkline.errors import RegistrationError
 from trunkline.protocol.headers import InvalidAnnotation, Mirror, annotations
 from trunkline.protocol.types import Tool
-from trunkline.registry.schema import Fault, Validator
+from trunkline.registry.schema import Fault, PeerValidator
 
 __all__ = ["Catalogue", "KnownTool"]
 
@@ -46,18 +46,21 @@ class KnownTool:
             return ()  # which matters only where such tools are left out
 
     @cached_property
-    def _validator(self) -> Validator | None:
+    def _validator(self) -> PeerValidator | None:
         if self.tool.output_schema is None:
             return None
         try:
-            return Validator(self.tool.output_schema, f"tool {self.tool.name!r}")
-        except RegistrationError:
-            return None  # a schema that is none of this tool harms nobody else, and cannot be held against it
+            return PeerValidator(self.tool.output_schema, f"tool {self.tool.name!r}")
+        except RegistrationError as error:  # which cannot be held against a result
+            _log.warning("results of tool %r are not checked: %s", self.tool.name, error)
+            return None
 
     def faults(self, structured: Any) -> list[Fault]:
-        """What is wrong with its structured content, by its own schema."""
+        """What is wrong with its structured content, by its own schema; nothing where checking that could take long."""
         validator = self._validator
-        return [] if validator is None or validator.accepts(structured) else validator.faults(structured)
+        if validator is None or not validator.checks(structured):
+            return []
+        return validator.faults(structured)
 
 
 class Catalogue:

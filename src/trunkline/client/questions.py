@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from trunkline.errors import InvalidParams, MisuseError
+from trunkline.errors import InvalidParams, MisuseError, RegistrationError
 from trunkline.protocol.types import (
     BooleanSchema,
     ElicitParams,
@@ -22,7 +22,7 @@ from trunkline.protocol.types import (
     RequestedSchema,
     StringSchema,
 )
-from trunkline.registry.schema import Validator
+from trunkline.registry.schema import form_validator
 
 __all__ = ["Choice", "FormField", "Question", "UrlQuestion", "checked"]
 
@@ -64,9 +64,14 @@ class Question(Struct, frozen=True):
         form = params.requested_schema
         if form is None:
             raise InvalidParams("elicitation/create needs a requestedSchema")
-        required = form.required or []
+        required = frozenset(form.required or ())
         fields = tuple(_field(name, schema, name in required) for name, schema in form.properties.items())
-        return cls(params.message, fields, _as_schema(form))
+        question = cls(params.message, fields, _as_schema(form))
+        try:
+            form_validator(question.schema)
+        except RegistrationError as error:
+            raise InvalidParams(f"the form cannot be used: {error}") from None
+        return question
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -106,7 +111,7 @@ def checked(question: Question, given: Any) -> ElicitResult:
         return given
     content: Any = (given.content or {}) if isinstance(given, ElicitResult) else _plain(given)
     filled = {**question.defaults, **content}
-    faults = Validator(question.schema, "the form").faults(filled)
+    faults = form_validator(question.schema).faults(filled)
     if faults:
         told = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
         raise MisuseError(f"what was filled in does not fit the form: {told}")

@@ -1,7 +1,8 @@
 """Values, rebuilt from JSON by the schema that a server gave: objects with attributes, dates, sets, bytes.
 
 A type is made of the schema, once, and values are read into it. What a schema says beyond that is passed over, and
-where no type can be made of it, values stay as they are: nothing gets lost by rebuilding it.
+where no type can be made of it, values stay as they are: nothing gets lost by rebuilding it. So do the values of a
+schema that is too large with all of its references followed, since the server has chosen how large that is.
 """
 
 import datetime
@@ -14,6 +15,7 @@ from typing import Any, Final, Literal, Union, cast
 
 import msgspec
 
+from trunkline.registry.complexity import complexity
 from trunkline.wire import codec
 
 __all__ = ["WRAPPED", "rebuilder", "type_of"]
@@ -31,6 +33,9 @@ _FORMATS: Final[Mapping[str, type]] = {
 }
 _SIMPLE: Final[Mapping[str, Any]] = {"integer": int, "number": float, "boolean": bool, "null": type(None)}
 _HASHABLE: Final = (str, int, float, bool, *_FORMATS.values())
+_TYPES: Final = 7  # that JSON Schema knows
+_LONGEST_TITLE: Final = 100
+_MOST_SCHEMAS: Final = 2000  # that a type is made of, with references followed
 Schema = Mapping[str, Any]
 
 
@@ -44,7 +49,7 @@ def rebuilder(schema: Schema) -> Callable[[Any], Any]:
         inner: Any = cast("Schema", value).get(WRAPPED) if wrapped and isinstance(value, Mapping) else value
         try:
             return msgspec.convert(inner, kind)
-        except (msgspec.ValidationError, TypeError):
+        except (msgspec.ValidationError, TypeError, RecursionError):
             return inner
 
     return rebuild
@@ -52,7 +57,11 @@ def rebuilder(schema: Schema) -> Callable[[Any], Any]:
 
 def type_of(schema: Any, *, root: Schema | None = None) -> Any:
     """A type for values of a schema; `Any` where there is none."""
-    kind = _Reader(root if root is not None else schema).read(schema)
+    whole = root if root is not None else schema
+    known = complexity(whole) if isinstance(whole, Mapping) else None
+    if known is None or known.expanded > _MOST_SCHEMAS:
+        return Any
+    kind = _Reader(whole).read(schema)
     try:
         codec.decoder(kind)
     except TypeError:  # a union of types that cannot be told apart, for one
@@ -80,7 +89,8 @@ class _Reader:
                 return self._union([self.read(option) for option in schema[options]])
         kinds = schema.get("type")
         if isinstance(kinds, list):
-            return self._union([self.read({**schema, "type": kind}) for kind in cast("list[Any]", kinds)])
+            named = sorted(_names(cast("list[Any]", kinds)))
+            return self._union([self.read({**schema, "type": kind}) for kind in named]) if len(named) <= _TYPES else Any
         return self._one(schema, kinds)
 
     def _one(self, schema: Schema, kind: Any) -> Any:
@@ -123,15 +133,16 @@ class _Reader:
         properties = schema.get("properties")
         if not isinstance(properties, Mapping) or not properties:
             return dict[str, self.read(schema.get("additionalProperties"))]
-        required: Any = schema.get("required") or []
+        required = _names(schema.get("required"))
         fields: list[Any] = []
+        attributes = _Attributes()
         for name, described in cast("Schema", properties).items():
             kind = self.read(described)
             if name in required:
-                fields.append((_identifier(name, fields), kind, msgspec.field(name=name)))
+                fields.append((attributes.name(name), kind, msgspec.field(name=name)))
             else:
-                fields.append((_identifier(name, fields), kind | msgspec.UnsetType, _absent(name, described)))
-        title = re.sub(r"\W", "", str(schema.get("title") or "")) or "Result"
+                fields.append((attributes.name(name), kind | msgspec.UnsetType, _absent(name, described)))
+        title = re.sub(r"\W", "", str(schema.get("title") or "")[:_LONGEST_TITLE]) or "Result"
         return msgspec.defstruct(title if not title[0].isdigit() else f"_{title}", fields, kw_only=True)
 
 
@@ -145,11 +156,26 @@ def _literal(values: list[Any]) -> Any:
     return Literal[tuple(plain)] if plain and len(plain) == len(values) else Any
 
 
-def _identifier(name: str, taken: list[Any]) -> str:
-    """An attribute's name for a member."""
-    found = re.sub(r"\W", "_", name)
-    if not found or found[0].isdigit() or keyword.iskeyword(found):
-        found = f"{found}_" if keyword.iskeyword(found) else f"_{found}"
-    while any(found == other for other, *_ in taken):
-        found += "_"
-    return found
+def _names(values: Any) -> frozenset[str]:
+    names = cast("list[Any]", values) if isinstance(values, list) else []
+    return frozenset(name for name in names if isinstance(name, str))
+
+
+class _Attributes:
+    """Names of attributes for the members of one object, each of them once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._tried: dict[str, int] = {}  # how many underscores a name had to be given last
+
+    def name(self, member: str) -> str:
+        """An attribute's name for a member."""
+        found = re.sub(r"\W", "_", member)
+        if not found or found[0].isdigit() or keyword.iskeyword(found):
+            found = f"{found}_" if keyword.iskeyword(found) else f"_{found}"
+        more = self._tried.get(found, 0)
+        while (attribute := found + "_" * more) in self._taken:
+            more += 1
+        self._tried[found] = more
+        self._taken.add(attribute)
+        return attribute

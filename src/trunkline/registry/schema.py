@@ -5,22 +5,31 @@ written by hand is compiled once. References that would need a network are never
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from trunkline.errors import RegistrationError
 from trunkline.registry.classes import Member, Side
+from trunkline.registry.complexity import Complexity, complexity, depth_of, size_of
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
     from trunkline.registry.described import Book
 
-__all__ = ["Fault", "Validator", "of_members", "of_type"]
+__all__ = ["Fault", "PeerValidator", "Validator", "form_validator", "of_members", "of_type"]
 
 
 Schema = dict[str, Any]
+
+_CHECKED: Final = 5_000_000  # steps, of 20 to 100 ns: half a second at most
+_EXPLAINED: Final = 10_000  # steps that may each be a reason, of 20 to 40 µs
+_DEEP: Final = 14  # levels: twice as many reasons for each are too many by then
+_PATTERN_SIZE: Final = 256 * 1024  # bytes of a compiled pattern
+_BACKTRACKED: Final = 10_000  # steps of one match: half a millisecond
+_UNKNOWN: Final = Complexity(100, 100, 2)  # of a schema of our own that cannot be bounded
 
 
 class Fault(Struct, frozen=True):
@@ -67,22 +76,74 @@ def _whole(schema: Schema, book: "Book") -> Schema:
 class Validator:
     """A compiled JSON Schema."""
 
-    def __init__(self, schema: Mapping[str, Any], what: str) -> None:
+    def __init__(self, schema: Mapping[str, Any], what: str, **options: Any) -> None:
         import jsonschema_rs  # only where a schema arrives as JSON Schema, or a refusal needs its reasons
 
+        self._schema = schema
         try:
-            self._compiled = jsonschema_rs.validator_for(dict(schema), retriever=_refuse_to_fetch)
+            self._compiled = jsonschema_rs.validator_for(dict(schema), retriever=_refuse_to_fetch, **options)
         except (jsonschema_rs.ValidationError, ValueError) as error:
             first = str(error).splitlines()[0]
             raise RegistrationError(f"the schema of {what} is not valid: {first}", kind="tool_schema_invalid") from None
+
+    @cached_property
+    def _complexity(self) -> Complexity:
+        return complexity(self._schema) or _UNKNOWN
 
     def accepts(self, value: Any) -> bool:
         """Whether a value fits."""
         return self._compiled.is_valid(value)
 
+    def explains(self, value: Any) -> bool:
+        """Whether it costs little to say what is wrong with a value: all reasons are found before the first is given,
+        and a peer that has chosen the value must not choose how long that takes."""
+        known = self._complexity
+        most = _EXPLAINED // known.steps
+        if size_of(value, most) > most:
+            return False
+        return known.loops <= 1 or known.loops ** depth_of(value, _DEEP) * known.steps <= _EXPLAINED
+
     def faults(self, value: Any) -> list[Fault]:
         """Everything that is wrong with a value, at most 20 things: a reader mends the first few and asks again."""
+        if self.accepts(value):
+            return []
+        if not self.explains(value):
+            return [Fault("$", "schema", "the value does not fit the schema, and is too large to list the reasons")]
         return list(islice(_faults(self._compiled.iter_errors(value)), 20))
+
+
+class PeerValidator(Validator):
+    """A compiled JSON Schema that a peer has sent, whose cost is bounded.
+
+    Patterns are matched in linear time, so those with backreferences or lookaround are not valid here. `format` says
+    something about a value and is not checked, as is the default of JSON Schema."""
+
+    def __init__(self, schema: Mapping[str, Any], what: str) -> None:
+        """Raises `RegistrationError` for a schema that is not valid, and for one that could take too long."""
+        import jsonschema_rs
+
+        known = complexity(schema)
+        if known is None or known.steps > _CHECKED:
+            raise RegistrationError(f"the schema of {what} is too complex to be used", kind="tool_schema_invalid")
+        patterns = jsonschema_rs.RegexOptions(size_limit=_PATTERN_SIZE)
+        super().__init__(schema, what, pattern_options=patterns, validate_formats=False)
+        self._complexity = known
+
+    def checks(self, value: Any) -> bool:
+        """Whether it is certain that checking a value takes little time."""
+        most = _CHECKED // self._complexity.steps
+        return size_of(value, most) <= most
+
+
+def form_validator(schema: Mapping[str, Any]) -> Validator:
+    """The validator of a form that a peer has sent. Patterns may look around, as those for passwords do; a match that
+    takes too many steps is none. Raises `RegistrationError` for a form that is not valid or too large."""
+    import jsonschema_rs
+
+    if complexity(schema) is None:
+        raise RegistrationError("the form is too large", kind="tool_schema_invalid")
+    patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKED, size_limit=_PATTERN_SIZE)
+    return Validator(schema, "the form", pattern_options=patterns)
 
 
 def _faults(errors: Iterable[Any]) -> Iterator[Fault]:

@@ -142,7 +142,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
                 values = _as_object(raw)
             except codec.DecodeError:
                 return InvalidParams("params of tools/call: the arguments must be an object")
-            faults = self.validator.faults(values)
+            faults = self.validator.faults(values) if self.validator.explains(values) else []
         if not faults:
             what, *ways = str(error).split(" - at `")  # the inner way first, where one decoder called another
             where = "".join(way.removesuffix("`").removeprefix("$") for way in reversed(ways))

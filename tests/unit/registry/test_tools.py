@@ -259,3 +259,12 @@ def test_arguments_that_are_no_object_are_a_malformed_request(arguments: Any) ->
         call(tool(search), arguments)
 
     assert not isinstance(caught.value, InvalidArguments)
+
+
+def test_a_refusal_of_arguments_with_too_many_faults_says_what_decoding_ran_into() -> None:
+    def add(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    with pytest.raises(InvalidArguments) as refused:
+        call(tool(add), {"numbers": ["wrong"] * 50_000})
+    assert [fault["path"] for fault in refused.value.data["errors"]] == ["$.numbers[0]"]

@@ -74,7 +74,7 @@ def test_a_key_that_has_filled_one_second_is_accepted_again_in_the_next() -> Non
 def test_no_sequence_of_uses_accepts_a_proof_twice_or_exceeds_a_limit() -> None:
     choose, known = random.Random(7), memory(one=40, everything=100)
     now, accepted = NOW, set[tuple[str, str, float]]()
-    for _ in range(20_000):
+    for _ in range(4_000):
         now += choose.choice((0, 0, 0, 0.1, 1, 40))
         made = int(now) + choose.choice((0, 0, -1, -100, -299, 29))
         key, ident = f"{choose.randrange(12)}", f"{choose.randrange(30)}"
@@ -87,4 +87,4 @@ def test_no_sequence_of_uses_accepts_a_proof_twice_or_exceeds_a_limit() -> None:
         assert (key, ident, made) not in accepted
         accepted.add((key, ident, made))
         assert len(known) <= 100
-    assert len(accepted) > 5000
+    assert len(accepted) > 1000
