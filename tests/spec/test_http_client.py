@@ -540,6 +540,20 @@ async def test_htt_26_a_session_that_is_gone_shows_on_the_stream_of_its_own_too(
         assert it.losses == 1  # the second session has never had a stream: there 404 only says that there is none
 
 
+async def test_a_server_that_says_retry_0_and_hangs_up_is_not_flooded_with_requests(server: Web) -> None:
+    def empty(visit: Visit) -> None:
+        visit.stream(b"retry: 0\n\n")
+        visit.hang_up()
+
+    server.on("GET", empty)
+    patient = Settings(stream_retry=0.1, backoff_jitter=0, stop_timeout=1.0)
+    async with client(server.url, settings=patient):
+        await server.visited("GET")
+        begun = asyncio.get_running_loop().time()
+        await server.visited("GET", 3)
+        assert asyncio.get_running_loop().time() - begun > 0.5  # 0.2 and 0.4 s, by two clocks
+
+
 async def test_an_answer_whose_session_is_gone_meanwhile_ends_the_session(server: Web) -> None:
     def cut(visit: Visit) -> None:
         visit.stream(event(b"", id="0", retry=1))

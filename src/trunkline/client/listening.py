@@ -19,6 +19,7 @@ from trunkline.protocol.types import ListenParams, SubscriptionFilter, Subscript
 __all__ = ["Listening", "wanted_of"]
 
 _KINDS: Final = ("tools", "prompts", "resources")
+_MOST_DOUBLINGS: Final = 16  # of a wait; more is beyond any setting, and at last beyond what a float can hold
 
 
 def wanted_of(
@@ -183,5 +184,5 @@ class Listening:
 
 def _pause(settings: Settings, failures: int) -> float:
     """Seconds until the next attempt: longer each time, and not the same for all."""
-    longer = min(settings.backoff_first * 2**failures, settings.backoff_longest)
+    longer = min(settings.backoff_first * 2 ** min(failures, _MOST_DOUBLINGS), settings.backoff_longest)
     return longer * (1 + settings.backoff_jitter * random.random())  # noqa: S311 - no secret depends on it

@@ -12,6 +12,10 @@ from trunkline.wire.sse import Event, EventDecoder
 __all__ = ["EventStream", "messages_in"]
 
 _MOST_SEEN: Final = 1000  # positions; a server that repeats itself repeats what it said last
+_SHORTEST_RETRY: Final = 0.5  # seconds, whatever a server says: `retry: 0` would be a flood of requests
+_LONGEST_RETRY: Final = 300.0  # seconds, whatever a server says
+_LASTED: Final = 5.0  # seconds after which a connection that ends was one, though it brought nothing
+_MOST_DOUBLINGS: Final = 16
 
 
 class EventStream:
@@ -23,7 +27,10 @@ class EventStream:
         self.too_large: TooLarge | None = None  # an event that was lost for that reason
         self._limit = settings.sse_event_size_limit
         self._retry = settings.stream_retry
+        self._shortest = min(_SHORTEST_RETRY, settings.stream_retry)
         self._longest = settings.backoff_longest
+        self._empty = 0  # connections in a row that brought nothing
+        self._brought = False  # whether this one has
         self._seen: dict[str, None] = {}
         self._before: str | None = None  # the position that the last event of this connection told
         self.begin()
@@ -32,14 +39,23 @@ class EventStream:
         """A new connection: what the last one left unfinished is forgotten."""
         self._decoder = EventDecoder(self._limit)
         self._before = None
+        self._brought = False
+
+    def ended(self, lasted: float) -> None:
+        """Take note of a connection that has ended after so many seconds. A server that ends one after the other at
+        once, with nothing in them, is asked less and less often."""
+        self._empty = 0 if self._brought or lasted >= _LASTED else self._empty + 1
 
     def feed(self, data: bytes) -> list[Incoming]:
         """Takes what has arrived; gives the messages in it that are new."""
         events = self._decoder.feed(data)
         if self._decoder.retry is not None:
-            self._retry = self._decoder.retry / 1000
+            self._retry = min(max(self._decoder.retry / 1000, self._shortest), _LONGEST_RETRY)
+        before = self.position
         if self._decoder.last_id is not None:
             self.position = self._decoder.last_id or None  # an empty one takes the position back
+        if self.position != before or any(isinstance(event, TooLarge) or event.data for event in events):
+            self._brought = True
         return [codec.decode_strict(frame) for event in events if (frame := self._frame(event))]
 
     def _frame(self, event: Event | TooLarge) -> bytes | TooLarge | None:
@@ -62,9 +78,10 @@ class EventStream:
         return True
 
     def wait(self, failures: int) -> float:
-        """How long to wait before it is opened again, in seconds: as the server says, and longer each time that has
-        failed."""
-        return max(self._retry, min(self._retry * 2**failures, self._longest))
+        """How long to wait before it is opened again, in seconds: as the server says, within reason, and twice as long
+        each time that has failed or brought nothing."""
+        doublings = min(failures + self._empty, _MOST_DOUBLINGS)
+        return max(self._retry, min(self._retry * 2**doublings, self._longest))
 
 
 def messages_in(events: Iterable[Event | TooLarge]) -> list[Incoming]:

@@ -8,6 +8,7 @@ request comes on a stream of its own, for as long as the server offers one.
 import asyncio
 import contextlib
 import logging
+import random
 from enum import Enum, auto
 from typing import Final
 
@@ -119,7 +120,7 @@ class Streamable:
                 self._above.unanswered(letter, "the answer broke off, and cannot be read on")
                 return
             reply.close()
-            await asyncio.sleep(stream.wait(failures))
+            await self._pause(stream, failures)
             match await self._open(stream):
                 case _Verdict.AGAIN:
                     failures += 1
@@ -139,7 +140,15 @@ class Streamable:
     async def _read(self, reply: Reply, stream: EventStream, letter: Letter | None = None) -> bool:
         """Hands up what one connection brings; whether the answer was in it."""
         stream.begin()
-        return await read_events(reply, stream.feed, self._above, None if letter is None else letter.request)
+        begun = asyncio.get_running_loop().time()
+        answered = await read_events(reply, stream.feed, self._above, None if letter is None else letter.request)
+        stream.ended(asyncio.get_running_loop().time() - begun)
+        return answered
+
+    async def _pause(self, stream: EventStream, failures: int) -> None:
+        """Wait before a stream is opened again."""
+        chance = self._settings.backoff_jitter * random.random()  # noqa: S311 - no secret depends on it
+        await asyncio.sleep(stream.wait(failures) * (1 + chance))
 
     # --- what belongs to no request ------------------------------------------------------------
 
@@ -169,7 +178,7 @@ class Streamable:
                         await self._read(reply, stream)
                     finally:
                         reply.close()
-            await asyncio.sleep(stream.wait(failures))
+            await self._pause(stream, failures)
 
     async def _open(self, stream: EventStream) -> "Reply | _Verdict":
         """Opens a stream, where it stands; or says why not."""

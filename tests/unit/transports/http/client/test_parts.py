@@ -168,6 +168,37 @@ def test_waits_grow_with_failures_and_never_fall_below_what_the_server_says() ->
     assert [stream.wait(failures) for failures in range(3)] == [9, 9, 9]
 
 
+@pytest.mark.parametrize(
+    ("said", "own", "waited"),
+    [(0, 1.0, 0.5), (1, 1.0, 0.5), (700, 1.0, 0.7), (999_999_999, 1.0, 300.0), (0, 0.02, 0.02)],
+)
+def test_what_a_server_says_to_wait_is_believed_within_reason(said: int, own: float, waited: float) -> None:
+    stream = EventStream(Settings(stream_retry=own))
+    stream.feed(encode(b"", retry=said))
+    assert stream.wait(0) == waited
+
+
+def test_a_stream_that_ends_at_once_time_and_again_is_opened_less_and_less_often() -> None:
+    stream = EventStream(Settings(backoff_longest=10.0))
+
+    def connection(*events: bytes, lasted: float = 0.0) -> float:
+        stream.begin()
+        for each in events:
+            stream.feed(each)
+        stream.ended(lasted)
+        return stream.wait(0)
+
+    assert [connection(encode(b"", retry=0)) for _ in range(7)] == [1, 2, 4, 8, 10, 10, 10]
+    assert connection(encode(b"", id="1")) == 0.5  # a position is progress
+    assert connection(encode(b"", id="1")) == 1
+    assert connection(encode(b"{}")) == 0.5
+    assert connection() == 1
+    assert connection(lasted=5.0) == 0.5  # as where something between us ends what is silent
+    for _ in range(10_000):
+        connection()
+    assert stream.wait(3) == 10
+
+
 def test_only_so_many_positions_are_remembered() -> None:
     stream = EventStream(Settings())
     frame = b'{"jsonrpc":"2.0","method":"n"}'
