@@ -31,6 +31,8 @@ SEAMS = {
     "transports.http.keeper",
     "transports.http.client.credentials",
     "transports.http.client.library",
+    "auth.addresses",
+    "auth.pages",
     "auth.principal",
     "stores.store",
     "stores.bus",
@@ -68,7 +70,10 @@ MAY_IMPORT = {
     },
     "supervision": GROUND_FLOOR,
     "client": GROUND_FLOOR
-    | {"wire", "protocol", "registry", "conversation", "transports.channel", "supervision.policy"},
+    | {
+        *("wire", "protocol", "registry", "conversation", "transports.channel", "supervision.policy"),
+        *("auth.addresses", "auth.pages"),
+    },
 }
 ASSEMBLY = {
     "server.server",

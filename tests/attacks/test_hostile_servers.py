@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from trunkline import Client
+from trunkline import Client, Settings
+from trunkline.client.targets import connector_of, reach_of
 from trunkline.errors import BadAnswer
 from trunkline.testing import ScriptedLine, ScriptedServer
 
@@ -192,3 +193,59 @@ async def test_the_defaults_of_a_form_cannot_stop_its_client() -> None:
         answer = await line.call("elicitation/create", {"message": "?", "requestedSchema": form})
         assert time.process_time() - begun < PROMPT
         assert "error" in answer
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["plain", "async"])
+async def test_no_user_is_asked_to_open_an_address_of_a_private_network(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"inside.example": "10.0.0.1", "outside.example": "93.184.216.34"}
+
+    def look_up(host: str, *_: object, **__: object) -> list[object]:
+        return [(0, 0, 0, "", (found[host], 0))]
+
+    opened: list[str] = []
+
+    def plain(question: Any) -> bool:
+        opened.append(question.url)
+        return True
+
+    async def coroutine(question: Any) -> bool:
+        return plain(question)
+
+    monkeypatch.delenv("https_proxy", raising=False)
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    async with attacked(open_url=coroutine if waits else plain) as (_, line):
+        for url in (
+            *("https://167772161/", "https://0xa.0.0.1/", "https://10.1/", "https://012.0.0.1/", "https://10.0.0.1./"),
+            *("https://10\u30020.0.1/", "https://[64:ff9b::10.0.0.1]/", "https://x.example/\r\n\x1b[2J"),
+            "https://inside.example/",
+        ):
+            answer = await line.call("elicitation/create", {"mode": "url", "message": "?", "url": url}, id=url)
+            assert (answer["error"]["code"], opened) == (-32602, []), url
+        asked = {"mode": "url", "message": "?", "url": "https://outside.example/"}
+        answer = await line.call("elicitation/create", asked, id="last")
+        assert (answer["result"], opened) == ({"action": "accept"}, ["https://outside.example/"])
+
+
+@pytest.mark.parametrize(
+    ("server", "local"),
+    [
+        ("https://mcp.example/mcp", False),
+        ("wss://mcp.example/mcp", False),
+        ("tcp://mcp.example:9000", False),
+        ("http://127.0.0.1:8000/mcp", True),
+        ("ws://localhost:8000/mcp", True),
+        ("tcp://127.0.0.1:9000", True),
+        ("unix:///run/mcp.sock", True),
+        (["python", "server.py"], True),
+    ],
+    ids=str,
+)
+def test_only_a_server_on_this_machine_sends_its_user_to_this_machine(server: Any, local: bool) -> None:
+    settings = Settings(egress_allowed=("10.0.0.0/8",))
+    reach = reach_of(connector_of(server, settings), settings)
+    assert (reach.loopback, "10.0.0.0/8" in reach.allowed) == (local, True)

@@ -18,6 +18,7 @@ from urllib.parse import urljoin
 from msgspec import Struct
 
 from trunkline.auth.addresses import Reach, Refused, Target, target
+from trunkline.auth.pages import judge, page
 from trunkline.config import Settings, proxy_for
 from trunkline.errors import AuthorizationFailed, MisuseError, TransportError
 from trunkline.transports.http.client.library import Forbidden, Library, Reply, Resolve, body_of
@@ -82,6 +83,15 @@ class Egress:
     async def post(self, url: str, body: bytes, *, hop: str, headers: Mapping[str, str] | None = None) -> Answer:
         """Follows no redirect. Raises `AuthorizationFailed` with that hop."""
         return await self._within(_Errand(hop, "POST", headers or {}, body, 0), url)
+
+    async def permit(self, url: str, *, hop: str) -> None:
+        """Judge a page that a person is to be sent to, as if we went there. Raises `AuthorizationFailed` with that
+        hop."""
+        errand = _Errand(hop, "GET", {}, None, None)
+        try:
+            await judge(page(url, self._reach), self._reach, self._resolve)
+        except Refused as refused:
+            raise errand.failed(f"{_shown(url)} is no page to send anybody to: {refused}", _SSRF) from None
 
     async def _within(self, errand: "_Errand", url: str) -> Answer:
         limit = self._settings.egress_timeout

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
+from trunkline.auth.addresses import Reach, Refused
+from trunkline.auth.pages import judge, judge_now, page
 from trunkline.client.connection import Connection
 from trunkline.client.own_tasks import OwnTasks
-from trunkline.client.questions import Question, UrlQuestion, checked
+from trunkline.client.questions import Question, UrlQuestion, checked, unusable
 from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
 from trunkline.conversation.progress import report
@@ -83,13 +85,16 @@ class Answers:
         elicitation: Elicit | None = None,
         open_url: OpenUrl | None = None,
         roots: Iterable[RootLike] | None = None,
+        reach: Reach = Reach(loopback=True),  # noqa: B008 - frozen
     ) -> None:
+        """`reach` is how far the URLs may lead that a server wants its user to open."""
         if sampling_tools and sampling is None:
             raise MisuseError("sampling_tools=True says that the sampling function can deal with tools; give one")
         self._sampling = None if sampling is None else _prepared(sampling)
         self._sampling_tools = sampling_tools
         self._elicitation = None if elicitation is None else _prepared(elicitation)
-        self._open_url = None if open_url is None else _prepared(open_url)
+        self._reach = reach
+        self._open_url = None if open_url is None else _prepared(open_url, _Judge(reach))
         self.tasks = OwnTasks()
         self.roots = None if roots is None else [root_of(root) for root in roots]
 
@@ -141,7 +146,7 @@ class Answers:
         if params.mode == "url":
             if self._open_url is None:
                 raise InvalidParams("this client opens no URLs")
-            open_url, place = self._open_url, UrlQuestion.of(params)
+            open_url, place = self._open_url, UrlQuestion.of(params, self._reach)
             return lambda call: open_url(place, Answering(connection, call), _consent)
         if self._elicitation is None:
             raise InvalidParams("this client shows no forms")
@@ -153,14 +158,42 @@ def _pong(connection: Connection, call: Running, params: Empty) -> Empty:  # noq
     return Empty()
 
 
-def _prepared(function: Callable[..., Any]) -> "_Run":
+class _Judge:
+    """Judges the URL of a question once more, by the addresses that its host has, before its function is called."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+
+    async def judge(self, question: UrlQuestion) -> None:
+        try:
+            await judge(page(question.url, self._reach), self._reach)
+        except Refused as refused:
+            raise unusable(refused) from None
+
+    def judge_now(self, question: UrlQuestion) -> None:
+        try:
+            judge_now(page(question.url, self._reach), self._reach)
+        except Refused as refused:
+            raise unusable(refused) from None
+
+
+def _prepared(function: Callable[..., Any], judged: _Judge | None = None) -> "_Run":
     """How a function is asked, found out once."""
     count = _parameters(function)
     waits = inspect.iscoroutinefunction(called(function))
 
+    async def wait(question: Any, answering: Answering, finish: Callable[[Any], Any]) -> Any:
+        if judged is not None:
+            await judged.judge(question)
+        return finish(await function(*(question, answering)[:count]))
+
+    def call(question: Any, answering: Answering) -> Any:
+        if judged is not None:
+            judged.judge_now(question)
+        return function(*(question, answering)[:count])
+
     def run(question: Any, answering: Answering, finish: Callable[[Any], Any]) -> Work:
-        call = partial(function, *(question, answering)[:count])
-        return _awaited(call, finish) if waits else OnThread(call, finish)
+        return wait(question, answering, finish) if waits else OnThread(partial(call, question, answering), finish)
 
     return run
 
@@ -172,10 +205,6 @@ def _parameters(function: Callable[..., Any]) -> int:
     except (TypeError, ValueError):  # one, or a function that does not tell
         return 1
     return 2
-
-
-async def _awaited(call: Callable[[], Any], finish: Callable[[Any], Any]) -> Any:
-    return finish(await call())
 
 
 def _message(given: Any) -> CreateMessageResult:

@@ -20,7 +20,7 @@ from trunkline.client.notices import Notices, Reader
 from trunkline.client.results import read
 from trunkline.client.seen import read_call
 from trunkline.client.standing import NOT_OPEN, Pending
-from trunkline.client.targets import connector_of
+from trunkline.client.targets import connector_of, reach_of
 from trunkline.client.tasking import Tasking
 from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
@@ -117,6 +117,7 @@ class Client(Tasking):
             elicitation=elicitation,
             open_url=open_url,
             roots=roots,
+            reach=reach_of(self._connector, self.settings),
         )
         self._experimental = dict(experimental or {})
         self._extensions = checked(extensions)

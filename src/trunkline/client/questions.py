@@ -4,13 +4,13 @@ A form is shown by the host application. What was filled in is completed by the 
 it before anything is sent: a server never gets what it did not ask for.
 """
 
-import ipaddress
-from typing import Any, Final, Literal, NamedTuple, cast
-from urllib.parse import urlsplit
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 from msgspec import Struct
 
+from trunkline.auth.addresses import Reach, Refused
+from trunkline.auth.pages import page
 from trunkline.errors import InvalidParams, MisuseError, RegistrationError
 from trunkline.protocol.types import (
     BooleanSchema,
@@ -24,10 +24,9 @@ from trunkline.protocol.types import (
 )
 from trunkline.registry.schema import form_validator
 
-__all__ = ["Choice", "FormField", "Question", "UrlQuestion", "checked"]
+__all__ = ["Choice", "FormField", "Question", "UrlQuestion", "checked", "unusable"]
 
 Kind = Literal["text", "number", "integer", "yes_no", "choice", "choices"]
-_WEB: Final = frozenset({"http", "https"})
 
 
 class Choice(NamedTuple):
@@ -88,19 +87,19 @@ class UrlQuestion(Struct, frozen=True):
     elicitation_id: str | None = None
 
     @classmethod
-    def of(cls, params: ElicitParams) -> "UrlQuestion":
-        """What the params of a request ask. Raises `InvalidParams` for a URL that must not be opened."""
-        url = params.url or ""
-        parts = urlsplit(url)
-        if parts.scheme not in _WEB or not parts.hostname:
-            raise InvalidParams("the URL of an elicitation must be an absolute one of the web")
-        if parts.username is not None or parts.password is not None:
-            raise InvalidParams("the URL of an elicitation must not hold credentials")
-        if parts.scheme == "http" and not _is_this_machine(parts.hostname):
-            raise InvalidParams("the URL of an elicitation must be https")
-        if _is_private(parts.hostname):
-            raise InvalidParams("the URL of an elicitation must not lead into a private network")
-        return cls(params.message, url, parts.hostname, params.elicitation_id)
+    def of(cls, params: ElicitParams, reach: Reach = Reach(loopback=True)) -> "UrlQuestion":  # noqa: B008 - frozen
+        """What the params of a request ask. Raises `InvalidParams` for a URL that must not be opened, as far as that
+        can be told without looking up its host."""
+        try:
+            there = page(params.url or "", reach)
+        except Refused as refused:
+            raise unusable(refused) from None
+        return cls(params.message, there.url, there.host, params.elicitation_id)
+
+
+def unusable(refused: Refused) -> InvalidParams:
+    """The error for a URL that must not be opened."""
+    return InvalidParams(f"the URL of an elicitation cannot be used: {refused}")
 
 
 def checked(question: Question, given: Any) -> ElicitResult:
@@ -171,24 +170,3 @@ def _as_schema(form: RequestedSchema) -> dict[str, Any]:
     """The form as JSON Schema; it takes nothing that it does not ask for."""
     schema: dict[str, Any] = msgspec.to_builtins(form)
     return {**schema, "additionalProperties": False}
-
-
-# --- URLs ----------------------------------------------------------------------------------------
-
-
-def _is_this_machine(host: str) -> bool:
-    address = _address(host)
-    return host == "localhost" if address is None else address.is_loopback
-
-
-def _is_private(host: str) -> bool:
-    """Whether a host is an address that only a private network has. This machine is not meant: a developer's own."""
-    address = _address(host)
-    return address is not None and not address.is_loopback and not address.is_global
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None

@@ -20,6 +20,7 @@ TASK: Final = "task"
 
 ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 _USUAL_POLL: Final = 1.0  # seconds, where the server does not say how long
+_SHORTEST_POLL: Final = 0.05  # seconds, whatever it says: otherwise 0 would be a flood of requests
 _LONGEST_POLL: Final = 60.0  # seconds, whatever it says
 
 
@@ -41,7 +42,7 @@ class Seen(Struct, rename="camel"):
     def pause(self) -> float:
         """Seconds until the next look."""
         told = self.poll_interval if self.poll_interval_ms is None else self.poll_interval_ms
-        return _USUAL_POLL if told is None or told < 0 else min(told / 1000, _LONGEST_POLL)
+        return _USUAL_POLL if told is None or told < 0 else min(max(told / 1000, _SHORTEST_POLL), _LONGEST_POLL)
 
     @property
     def kept_for(self) -> float | None:

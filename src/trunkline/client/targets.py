@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from trunkline.auth.addresses import Reach
 from trunkline.config import Settings
 from trunkline.errors import MisuseError
 from trunkline.transports.channel import Accept, Channel, Connector
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
     from trunkline.server.server import Server
     from trunkline.transports.http.client.credentials import Auth
 
-__all__ = ["Target", "connector_of"]
+__all__ = ["Target", "connector_of", "reach_of"]
 
 Target = "str | PathLike[str] | Sequence[str | PathLike[str]] | Server | Connector"
 """A command, as a list or as one text; a script; an address (`https://`, `tcp://`, `unix://` …); a `Server`; or
 a `Connector`."""
 
+_BY_NETWORK: Final = {"http": "http", "https": "https", "ws": "http", "wss": "https", "tcp": "http", "tls": "https"}
 _INTERPRETERS: Final = {".py": (sys.executable,), ".js": ("node",), ".mjs": ("node",)}
 
 
@@ -40,6 +42,15 @@ def connector_of(target: Any, settings: Settings, auth: "Auth | None" = None) ->
     if isinstance(target, Sequence) and target:
         return _command(list(cast("Sequence[Any]", target)), settings)
     raise MisuseError(f"{target!r} is nothing to connect to: a command, a script, an address or a Server is")
+
+
+def reach_of(connector: Connector, settings: Settings) -> Reach:
+    """How far a server may send its user: to the public internet and to its own host; to this machine, if it is on this
+    machine itself; and to what the settings allow."""
+    scheme, colon, rest = connector.name.partition("://")
+    if not colon or scheme not in _BY_NETWORK:
+        return Reach(loopback=True, allowed=settings.egress_allowed)
+    return Reach.around(f"{_BY_NETWORK[scheme]}://{rest}", settings)
 
 
 def _on_the_web(target: Any) -> bool:

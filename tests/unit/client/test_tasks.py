@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trunkline import Client, Settings
+from trunkline.client.seen import Seen
 from trunkline.client.tasks import Task
 from trunkline.errors import (
     BadAnswer,
@@ -589,3 +590,8 @@ async def test_a_task_that_says_nothing_of_how_it_ended_is_no_answer(
         new.reply(await new.asked("tasks/get"), new.shown(status, **more))
         with pytest.raises(BadAnswer, match=said):
             await calling
+
+
+@pytest.mark.parametrize(("told", "pause"), [(None, 1.0), (-1, 1.0), (0, 0.05), (1, 0.05), (500, 0.5), (10**9, 60.0)])
+def test_how_often_a_task_is_looked_at_is_for_its_server_to_say_within_reason(told: float | None, pause: float) -> None:
+    assert Seen("t", poll_interval_ms=told).pause == pause

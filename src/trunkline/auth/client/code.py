@@ -125,8 +125,10 @@ class CodeGrant:
         async with self._interaction.waiting(prefer) as waiting:
             identity = await self._registrar.identity(errand, waiting.redirect_uri)
             sent = Sent.of(errand.found.server, waiting.redirect_uri)
+            there = self._page(errand, identity, sent)
+            await errand.egress.permit(there, hop=_HOP)
             try:
-                returned = await waiting.visit(self._page(errand, identity, sent))
+                returned = await waiting.visit(there)
             except AuthorizationFailed:
                 if identity.registered:  # nobody comes back from a server that has forgotten who we are
                     await self.forget(errand)
