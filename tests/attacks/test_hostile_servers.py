@@ -10,7 +10,7 @@ import pytest
 
 from trunkline import Client, Settings
 from trunkline.client.targets import connector_of, reach_of
-from trunkline.errors import BadAnswer
+from trunkline.errors import BadAnswer, TrunklineError
 from trunkline.testing import ScriptedLine, ScriptedServer
 
 PROMPT = 5.0  # seconds: more than the slowest machine needs, and less than what the attacks used to take
@@ -249,3 +249,30 @@ def test_only_a_server_on_this_machine_sends_its_user_to_this_machine(server: An
     settings = Settings(egress_allowed=("10.0.0.0/8",))
     reach = reach_of(connector_of(server, settings), settings)
     assert (reach.loopback, "10.0.0.0/8" in reach.allowed) == (local, True)
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+async def test_no_text_of_a_server_reaches_a_terminal_as_it_is() -> None:
+    hostile = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e" + "x" * 50_000
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    async with attacked(schema) as (client, line):
+        call = asyncio.create_task(client.call_tool("bait"))
+        line.error(await line.request("tools/call"), -32000, hostile)
+        failures = [await failed(call)]
+        call = asyncio.create_task(client.call_tool("bait"))
+        told = [{"type": "text", "text": hostile}]
+        line.reply(await line.request("tools/call"), {"content": told, "isError": True})
+        failures.append(await failed(call))
+        failures.append(await failed(asyncio.create_task(answered(client, line, {"a": hostile[:500]}))))
+    for error in failures:
+        assert r"\x1b[2J\x1b]0;owned" in str(error)
+        assert str(error).isprintable()
+        assert len(str(error)) < 11_000
+
+
+async def failed(call: "asyncio.Task[Any]") -> Exception:
+    with pytest.raises(TrunklineError) as raised:
+        await call
+    return raised.value

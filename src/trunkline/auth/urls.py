@@ -6,13 +6,13 @@ from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from trunkline.errors import AuthorizationFailed
+from trunkline.errors.text import printable
 
 __all__ = ["Origin", "is_loopback", "origin_of", "safe_text", "secured"]
 
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _SAME: Final = {"ws": "http", "wss": "https"}  # one server, whichever way it is spoken to
 _UNUSABLE: Final = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
 _LONGEST_TEXT: Final = 300  # characters of what a peer says that a person is shown
 
 
@@ -72,5 +72,4 @@ def secured(url: str, what: str, *, hop: str, clause: str) -> str:
 
 def safe_text(said: str) -> str:
     """What a peer said, fit to be shown to a person: no control characters, and not too much of it."""
-    shown = _CONTROL.sub(" ", said).strip()
-    return shown if len(shown) <= _LONGEST_TEXT else f"{shown[:_LONGEST_TEXT]}…"
+    return printable(said.strip(), most=_LONGEST_TEXT)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from trunkline.auth.findings import Finding, Verdict
+from trunkline.errors.text import printable
 
 __all__ = ["harmless", "show"]
 
@@ -34,7 +35,7 @@ def _lines(finding: Finding) -> Iterator[str]:
 
 def harmless(text: str) -> str:
     """A text of a stranger's, for a terminal: what would move the cursor or change colours is shown by its code."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return printable(text, most=None)
 
 
 def _writer() -> Write:

@@ -1,12 +1,22 @@
 """Where the tree of exceptions begins."""
 
-from typing import TypeVar
+from typing import ClassVar, TypeVar
+
+from trunkline.errors.text import printable
 
 __all__ = ["TrunklineError", "again"]
 
 
 class TrunklineError(Exception):
-    """Anything that Trunkline raises on purpose."""
+    """Anything that Trunkline raises on purpose.
+
+    Its text may hold what a peer said, so it is made fit for logs and terminals; attributes and `args` have it as it
+    was."""
+
+    lines: ClassVar[bool] = False  # whether its text may have several lines
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), lines=self.lines)
 
 
 E = TypeVar("E", bound=TrunklineError)

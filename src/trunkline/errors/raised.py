@@ -39,6 +39,9 @@ __all__ = [
 class ToolError(TrunklineError):
     """Raise this in a tool to tell the model what went wrong: its text is passed on as it stands."""
 
+    def __str__(self) -> str:
+        return Exception.__str__(self)
+
 
 class PeerError(TrunklineError):
     """The peer answered one of our requests with an error."""
@@ -52,6 +55,8 @@ class PeerError(TrunklineError):
 
 class ToolFailed(PeerError):
     """A tool that was called says that it failed; its result holds all it said."""
+
+    lines = True
 
     def __init__(self, name: str, text: str, result: Any) -> None:
         super().__init__(0, f"tool {name!r} failed: {text}" if text else f"tool {name!r} failed")
@@ -84,6 +89,8 @@ class BadAnswer(PeerError):
 
 class MisuseError(TrunklineError):
     """A mistake in the program that uses Trunkline. Its `kind` is a stable name."""
+
+    lines = True
 
     def __init__(self, message: str, *, kind: str = "misuse") -> None:
         super().__init__(message)
@@ -141,6 +148,8 @@ class HandshakeFailed(TransportError):
 
 class ConnectionClosed(TransportError):
     """The line to the peer is closed. Of a peer that was a process of ours it is known how that ended."""
+
+    lines = True
 
     def __init__(self, message: str, *, status: int | None = None, last_words: str = "", reached: bool = True) -> None:
         super().__init__(f"{message}\nIts last words:\n{last_words}" if last_words else message)

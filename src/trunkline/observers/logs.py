@@ -3,6 +3,7 @@
 import logging
 from typing import Final
 
+from trunkline.errors.text import printable
 from trunkline.facts import Dropped, Fact, HandlerFailed
 
 __all__ = ["LogObserver"]
@@ -22,6 +23,6 @@ class LogObserver:
             told = "%s failed (request %r, reference %s)"
             _log.error(told, fact.method, fact.request, fact.reference, exc_info=fact.error)
         elif isinstance(fact, Dropped):
-            _log.debug("dropped: %s (%s)", fact.why, fact.kind)
+            _log.debug("dropped: %s (%s)", printable(fact.why), fact.kind)
         else:
             _log.debug("%s", fact)

@@ -72,7 +72,7 @@ def test_an_error_of_the_server_is_shown_without_what_could_fool_a_terminal() ->
     visit = sent()
     with pytest.raises(Refused) as failed:
         code_in(back(visit, error="access_denied", error_description="no\x1b[31m\nway"), visit)
-    assert str(failed.value) == "the authorization server answers access_denied: no [31m way"
+    assert str(failed.value) == r"the authorization server answers access_denied: no\x1b[31m\nway"
     assert (failed.value.error, failed.value.hop) == ("access_denied", "authorization")
 
 

@@ -73,7 +73,7 @@ async def test_a_key_signs_an_assertion_for_this_issuer_and_a_short_while() -> N
 @pytest.mark.parametrize(
     ("page", "error", "words"),
     [
-        (Page(400, {"error": "invalid_grant", "error_description": "too\x1blate"}), "invalid_grant", "refused: invalid_grant: too late"),
+        (Page(400, {"error": "invalid_grant", "error_description": "too\x1blate"}), "invalid_grant", r"refused: invalid_grant: too\\x1blate"),
         (Page(401, {"error": "invalid_client"}), "invalid_client", "refused: invalid_client"),
         (Page(200, {"error": "bad_verification_code"}), "bad_verification_code", "bad_verification_code"),
         (Page(404, "<h1>nothing</h1>"), "", "refused with HTTP 404"),

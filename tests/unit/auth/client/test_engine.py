@@ -255,7 +255,7 @@ async def test_a_fresh_token_that_is_refused_is_the_end_of_it() -> None:
             {"WWW-Authenticate": f'{there.world.challenge}, error="invalid_token", error_description="not\x1b you"'},
         )
         async with caller(there) as client:
-            with pytest.raises(AuthorizationFailed, match="just issued for it: not  you") as failed:
+            with pytest.raises(AuthorizationFailed, match=r"just issued for it: not\\x1b you") as failed:
                 await client.call()
             assert (failed.value.hop, len(there.visits)) == ("retry", 1)
             with pytest.raises(AuthorizationFailed):

@@ -98,7 +98,7 @@ async def test_aut_29_a_registration_asks_for_a_method_that_the_server_knows(sup
     [
         (
             Page(400, {"error": "invalid_redirect_uri", "error_description": "no\x07 http"}),
-            "refused: invalid_redirect_uri: no  http",
+            r"refused: invalid_redirect_uri: no\\x07 http",
         ),
         (Page(403), "refused with HTTP 403"),
         (Page(500), "HTTP 500"),
