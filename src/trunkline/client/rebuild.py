@@ -58,7 +58,7 @@ def rebuilder(schema: Schema) -> Callable[[Any], Any]:
 def type_of(schema: Any, *, root: Schema | None = None) -> Any:
     """A type for values of a schema; `Any` where there is none."""
     whole = root if root is not None else schema
-    known = complexity(whole) if isinstance(whole, Mapping) else None
+    known = complexity(cast("Schema", whole)) if isinstance(whole, Mapping) else None
     if known is None or known.expanded > _MOST_SCHEMAS:
         return Any
     kind = _Reader(whole).read(schema)

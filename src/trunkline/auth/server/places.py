@@ -39,7 +39,7 @@ def place_of(scope: Mapping[str, Any], headers: Mapping[bytes, bytes], path: str
     name and nothing else: the address is https, at the default port, without a prefix. The names of this machine to
     itself are never the address of a proxy, so no token is for them. Any other address has to be configured."""
     forwarded: bool = scope.get("proxied", False)
-    name, said = _host_name(headers), scope.get("scheme", "http")
+    name, said = _host_name(headers), str(scope.get("scheme", "http"))
     scheme = "https" if forwarded else _SCHEMES.get(said, said)
     port = None if forwarded else _own_port(scope, scheme)
     root = scope.get("root_path", "").rstrip("/")
