@@ -146,7 +146,11 @@ def _as_it_was_said(patch: pytest.MonkeyPatch) -> None:
 
 
 def _any_page(patch: pytest.MonkeyPatch) -> None:
+    async def permit(*_: Any, **__: Any) -> None:
+        return None
+
     patch.setattr(metadata, "secured", lambda url, *_, **__: url)
+    patch.setattr(egress.Egress, "permit", permit)
     for module in (browser, headless, interaction, loopback):
         patch.setattr(module, "checked_page", lambda url: url)
 

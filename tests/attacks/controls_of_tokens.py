@@ -10,10 +10,12 @@ from tests.attacks.ways import Patch, Rows, both, forced, replaced
 from trunkline.auth import challenge
 from trunkline.auth.jose import KeySet, Signed
 from trunkline.auth.principal import Principal
-from trunkline.auth.server import claims, entrance, places, verified
+from trunkline.auth.server import claims, entrance, verified
 from trunkline.auth.server.entrance import Entrance
 from trunkline.auth.server.gate import ResourceServer
+from trunkline.auth.server.issuer_requests import IssuerRequests
 from trunkline.auth.server.keys import IssuerKeys
+from trunkline.auth.server.places import Place
 from trunkline.auth.server.proofs import Proofs
 from trunkline.auth.server.verifying import Verified
 from trunkline.protocol.stateless import CacheHint
@@ -67,8 +69,23 @@ def _first_verifier(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KeySet, "verify", original)
 
 
-def _by_host(scope: Any, headers: Any, scheme: str) -> str:
-    return headers[b"host"].decode()
+def _by_what_is_said(scope: Any, headers: Any, path: str) -> Place:
+    """Where a request came to, by the headers that anybody can write."""
+    said = {name.decode(): value.decode() for name, value in headers.items()}
+    host, port = said.get("x-forwarded-host", said["host"]), said.get("x-forwarded-port")
+    scheme = said.get("x-forwarded-proto", scope.get("scheme", "http"))
+    base = f"{scheme}://{host}{f':{port}' if port else ''}{said.get('x-forwarded-prefix', '')}"
+    return Place(f"{base}{path}", frozenset({f"{base}{path}"}), base, base)
+
+
+def _everywhere(public: str, main: str, path: str) -> Place:
+    """A public address that tokens need not be for."""
+    return Place(public, frozenset({public, "https://mcp.example/mcp"}), public, public)
+
+
+async def _each_asked(_: IssuerRequests, token: str, audiences: Any, ask: Any, **__: Any) -> Verified:
+    """What the issuer says, whatever has been asked before and by whom."""
+    return await ask()
 
 
 def _any_proof(*_: Any, **__: Any) -> None:
@@ -159,7 +176,18 @@ ROWS: Rows = {
         "test_what_was_verified_for_one_address_is_not_good_for_another": replaced(
             verified, "_key", lambda token, _: (token.encode(), ())
         ),
-        "test_whoever_calls_does_not_choose_whom_tokens_are_for": replaced(places, "_host", _by_host),
+        "test_whoever_calls_does_not_choose_whom_tokens_are_for": replaced(entrance, "place_of", _by_what_is_said),
+        "test_a_trusted_proxy_passing_on_headers_does_not_change_the_audience": replaced(
+            entrance, "place_of", _by_what_is_said
+        ),
+        "test_public_url_is_the_audience_whatever_a_trusted_proxy_says": replaced(entrance, "said_place", _everywhere),
+        "test_made_up_tokens_are_not_passed_on_to_the_issuer_without_limit": replaced(
+            IssuerRequests, "verify", _each_asked
+        ),
+        "test_one_made_up_token_is_one_request_however_often_it_comes": replaced(IssuerRequests, "verify", _each_asked),
+        "test_requests_to_a_slow_issuer_are_bounded_and_callers_beyond_that_come_back_later": replaced(
+            IssuerRequests, "verify", _each_asked
+        ),
         "test_a_server_that_answers_to_any_name_does_not_start_without_one_of_its_own": replaced(
             ResourceServer, "within", lambda self, path, **_: Entrance(self, path)
         ),

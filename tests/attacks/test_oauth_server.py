@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.attacks.places import EPOCH, Place, opened, protected
-from tests.attacks.raw import Answer, Caller, ask, initialize, request
+from tests.attacks.raw import PATIENCE, Answer, Caller, ask, initialize, request
 from tests.attacks.webs import KEY, OTHER_KEY, Asked, Issuer, issuer, page
 
 from trunkline import Server, Settings
@@ -194,6 +194,7 @@ async def test_a_trusted_proxy_passing_on_headers_does_not_change_the_audience(h
             for name in (
                 *("https://mcp.example:8443/mcp", "http://mcp.example/mcp", "http://mcp.example:8443/mcp"),
                 *("https://mcp.example/tenant/mcp", "http://mcp.example/tenant/mcp", "https://other.example/mcp"),
+                "http://other.example/mcp",
                 *("https://localhost/mcp", f"http://localhost:{place.port}/mcp", "http://localhost/mcp"),
             )
         }
@@ -208,23 +209,6 @@ async def test_public_url_is_the_audience_whatever_a_trusted_proxy_says() -> Non
         tokens = {name: known.token(name) for name in (public, "https://mcp.example/mcp")}
         for more in ({}, {"x_forwarded_prefix": "/x", "x_forwarded_proto": "https"}):
             assert await let_in(place, tokens, host="mcp.example:9", **more) == [public]
-
-
-@pytest.mark.parametrize(
-    ("options", "proxies", "told"),
-    [
-        ({"public_url": US}, ("10.0.0.7",), f"must be for {US} (public_url)"),
-        ({}, ("10.0.0.7",), "of requests through trusted_proxies, access tokens must be for https://<a name"),
-        ({}, (), "must be for the address that a request came to"),
-    ],
-)
-async def test_startup_logs_which_audience_tokens_need(
-    options: dict[str, Any], proxies: tuple[str, ...], told: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "trunkline")
-    settings = Settings(trusted_proxies=proxies)
-    Server("s", settings=settings, auth=ResourceServer(StaticTokens({}), **options)).asgi(path="/mcp")
-    assert [told in record.getMessage() for record in caplog.records] == [True]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # which it gives if it does start
@@ -308,10 +292,10 @@ async def test_requests_to_a_slow_issuer_are_bounded_and_callers_beyond_that_com
             callers = [asyncio.create_task(come(place, f"good-{number}")) for number in range(12)]
             done: set[asyncio.Task[Answer]] = set()
             while len(done) < 7:
-                more, _ = await asyncio.wait(set(callers) - done, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+                more, _ = await asyncio.wait(set(callers) - done, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
                 assert more
                 done |= more
-            assert {(one.result().status, one.result().headers["retry-after"]) for one in done} == {(503, "5")}
+            assert {(one.result().status, one.result().headers.get("retry-after")) for one in done} == {(503, "5")}
             assert len(asked_about(known)) <= 2
             go_on.set()
             answers = await asyncio.gather(*callers)

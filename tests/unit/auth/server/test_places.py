@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from trunkline import Server, Settings
+from trunkline.auth import ResourceServer, StaticTokens
 from trunkline.auth.server.credentials import Given, Malformed, given_in, in_query
 from trunkline.auth.server.places import place_of, published_at, said_place
 
@@ -119,3 +121,20 @@ def test_aut_23_a_header_that_cannot_be_read_is_malformed(header: bytes) -> None
 )
 def test_aut_22_a_token_in_an_address_is_seen(query: bytes, there: bool) -> None:
     assert in_query(query) is there
+
+
+@pytest.mark.parametrize(
+    ("options", "proxies", "told"),
+    [
+        ({"public_url": "https://mcp.example/mcp"}, ("10.0.0.7",), "must be for https://mcp.example/mcp (public_url)"),
+        ({}, ("10.0.0.7",), "of requests through trusted_proxies, access tokens must be for https://<a name"),
+        ({}, (), "must be for the address that a request came to"),
+    ],
+)
+async def test_startup_logs_which_audience_tokens_need(
+    options: dict[str, Any], proxies: tuple[str, ...], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trunkline")
+    settings = Settings(trusted_proxies=proxies)
+    Server("s", settings=settings, auth=ResourceServer(StaticTokens({}), **options)).asgi(path="/mcp")
+    assert [told in record.getMessage() for record in caplog.records] == [True]
