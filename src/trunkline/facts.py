@@ -14,6 +14,7 @@ __all__ = [
     "CallStarted",
     "Closed",
     "Connected",
+    "ConnectionFailed",
     "CrashStep",
     "CrewStep",
     "Dropped",
@@ -83,6 +84,15 @@ class HandlerFailed(Fact, frozen=True, kw_only=True):
     request: int | str | None
     method: str
     reference: str
+    error: BaseException
+
+
+class ConnectionFailed(Fact, frozen=True, kw_only=True):
+    """An error of our own on one transport connection, which was closed for it; other connections are not affected."""
+
+    transport: str
+    peer: str
+    incident: str  # identifies the error in the log
     error: BaseException
 
 
@@ -165,7 +175,8 @@ class Closed(Fact, frozen=True, kw_only=True):
 class Observer(Protocol):
     """Told what happened. Whatever it raises is swallowed: watching never harms what is watched.
 
-    One that has an attribute `failures_only` which is true hears of `HandlerFailed` alone, and costs a call nothing.
+    One that has an attribute `failures_only` which is true hears of `HandlerFailed` and `ConnectionFailed` alone, and
+    costs a call nothing.
     """
 
     def on(self, fact: Fact) -> None: ...
@@ -186,7 +197,7 @@ class Observers:
     def on(self, fact: Fact) -> None:
         """Passes a fact on."""
         for observer in self._observers:
-            if isinstance(fact, HandlerFailed) or not getattr(observer, "failures_only", False):
+            if isinstance(fact, HandlerFailed | ConnectionFailed) or not getattr(observer, "failures_only", False):
                 try:
                     observer.on(fact)
                 except Exception:  # noqa: BLE001 - an observer's fault is its own

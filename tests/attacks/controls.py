@@ -285,7 +285,7 @@ WITHOUT: Rows = {
             channel.Exchange, "is_about", lambda self, ident: ident in self.ids
         ),
         "test_whatever_is_hardly_http_is_answered_or_hung_up_on": replaced(
-            HttpConnection, "send_400_response", lambda *_: None
+            HttpConnection, "_refuse", lambda *_: None
         ),
         "test_a_line_goes_on_after_what_is_no_message": replaced(stream, "decode_strict", _raising(codec.decode)),
         "test_a_websocket_goes_on_after_what_is_no_message": replaced(stream, "decode_strict", _raising(codec.decode)),

@@ -4,7 +4,7 @@ import logging
 from typing import Final
 
 from trunkline.errors.text import printable
-from trunkline.facts import Dropped, Fact, HandlerFailed
+from trunkline.facts import ConnectionFailed, Dropped, Fact, HandlerFailed
 
 __all__ = ["LogObserver"]
 
@@ -12,7 +12,8 @@ _log: Final = logging.getLogger("trunkline")
 
 
 class LogObserver:
-    """Logs failures of handlers with their traceback; and everything else, if level debug is on when it is made."""
+    """Logs failures of handlers and connections with their traceback; and everything else, if level debug is on when it
+    is made."""
 
     def __init__(self) -> None:
         self.failures_only = not _log.isEnabledFor(logging.DEBUG)
@@ -22,6 +23,9 @@ class LogObserver:
         if isinstance(fact, HandlerFailed):
             told = "%s failed (request %r, reference %s)"
             _log.error(told, fact.method, fact.request, fact.reference, exc_info=fact.error)
+        elif isinstance(fact, ConnectionFailed):
+            told = "a connection failed and was closed (%s, peer %s, incident %s)"
+            _log.error(told, fact.transport, fact.peer or "unknown", fact.incident, exc_info=fact.error)
         elif isinstance(fact, Dropped):
             _log.debug("dropped: %s (%s)", printable(fact.why), fact.kind)
         else:

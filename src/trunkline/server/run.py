@@ -62,7 +62,7 @@ async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]
             for connection in server.connections:
                 connection.deafen(END_OF_INPUT)
 
-    return await _until_the_end(server, server.start(), served)
+    return await _until_the_end(server, server.start(), served, sole=True)
 
 
 def run_listening(server: "Server", address: str, tls: "SSLContext | None") -> None:
@@ -117,12 +117,16 @@ def _give_up(code: int) -> None:
 
 
 async def _until_the_end(
-    server: "Server", start: Coroutine[Any, Any, None], serve: Callable[[], Coroutine[Any, Any, Any]]
+    server: "Server",
+    start: Coroutine[Any, Any, None],
+    serve: Callable[[], Coroutine[Any, Any, Any]],
+    *,
+    sole: bool = False,
 ) -> Sequence[str]:
     """Starts a server and serves until serving ends, or the server, or there is a signal."""
     told = asyncio.Event()
     with on_signals(asyncio.get_running_loop(), told.set):
-        return await until_told(server, start, serve, told)
+        return await until_told(server, start, serve, told, sole=sole)
 
 
 async def until_told(
@@ -130,12 +134,15 @@ async def until_told(
     start: Coroutine[Any, Any, None],
     serve: Callable[[], Coroutine[Any, Any, Any]],
     told: asyncio.Event,
+    *,
+    sole: bool = False,
 ) -> Sequence[str]:
     """Starts a server and serves until whatever comes first: that serving ends, or the server, or that it is told to.
-    Gives the stages of its end that took too long. Raises what it crashed with."""
+    Gives the stages of its end that took too long. Raises what it crashed with. `sole` says that the process serves one
+    connection and nothing else."""
     try:
         await start
-        asyncio.get_running_loop().set_exception_handler(partial(_unexpected, server))
+        asyncio.get_running_loop().set_exception_handler(partial(_unexpected, server, sole))
         await _first_of(server, serve(), server.stopping(), told.wait())
     finally:
         overran = await server.shutdown()
@@ -155,13 +162,19 @@ async def _first_of(server: "Server", *ways: Coroutine[Any, Any, Any]) -> None:
             server.abort(error)
 
 
-def _unexpected(server: "Server", loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Nobody has caught something. Where code of ours was called by the loop, nobody knows how things stand, and that
-    is the end; what a handler leaves behind in a task or a callback of its own is no reason to."""
-    loop.default_exception_handler(context)
+def _unexpected(server: "Server", sole: bool, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report what has reached the loop, and close the transport that it is about. The process goes on: others are
+    served by it. Only where one connection is all that it serves, an error of our own ends both."""
     error: Any = context.get("exception")
-    if isinstance(error, Exception) and not context.keys() & {"task", "future"} and _is_ours(error):
-        server.abort(error)
+    incident = os.urandom(6).hex()
+    loop.default_exception_handler({**context, "message": f"{context.get('message')} (incident {incident})"})
+    abort = getattr(context.get("transport"), "abort", None)
+    if abort is not None:
+        abort()
+    if isinstance(error, Exception):
+        server.loop_failed(error, incident)
+        if sole and not context.keys() & {"task", "future"} and _is_ours(error):
+            server.abort(error)
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -234,7 +247,7 @@ def http_extra() -> Generator[None]:
 def _guard(server: "Server", clock: Clock, names: Iterable[str] = ()) -> "Guard":
     from trunkline.transports.guard import Guard
 
-    return Guard(server.connect, server.settings, clock, names=names)
+    return Guard(server.connect, server.settings, clock, names=names, observers=server.observers)
 
 
 def _check_unscoped(server: "Server") -> None:

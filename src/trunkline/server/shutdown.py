@@ -20,7 +20,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, Final, TypeVar
 
-from trunkline.facts import CrashStep, Fact, HandlerFailed, ShutdownOverran, ShutdownStep
+from trunkline.facts import CrashStep, Fact, HandlerFailed, Observers, ShutdownOverran, ShutdownStep
 from trunkline.registry.signatures import name_of
 from trunkline.server.registrar import Registrar
 from trunkline.server.serving import Parts, Serving
@@ -53,6 +53,11 @@ class Ending(Registrar):
         self._ending: asyncio.Task[tuple[str, ...]] | None = None
         self._begun = asyncio.Event()  # an end
         self.crash: BaseException | None = None
+
+    @property
+    def observers(self) -> Observers:
+        """The observers, which are told what happens."""
+        return self._observers
 
     def on_shutdown(self, function: F) -> F:
         """Calls a function, plain or async, when the server ends and every line is closed. The last that was added is
@@ -173,10 +178,14 @@ class Ending(Registrar):
         if self._observers:
             self._observers.on(fact(connection=0, at=_now(), **members))
 
-    def _report(self, error: BaseException, what: str) -> None:
+    def loop_failed(self, error: BaseException, incident: str) -> None:
+        """Report an exception that was caught by the event loop alone."""
+        self._report(error, "a callback of the event loop", incident)
+
+    def _report(self, error: BaseException, what: str, reference: str = "-") -> None:
         if self._observers.hear_failures:
             self._observers.on(
-                HandlerFailed(connection=0, at=_now(), request=None, method=what, reference="-", error=error)
+                HandlerFailed(connection=0, at=_now(), request=None, method=what, reference=reference, error=error)
             )
 
     def _dump(self, error: BaseException) -> str | None:

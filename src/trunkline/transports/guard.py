@@ -4,6 +4,7 @@ A transport that listens is given a guard and nobody else to hand its peers to, 
 watched until its first valid message. One that has sent none in time is cut off, whatever else it has sent.
 """
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 
 from trunkline.clock import Clock, Timer
 from trunkline.config import Settings
+from trunkline.facts import ConnectionFailed, Observers
 from trunkline.fdlimit import Reserve
 from trunkline.transports.channel import Accept, Channel, Closed, Origin, Receiver
 from trunkline.transports.door import LOOPBACK, Door
@@ -35,8 +37,17 @@ STOPPING: Final = Busy("the server is about to stop", "temporarily_unavailable",
 class Guard:
     """Stands before a listener's peers."""
 
-    def __init__(self, accept: Accept, settings: Settings, clock: Clock, *, names: Iterable[str] = ()) -> None:
-        """`names` are those that this place is known by, beside what the settings name."""
+    def __init__(
+        self,
+        accept: Accept,
+        settings: Settings,
+        clock: Clock,
+        *,
+        names: Iterable[str] = (),
+        observers: Observers | None = None,
+    ) -> None:
+        """`names` are those that this place is known by, beside what the settings name. `observers` are told of
+        connections that fail."""
         self.settings = settings
         self.clock = clock
         self.refusal = Door((*LOOPBACK, *names, *settings.allowed_hosts), settings.allowed_origins).refusal
@@ -47,6 +58,7 @@ class Guard:
         """Connections that may be open at once: `max_connections`, or what the limit on descriptors leaves room for."""
         self._patience = settings.initialize_timeout
         self._shut = False
+        self._observers = Observers() if observers is None else observers
         self.peers = 0  # on the line
 
     @property
@@ -68,6 +80,18 @@ class Guard:
     def closing(self) -> bool:
         """Whether nobody is let in any more."""
         return self._shut
+
+    def connection_failed(self, transport: str, peer: str, error: BaseException) -> str:
+        """Report an error of our own on one connection; return the incident under which the log has it. Closing the
+        connection is left to its transport."""
+        incident = os.urandom(6).hex()
+        if self._observers.hear_failures:
+            self._observers.on(
+                ConnectionFailed(
+                    connection=0, at=self.clock.now(), transport=transport, peer=peer, incident=incident, error=error
+                )
+            )
+        return incident
 
     def admit(self, channel: Channel, cut: Cut) -> Receiver:
         """Takes a peer that keeps a line open. `cut` ends its channel at once."""

@@ -24,13 +24,29 @@ THE_PEER_CLOSED: Final = "the peer closed the connection"
 class Lines:
     """What the lines of one listener, or to one peer, have in common."""
 
-    def __init__(self, transport: str, settings: Settings, *, peer: str = "", framing: Spoken | None = None) -> None:
-        """A client names its framing; a server speaks as it is spoken to."""
+    def __init__(
+        self,
+        transport: str,
+        settings: Settings,
+        *,
+        peer: str = "",
+        framing: Spoken | None = None,
+        report: "Report | None" = None,
+    ) -> None:
+        """A client names its framing; a server speaks as it is spoken to. `report` is told of errors of our own, each
+        of which closes its line; without it they are the loop's to report."""
         self.settings = settings
         self.room = memoryview(bytearray(READ_SIZE))
         self._transport = transport
         self._peer = peer
         self._framing: Spoken | None = framing
+        self._report = report
+
+    def failed(self, peer: str, error: Exception) -> None:
+        """Report an error of our own on one line."""
+        if self._report is None:
+            raise error
+        self._report(self._transport, peer, error)
 
     def line(self, admit: "Admit") -> "SocketLine":
         """A new line. `admit` is given it once it stands, and says who is told of what comes; None if it is not
@@ -79,8 +95,13 @@ class SocketLine(asyncio.BufferedProtocol):
         high = self._lines.settings.unsent_high
         self._transport.set_write_buffer_limits(high=high, low=high // 2)
         self.channel = self._new_channel()
+        self.channel.failed = self._failed
         self._feed = self.channel.feed
-        receiver = self._admitted()
+        try:
+            receiver = self._admit(self)
+        except Exception as error:  # noqa: BLE001 - it is this line's alone
+            self._failed(error)
+            return
         if receiver is None:
             self._closing = True
             self._transport.abort()
@@ -90,13 +111,11 @@ class SocketLine(asyncio.BufferedProtocol):
     def _new_channel(self) -> StreamChannel:
         return self._lines.channel(self._transport)
 
-    def _admitted(self) -> Receiver | None:
-        try:
-            return self._admit(self)
-        except BaseException:
-            self._closing = True
-            self._transport.abort()
-            raise
+    def _failed(self, error: Exception) -> None:
+        """Break the line off for an error of our own, and report it."""
+        self._closing = True
+        self._transport.abort()
+        self._lines.failed(_address_of(self._transport), error)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - there is one room
         """Where the loop puts what it reads."""
@@ -105,16 +124,25 @@ class SocketLine(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Takes what was read."""
         if not self._closing:
-            self._feed(self._room[:nbytes].tobytes())
+            try:
+                self._feed(self._room[:nbytes].tobytes())
+            except Exception as error:  # noqa: BLE001 - it is this line's alone
+                self._failed(error)
 
     def eof_received(self) -> None:
         """The peer says no more."""
         self._hung_up = True
-        self.channel.ended(Closed(THE_PEER_CLOSED))
+        try:
+            self.channel.ended(Closed(THE_PEER_CLOSED))
+        except Exception as error:  # noqa: BLE001 - it is this line's alone
+            self._failed(error)
 
     def resume_writing(self) -> None:
         """Less is unsent than before."""
-        self.channel.sent()
+        try:
+            self.channel.sent()
+        except Exception as error:  # noqa: BLE001 - it is this line's alone
+            self._failed(error)
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -122,9 +150,13 @@ class SocketLine(asyncio.BufferedProtocol):
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
-        self.channel.ended(Closed(THE_PEER_CLOSED if exc is None else f"the connection broke: {exc}", exc))
-        self._gone.set_result(None)
-        self._look()
+        try:
+            self.channel.ended(Closed(THE_PEER_CLOSED if exc is None else f"the connection broke: {exc}", exc))
+        except Exception as error:  # noqa: BLE001 - it is this line's alone
+            self._failed(error)
+        finally:
+            self._gone.set_result(None)
+            self._look()
 
     # --- what the channel asks for ---------------------------------------------------------------
 
@@ -177,3 +209,4 @@ class SocketLine(asyncio.BufferedProtocol):
 
 
 Admit = Callable[[SocketLine], Receiver | None]
+Report = Callable[[str, str, BaseException], object]

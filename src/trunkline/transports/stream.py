@@ -6,7 +6,7 @@ gives it a `Sink` to write to. It stops reading while too much is unsent, and cu
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol
 
 from trunkline.config import Settings
@@ -96,6 +96,8 @@ class StreamChannel:
         self._receiver: Receiver | None = None
         self._source: Source | None = None
         self._sink: Sink | None = None
+        self.failed: Callable[[Exception], None] | None = None
+        """Told of an error of our own when something is written that was gathered; else it is the loop's to report."""
 
     @property
     def info(self) -> ChannelInfo:
@@ -181,7 +183,15 @@ class StreamChannel:
             self._flush()  # too much to gather: what the peer does not read counts from now on
         elif not self._handing_up and not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush_gathered)
+
+    def _flush_gathered(self) -> None:
+        try:
+            self._flush()
+        except Exception as error:
+            if self.failed is None:
+                raise
+            self.failed(error)
 
     def _flush(self) -> None:
         self._flush_scheduled = False

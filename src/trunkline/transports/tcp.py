@@ -68,7 +68,7 @@ async def listen_tcp(
     address = f"{_scheme(tls)}://{spelt(*bound[0])}"
     warn_if_open(address, [place[0] for place in bound], tls)
     secured = tls_arguments(tls, guard.settings.initialize_timeout, ssl_shutdown_timeout=LINGER)
-    factory = guarded(Lines("tcp", guard.settings), guard)
+    factory = guarded(Lines("tcp", guard.settings, report=guard.connection_failed), guard)
     return _TcpListener(Opener(Acceptor(listening, guard.reserve), factory, secured), guard, address)
 
 

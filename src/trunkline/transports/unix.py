@@ -63,7 +63,8 @@ async def listen_unix(guard: Guard, path: str | os.PathLike[str]) -> Listener:
         if isinstance(error, OSError):
             raise TransportError(f"cannot listen at unix://{place}: {error.strerror or error}") from error
         raise
-    factory = guarded(Lines("unix", guard.settings, peer=str(place)), guard)
+    lines = Lines("unix", guard.settings, peer=str(place), report=guard.connection_failed)
+    factory = guarded(lines, guard)
     return _UnixListener(Opener(Acceptor([bound], guard.reserve), factory, {}), guard, place, number)
 
 

@@ -235,21 +235,6 @@ async def test_who_was_still_on_the_way_when_a_listener_closed_is_turned_away() 
     raw.close()
 
 
-async def test_a_line_that_a_server_cannot_take_is_closed_and_the_failure_is_told() -> None:
-    def refuse(_: Channel) -> Recorder:
-        raise RuntimeError("not now")
-
-    failures: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
-    listener = await listen_tcp(guard(refuse))
-    reader, writer = await asyncio.open_connection("127.0.0.1", parse(listener.address).port)
-    with contextlib.suppress(ConnectionResetError):
-        assert await reader.read() == b""
-    assert [str(failure) for failure in failures] == ["not now"]
-    writer.close()
-    await listener.close()
-
-
 def test_lines_share_the_room_that_is_read_into() -> None:
     async def run() -> None:
         async with tcp(SETTINGS) as one:

@@ -2,19 +2,28 @@
 
 A peer that connects has to send the headers of a request within a time, and no more of them than so many bytes. One
 that does not read what it is sent is cut off after a while. Everything else is uvicorn's.
+
+Faults are contained: an exception in a callback of the loop, or in a request's coroutine, is reported as one incident
+and closes its own connection. A peer may send any bytes at any time, so a request can still be at work when its
+connection has closed; from `connection_lost` on, all of a connection's requests count as disconnected, and nothing is
+written for them.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from types import coroutine
 from typing import Any, Final, cast
 
+import httptools
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from trunkline.clock import Timer
+from trunkline.transports.addresses import spelt
 from trunkline.transports.guard import Guard
 from trunkline.transports.http.channel import Decision
 from trunkline.transports.http.visits import ANSWER, MORE, Headers
@@ -27,6 +36,13 @@ _UNREADABLE: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnecti
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
+def _refusal(status: int, why: str) -> bytes:
+    """A whole response that refuses a request and ends the connection."""
+    head = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+    body = why.encode()
+    return STATUS_LINE[status] + head % len(body) + body
+
+
 class Connections:
     """All connections of one listener, and whom of them is being waited for."""
 
@@ -36,7 +52,7 @@ class Connections:
         self.state = ServerState()
         settings = guard.settings
         self.most_header_bytes = settings.max_header_bytes
-        self._unanswered: list[Coroutine[Any, Any, None]] = []  # requests that are all there
+        self._unanswered: list[tuple[HttpConnection, Coroutine[Any, Any, None]]] = []  # requests that are all there
         self._reading = Waiting(guard, settings.header_timeout, HttpConnection.too_slow)
         self._writing = Waiting(guard, settings.write_timeout, HttpConnection.stuck)
         self._idle = Waiting(guard, settings.idle_timeout, HttpConnection.timeout_keep_alive_handler)
@@ -47,36 +63,39 @@ class Connections:
         self.idles = self._idle.add  # between two requests
         self.works = self._idle.discard
 
-    def answer_soon(self, work: "Coroutine[Any, Any, None]") -> None:
+    def answer_soon(self, connection: "HttpConnection", work: "Coroutine[Any, Any, None]") -> None:
         """Has a request answered in the next turn of the loop, together with all that are read in this one: so they
         are written together, too."""
         if not self._unanswered:
             asyncio.get_running_loop().call_soon(self._answer)
-        self._unanswered.append(work)
+        self._unanswered.append((connection, work))
 
     def _answer(self) -> None:
         """Answers at once, as most requests can be. What has to wait for something goes on when that is done."""
         unanswered, self._unanswered = self._unanswered, []
-        for work in unanswered:
-            try:
-                waiting = work.send(None)
-            except StopIteration:
-                continue
-            if type(waiting) is Decision:
-                waiting._asyncio_future_blocking = False  # as tasks do, with whatever they are made to wait for
-                waiting.add_done_callback(partial(self._go_on, work))
-                self.state.tasks.add(cast("Any", waiting))  # so that the end of the listener waits for it, too
-            else:
-                self._make_task(work, waiting)
+        for connection, work in unanswered:
+            self._advance(connection, work)
 
-    def _go_on(self, work: "Coroutine[Any, Any, None]", decision: Decision) -> None:
-        """Writes an answer out, which takes no task; unless the peer reads too slowly, or is answered by a stream."""
-        self.state.tasks.discard(cast("Any", decision))
+    def _advance(self, connection: "HttpConnection", work: "Coroutine[Any, Any, None]") -> None:
+        """Run a request to its end or to where it waits. Waiting for a decision takes no task: who has it only writes
+        an answer out, unless the peer reads too slowly, or is answered by a stream."""
         try:
             waiting = work.send(None)
         except StopIteration:
             return
-        self._make_task(work, waiting)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - it is this connection's alone
+            connection.failed(error)
+            return
+        if type(waiting) is Decision:
+            waiting._asyncio_future_blocking = False  # as tasks do, with whatever they are made to wait for
+            waiting.add_done_callback(partial(self._decided, connection, work))
+            self.state.tasks.add(cast("Any", waiting))  # so that the end of the listener waits for it, too
+        else:
+            self._make_task(work, waiting)
+
+    def _decided(self, connection: "HttpConnection", work: "Coroutine[Any, Any, None]", decision: Decision) -> None:
+        self.state.tasks.discard(cast("Any", decision))
+        self._advance(connection, work)
 
     def _make_task(self, work: "Coroutine[Any, Any, None]", waiting: Any) -> None:
         task = asyncio.get_running_loop().create_task(_resumed(work, waiting))
@@ -129,7 +148,10 @@ class Waiting:
                 self._timer = self._clock.call_at(since + limit, self._look)  # they stand in the order of time
                 return
             del self._since[connection]
-            self._give_up(connection)
+            try:
+                self._give_up(connection)
+            except Exception as error:  # noqa: BLE001 - the others' time is over all the same
+                connection.failed(error)
 
     def close(self) -> None:
         """Stops the clock."""
@@ -137,6 +159,19 @@ class Waiting:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class _Flow(FlowControl):
+    """Flow control that leaves bytes unread while requests are queued: each answer would let in one more read."""
+
+    def __init__(self, transport: Any, queued: "deque[Any]") -> None:
+        super().__init__(transport)
+        self._queued = queued
+
+    def resume_reading(self) -> None:
+        """Read on, unless requests that were read already wait for their turn."""
+        if not self._queued and not self._transport.is_closing():
+            super().resume_reading()
 
 
 class _Refused(Exception):
@@ -154,50 +189,112 @@ class HttpConnection(HttpToolsProtocol):
         self._answering: RequestResponseCycle | None = None
         self._unstarted: tuple[RequestResponseCycle, Any] | None = None  # a request whose body is being read
         self._aside_bytes = 0  # since the last piece of a body: what is between the pieces, and trailers
+        self._upgraded = False  # it is a WebSocket, and no longer ours
 
     def connection_made(self, transport: Any) -> None:
         """The line stands, unless there are too many."""
-        super().connection_made(transport)
-        guard = self._all.guard
-        if guard.closing or len(self.connections) > guard.most:
-            transport.write(_BUSY)
-            transport.close()
-        else:
-            self._all.starts_speaking(self)
+        try:
+            super().connection_made(transport)
+            self.flow = _Flow(transport, self.pipeline)
+            guard = self._all.guard
+            if guard.closing or len(self.connections) > guard.most:
+                transport.write(_BUSY)
+                transport.close()
+            else:
+                self._all.starts_speaking(self)
+        except Exception as error:  # noqa: BLE001 - it is this connection's alone
+            self.failed(error)
 
     def data_received(self, data: bytes) -> None:
         """Takes what was read."""
+        try:
+            self._take(data)
+        except Exception as error:  # noqa: BLE001 - it is this connection's alone
+            self.failed(error)
+
+    def _take(self, data: bytes) -> None:
         self._aside_bytes += len(data)
-        super().data_received(data)
+        self._all.works(self)
+        self._parse(data)
+        if self.transport.is_closing() or self._upgraded:
+            self._unstarted = None  # its body cannot be read any more
+            return
         if self._unstarted is not None:  # the rest of the body is still to come
             unstarted, self._unstarted = self._unstarted, None
-            super()._start_asgi_task(*unstarted)
+            self._start_task(*unstarted)
         if self._header_bytes:
             self._header_bytes += len(data)
             if self._header_bytes > self._all.most_header_bytes:
                 self._refuse(_TOO_LONG)
             else:
                 self._all.starts_speaking(self)
-        elif self._aside_bytes > self._all.most_header_bytes:
+            return
+        if self._aside_bytes > self._all.most_header_bytes:
             self._refuse(_TOO_LONG)
         elif self.cycle and self.cycle.response_complete:
             self._all.starts_speaking(self)  # what it says belongs to no request: one has to begin soon
+
+    def _parse(self, data: bytes) -> None:
+        parser: Any = self.parser
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:  # of a callback of ours
+            if error.__context__ is None or isinstance(error.__context__, httptools.HttpParserError):
+                self._refuse(_UNREADABLE)
+            elif not isinstance(error.__context__, _Refused):
+                raise error.__context__ from None
+        except httptools.HttpParserUpgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+        except httptools.HttpParserError:
+            self._refuse(_UNREADABLE)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Has a request answered, once all of it is there if that is soon, and then perhaps in one call."""
         self._answering = cycle
         cycle.scope["extensions"] = self._extensions
-        if self._header_bytes:  # its headers have just been read, and its body may be here, too
+        if cycle is self.cycle and self._header_bytes and cycle.more_body:  # its headers have just been read
             self._unstarted = (cycle, app)
         else:
-            super()._start_asgi_task(cycle, app)
+            self._start_task(cycle, app)
+
+    def _start_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        task = self.loop.create_task(self._respond(cycle, app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def on_message_complete(self) -> None:
         """All of a request is there."""
         super().on_message_complete()
         unstarted, self._unstarted = self._unstarted, None
         if unstarted is not None:
-            self._all.answer_soon(unstarted[0].run_asgi(unstarted[1]))
+            self._all.answer_soon(self, self._respond(*unstarted))
+
+    async def _respond(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Have the application answer one request; whatever it raises ends here."""
+        try:
+            await app(cycle.scope, cycle.receive, cycle.send)
+            if not cycle.response_complete and not cycle.disconnected:
+                raise RuntimeError("the application returned before its response was complete")
+        except Exception as error:  # noqa: BLE001 - it is this connection's alone
+            self.failed(error, cycle)
+        finally:
+            cycle.on_response = _nothing  # so that no cycle of references is left
+
+    @property
+    def _peer(self) -> str:
+        return spelt(*self.client) if self.client else ""
+
+    def failed(self, error: BaseException, cycle: RequestResponseCycle | None = None) -> None:
+        """Report an error of our own and close this connection; the request that it is about is answered with 500 if
+        its response has not begun."""
+        incident = self._all.guard.connection_failed("http", self._peer, error)
+        if cycle is None or cycle.response_started or self.transport.is_closing():
+            self.transport.abort()
+        else:
+            cycle.response_started = True
+            self.transport.write(_refusal(500, f"the server failed; its log has the details under {incident}"))
+            self.transport.close()
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         """Answers the request at hand in one write, which wakes the peer once; False if that is not the way now."""
@@ -227,12 +324,16 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """A request is answered: the next one begins, or is waited for."""
-        if self.pipeline or self.transport.is_closing():
-            super().on_response_complete()
-            return
         self.server_state.total_requests += 1
-        self.flow.resume_reading()
-        self._all.idles(self)
+        if self.transport.is_closing():
+            return
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+            self.flow.resume_reading()
+        else:
+            self.flow.resume_reading()
+            self._all.idles(self)
 
     def _unset_keepalive_if_required(self) -> None:
         self._all.works(self)
@@ -278,17 +379,17 @@ class HttpConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def handle_websocket_upgrade(self) -> None:
-        """It becomes a WebSocket."""
+        """It becomes a WebSocket, unless an earlier request is still to be answered on it."""
+        if self._answer_is_due():
+            self.transport.close()
+            return
+        self._upgraded = True
         self._all.left(self)
         super().handle_websocket_upgrade()
         protocol: Any = self.transport.get_protocol()
+        protocol.report = partial(self._all.guard.connection_failed, "websocket", self._peer)
         if not protocol.handshake_initiated:  # no request that can open one, which nobody else would answer
             self._refuse(_UNREADABLE)
-
-    def send_400_response(self, msg: str) -> None:
-        """What came cannot be read, or has been refused."""
-        if not self.transport.is_closing():
-            super().send_400_response(msg)
 
     def pause_writing(self) -> None:
         """The peer reads too slowly."""
@@ -309,14 +410,37 @@ class HttpConnection(HttpToolsProtocol):
         self._refuse(_TOO_SLOW)
 
     def _refuse(self, answer: bytes) -> None:
+        """Close the connection with a refusal of what is being read, unless an earlier request would take that for its
+        answer."""
         if not self.transport.is_closing():
-            self.transport.write(answer)
+            if not self._answer_is_due():
+                self.transport.write(answer)
             self.transport.close()
+
+    def _answer_is_due(self) -> bool:
+        """Whether another request than the one that is being read is to be answered first, or an answer has begun."""
+        cycle = self._answering
+        if cycle is None or cycle.response_complete:
+            return False
+        return cycle.response_started or cycle is not self.cycle or not cycle.more_body
+
+    def _cycles(self) -> list[RequestResponseCycle]:
+        """The requests that are not answered yet, and perhaps the last one that was."""
+        found = [cycle for cycle in (self._answering, self.cycle) if cycle is not None]
+        return [*found, *(cycle for cycle, _ in self.pipeline)]
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The line is gone."""
         self._all.left(self)
+        for cycle in self._cycles():
+            cycle.disconnected = not cycle.response_complete
+            cycle.message_event.set()
+        self.pipeline.clear()
         super().connection_lost(exc)
+
+
+def _nothing() -> None:
+    """Replaces the callback of a response that is complete."""
 
 
 async def _resumed(work: "Coroutine[Any, Any, None]", waiting: Any) -> None:

@@ -2,10 +2,14 @@
 
 A message comes in so many frames at most, since each of them costs more than its bytes. Whoever sends pings without end
 and reads none of the answers is cut off.
+
+An error of our own is reported as one incident, and closes its own connection.
 """
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, cast
 
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from trunkline.transports.websocket.codes import Code
@@ -20,6 +24,35 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     """One connection."""
 
     _pings = 0  # whose answers lie here
+    report: Callable[[BaseException], object]  # of an error of our own
+
+    def data_received(self, data: bytes) -> None:
+        """Takes what was read."""
+        try:
+            super().data_received(data)
+        except Exception as error:  # noqa: BLE001 - it is this connection's alone
+            self._fault(error)
+
+    async def run_asgi(self) -> None:
+        """Have the application keep up the connection; whatever it raises ends here."""
+        try:
+            await cast("Any", self).app(self.scope, self.receive, self.send)
+            if not self.handshake_complete:
+                raise RuntimeError("the application returned before the handshake was complete")
+        except ClientDisconnected:
+            pass
+        except Exception as error:  # noqa: BLE001 - it is this connection's alone
+            self._fault(error)
+        if self.close_timer is None:
+            self.transport.close()
+
+    def _fault(self, error: Exception) -> None:
+        self.report(error)
+        if self.handshake_complete or self.transport.is_closing():
+            self.transport.abort()
+        else:
+            self.send_500_response()
+            self.transport.close()
 
     def handle_cont(self, event: Any) -> None:
         """One more frame of a message."""
