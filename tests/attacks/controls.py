@@ -284,9 +284,7 @@ WITHOUT: Rows = {
         "test_what_is_no_message_does_not_end_a_call_that_has_its_id": replaced(
             channel.Exchange, "is_about", lambda self, ident: ident in self.ids
         ),
-        "test_whatever_is_hardly_http_is_answered_or_hung_up_on": replaced(
-            HttpConnection, "_refuse", lambda *_: None
-        ),
+        "test_whatever_is_hardly_http_is_answered_or_hung_up_on": replaced(HttpConnection, "_refuse", lambda *_: None),
         "test_a_line_goes_on_after_what_is_no_message": replaced(stream, "decode_strict", _raising(codec.decode)),
         "test_a_websocket_goes_on_after_what_is_no_message": replaced(stream, "decode_strict", _raising(codec.decode)),
         "test_a_websocket_that_breaks_the_rules_of_frames_is_closed_and_nobody_else": replaced(
@@ -295,6 +293,18 @@ WITHOUT: Rows = {
     },
     "test_parsing": {
         "test_a_request_that_can_be_read_in_two_ways_is_refused": _lenient_http,
+        "test_what_only_a_lenient_parser_takes_for_http_is_refused_and_the_connection_closed": replaced(
+            HttpConnection, "_invalid_head", lambda _: None
+        ),
+        "test_a_lenient_request_line_is_refused_behind_other_requests": replaced(
+            HttpConnection, "_invalid_head", lambda _: None
+        ),
+        "test_the_authority_of_an_absolute_target_is_judged_instead_of_the_host": replaced(
+            HttpConnection, "_absolute_form", lambda _: None
+        ),
+        "test_the_authority_of_an_absolute_target_is_judged_for_websockets": replaced(
+            HttpConnection, "_absolute_form", lambda _: None
+        ),
         "test_the_body_of_a_request_never_becomes_the_next_one": replaced(HttpConnection, "_has_body", lambda _: False),
         "test_trailers_are_no_headers": replaced(HttpConnection, "on_header", HttpToolsProtocol.on_header),
         "test_keys_are_taken_as_they_are_written_and_not_otherwise": read_as(rewritten(_nearly)),

@@ -1,8 +1,10 @@
 """Parser differentials: what somebody on the way reads, a policy or a proxy, and what the server reads, is the same."""
 
+import asyncio
 import json
 from typing import Any
 
+import pytest
 from tests.attacks import frames
 from tests.attacks.places import Place, listening
 from tests.attacks.raw import Answer, Caller, ask, begin, call, initialize, request, text_of, tool
@@ -72,6 +74,104 @@ async def test_a_request_that_can_be_read_in_two_ways_is_refused() -> None:
                 answer = await caller.answer()
                 assert answer.status == 400, name
         assert place.done == []
+
+
+def unlike_http_1(session: str) -> dict[str, tuple[int, bytes]]:
+    """Requests that are no HTTP/1.x, though a lenient parser finds one in them, and how each is refused (RFC 9112)."""
+    message = json.dumps(tool("effect", what="lenient")).encode()
+    plain = request("POST", "/mcp", message, mcp_session_id=session)
+    rest = plain.partition(b"\r\n")[2]
+    coded = {"content_length": None, "mcp_session_id": session}
+
+    def begun(with_line: bytes) -> bytes:
+        return with_line + b"\r\n" + rest
+
+    def in_chunks(*headers: Any, **common: Any) -> bytes:
+        return request("POST", "/mcp", b"", *headers, **(coded | common)) + chunked(message)
+
+    return {
+        "two spaces before the target": (400, begun(b"POST  /mcp HTTP/1.1")),
+        "two spaces behind the target": (400, begun(b"POST /mcp  HTTP/1.1")),
+        "many spaces": (400, begun(b"POST   /mcp    HTTP/1.1")),
+        "two spaces behind an empty line": (400, b"\r\n" + begun(b"POST /mcp  HTTP/1.1")),
+        "no version": (400, begun(b"POST /mcp")),
+        "HTTP/0.9": (505, begun(b"POST /mcp HTTP/0.9")),
+        "HTTP/2.0": (505, begun(b"POST /mcp HTTP/2.0")),
+        "a fragment": (400, begun(b"POST /mcp#here HTTP/1.1")),
+        "another scheme": (400, begun(b"POST ftp://localhost/mcp HTTP/1.1")),
+        "no path": (400, begun(b"POST * HTTP/1.1")),
+        "a tunnel": (400, begun(b"CONNECT localhost:80 HTTP/1.1")),
+        "a coding before chunked": (501, in_chunks(transfer_encoding="gzip, chunked")),
+        "a coding before chunked, in capitals": (501, in_chunks(transfer_encoding="GZip , Chunked")),
+        "a coding in a header of its own": (501, in_chunks(("transfer-encoding", "chunked"), transfer_encoding="gzip")),
+        "chunked in HTTP/1.0": (400, in_chunks(transfer_encoding="chunked").replace(b"HTTP/1.1", b"HTTP/1.0", 1)),
+        "an upgrade with two spaces": (400, frames.upgrade("/mcp").replace(b"GET /mcp", b"GET  /mcp", 1)),
+    }
+
+
+async def test_what_only_a_lenient_parser_takes_for_http_is_refused_and_the_connection_closed() -> None:
+    async with listening() as place:
+        session = await begin(place.port)
+        for name, (status, data) in unlike_http_1(session).items():
+            for packets in ([data], [data[:6], data[6:]], [data[:14], data[14:]]):
+                async with Caller(place.port) as caller:
+                    for packet in packets:
+                        caller.say(packet)
+                        await caller.all_said()
+                        await asyncio.sleep(0)
+                    answer = await caller.answer()
+                    assert answer.status == status, name
+                    assert answer.headers["connection"] == "close", name
+                    assert await caller.rest() == b"", name
+        assert place.done == []
+
+
+@pytest.mark.parametrize("body", ["length", "chunks", "none"])
+async def test_a_lenient_request_line_is_refused_behind_other_requests(body: str) -> None:
+    async with listening() as place, Caller(place.port) as caller:
+        session = await begin(place.port)
+        known = {"mcp_session_id": session}
+        effect = json.dumps(tool("effect", what="first")).encode()
+        first = {
+            "length": request("POST", "/mcp", effect, **known),
+            "chunks": request("POST", "/mcp", b"", content_length=None, transfer_encoding="chunked", **known)
+            + chunked(effect),
+            "none": request("GET", "/livez"),
+        }[body]
+        second = request("POST", "/mcp", tool("effect", what="second"), **known)
+        caller.say(first + second.replace(b"POST /mcp ", b"POST  /mcp ", 1))
+        await caller.rest()
+        assert "second" not in place.done
+
+
+async def test_the_authority_of_an_absolute_target_is_judged_instead_of_the_host() -> None:
+    message = tool("effect", what="absolute")
+    async with listening() as place:
+        session = await begin(place.port)
+        known = {"mcp_session_id": session}
+
+        async def status(target: str, **headers: str) -> int:
+            return (await ask(place.port, "POST", target, message, **known, **headers)).status
+
+        assert await status("http://evil.example/mcp") == 403
+        assert await status("https://evil.example:443/mcp?x=1") == 403
+        assert await status("http://localhost@evil.example/mcp") == 403
+        assert await status("http://localhost.evil.example/mcp") == 403
+        assert await status("http:///mcp") == 400
+        assert await status("http://evil.example?/mcp") == 403
+        assert await status("http://localhost?/mcp") == 404
+        assert place.done == []
+        assert await status("http://localhost/mcp", host="evil.example") == 200
+        assert await status(f"HTTP://127.0.0.1:{place.port}/mcp") == 200
+        assert place.done == ["absolute"] * 2
+
+
+async def test_the_authority_of_an_absolute_target_is_judged_for_websockets() -> None:
+    async with listening() as place:
+        for target, status in (("http://evil.example/mcp", 403), ("http://localhost/mcp", 101)):
+            async with Caller(place.port) as caller:
+                caller.say(frames.upgrade(target))
+                assert (await caller.head()).status == status
 
 
 async def test_the_body_of_a_request_never_becomes_the_next_one() -> None:

@@ -1,7 +1,8 @@
 """Connections of HTTP as uvicorn and httptools have them, with limits that neither has.
 
 A peer that connects has to send the headers of a request within a time, and no more of them than so many bytes. One
-that does not read what it is sent is cut off after a while. Everything else is uvicorn's.
+that does not read what it is sent is cut off after a while. Request lines and transfer codings that httptools takes
+leniently are refused (RFC 9112). Everything else is uvicorn's.
 
 Faults are contained: an exception in a callback of the loop, or in a request's coroutine, is reported as one incident
 and closes its own connection. A peer may send any bytes at any time, so a request can still be at work when its
@@ -34,6 +35,7 @@ _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 30\r\ncontent-
 _TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _UNREADABLE: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_VERSIONS: Final = frozenset({"1.0", "1.1"})
 
 
 def _refusal(status: int, why: str) -> bytes:
@@ -41,6 +43,13 @@ def _refusal(status: int, why: str) -> bytes:
     head = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
     body = why.encode()
     return STATUS_LINE[status] + head % len(body) + body
+
+
+_BAD_LINE: Final = _refusal(400, "invalid request line: send METHOD, target and HTTP/1.1 with one space between them")
+_BAD_TARGET: Final = _refusal(400, "invalid request target: send a path, or an absolute http:// or https:// URL")
+_BAD_VERSION: Final = _refusal(505, "this HTTP version is not supported: send HTTP/1.1")
+_BAD_CODING: Final = _refusal(501, "this transfer coding is not supported: send chunked alone, or a Content-Length")
+_OLD_CODING: Final = _refusal(400, "HTTP/1.0 has no transfer codings: send a Content-Length")
 
 
 class Connections:
@@ -170,7 +179,7 @@ class _Flow(FlowControl):
 
     def resume_reading(self) -> None:
         """Read on, unless requests that were read already wait for their turn."""
-        if not self._queued and not self._transport.is_closing():
+        if self.read_paused and not self._queued and not self._transport.is_closing():
             super().resume_reading()
 
 
@@ -189,6 +198,10 @@ class HttpConnection(HttpToolsProtocol):
         self._answering: RequestResponseCycle | None = None
         self._unstarted: tuple[RequestResponseCycle, Any] | None = None  # a request whose body is being read
         self._aside_bytes = 0  # since the last piece of a body: what is between the pieces, and trailers
+        self._read = b""  # the last read, with those before it that its head began in
+        self._at = 0  # how much of it belongs to earlier requests …
+        self._exactly = True  # … or at least that: httptools does not say where a chunked body ends
+        self._codings: list[bytes] = []  # the Transfer-Encoding of the request that is being read
         self._upgraded = False  # it is a WebSocket, and no longer ours
 
     def connection_made(self, transport: Any) -> None:
@@ -207,15 +220,22 @@ class HttpConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes what was read."""
+        self._aside_bytes += len(data)
+        if self._header_bytes:
+            self._read = self._read[self._at :] + data
+        else:
+            self._read = data
+            self._exactly = not self._codings
+        self._at = 0
         try:
-            self._take(data)
+            self._all.works(self)
+            self._parse(data)
+            self._look_at_rest()
         except Exception as error:  # noqa: BLE001 - it is this connection's alone
             self.failed(error)
 
-    def _take(self, data: bytes) -> None:
-        self._aside_bytes += len(data)
-        self._all.works(self)
-        self._parse(data)
+    def _look_at_rest(self) -> None:
+        """Look at what the parser has not finished: a body, or a head, that is still to come."""
         if self.transport.is_closing() or self._upgraded:
             self._unstarted = None  # its body cannot be read any more
             return
@@ -223,12 +243,13 @@ class HttpConnection(HttpToolsProtocol):
             unstarted, self._unstarted = self._unstarted, None
             self._start_task(*unstarted)
         if self._header_bytes:
-            self._header_bytes += len(data)
+            self._header_bytes = max(len(self._read) - self._at, 1)
             if self._header_bytes > self._all.most_header_bytes:
                 self._refuse(_TOO_LONG)
             else:
                 self._all.starts_speaking(self)
             return
+        self._read = b""
         if self._aside_bytes > self._all.most_header_bytes:
             self._refuse(_TOO_LONG)
         elif self.cycle and self.cycle.response_complete:
@@ -265,6 +286,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """All of a request is there."""
+        self._codings = []
         super().on_message_complete()
         unstarted, self._unstarted = self._unstarted, None
         if unstarted is not None:
@@ -330,10 +352,10 @@ class HttpConnection(HttpToolsProtocol):
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
-            self.flow.resume_reading()
         else:
-            self.flow.resume_reading()
             self._all.idles(self)
+        if self.flow.read_paused:
+            self.flow.resume_reading()
 
     def _unset_keepalive_if_required(self) -> None:
         self._all.works(self)
@@ -341,6 +363,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         self._header_bytes = 1
+        self._codings = []
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -349,6 +372,8 @@ class HttpConnection(HttpToolsProtocol):
             name = name.lower()
             if name == b"expect":
                 self.expect_100_continue = value.lower() == b"100-continue"
+            elif name == b"transfer-encoding":
+                self._codings.append(value.lower())
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -356,14 +381,69 @@ class HttpConnection(HttpToolsProtocol):
         if self._aside_bytes > self._all.most_header_bytes and self._headers_too_long():
             self._refuse(_TOO_LONG)
             raise _Refused
-        upgrade = self.parser.should_upgrade()  # pyright: ignore[reportOptionalMemberAccess]
+        parser: Any = self.parser
+        usual = b"%b %b HTTP/1.1\r\n" % (parser.get_method(), self.url)
+        if not (self._read.startswith(usual, self._at) and self._exactly and self._is_usual()):
+            self._check_head()
+        upgrade = parser.should_upgrade()
         if upgrade and not self._should_upgrade() and self._has_body():
             self._refuse(_UNREADABLE)  # the parser would take its body for the next request
             raise _Refused
         self._aside_bytes = 0
+        self._at = self._read.find(b"\r\n\r\n", self._at) + 4
+        self._exactly = not self._codings
         self._all.has_spoken(self)
         super().on_headers_complete()
         self._header_bytes = 0
+
+    def _is_usual(self) -> bool:
+        """Whether the target is a path, and there is no transfer coding."""
+        return not self._codings and self.url.startswith(b"/") and b"#" not in self.url
+
+    def _check_head(self) -> None:
+        """Refuse a request that httptools takes and RFC 9112 does not."""
+        if (refusal := self._invalid_head()) is not None:
+            self._refuse(refusal)
+            raise _Refused
+
+    def _invalid_head(self) -> bytes | None:
+        """The refusal of a request that is no HTTP/1.x; None if there is nothing wrong."""
+        parser: Any = self.parser
+        version: str = parser.get_http_version()
+        line = b"%b %b HTTP/%b\r\n" % (parser.get_method(), self.url, version.encode())
+        if not (self._exactly and self._read.startswith(line, self._at)) and not self._finds(line):
+            return _BAD_LINE
+        if version not in _VERSIONS:
+            return _BAD_VERSION
+        if self._codings and self._codings != [b"chunked"]:
+            *others, last = [each.strip() for each in b",".join(self._codings).split(b",")]
+            if last == b"chunked" and others and b"chunked" not in others:
+                return _BAD_CODING
+            return _UNREADABLE  # RFC 9112, 6.3: nobody knows where its body ends
+        if self._codings and version == "1.0":
+            return _OLD_CODING
+        return None if self.url.startswith(b"/") and b"#" not in self.url else self._absolute_form()
+
+    def _finds(self, line: bytes) -> bool:
+        """Find where a request begins with its request line: behind empty lines, or anywhere after a chunked body."""
+        rest = self._read[self._at :]
+        found = len(rest) - len(rest.lstrip(b"\r\n")) if self._exactly else rest.find(line)
+        self._at += max(found, 0)
+        return self._read.startswith(line, self._at)
+
+    def _absolute_form(self) -> bytes | None:
+        """Take an absolute target for what it is: its path is the path, and its authority replaces the header Host
+        (RFC 9112, 3.2.2). Returns the refusal of a target that is none."""
+        scheme, colon, rest = self.url.partition(b"://")
+        if not colon or scheme.lower() not in {b"http", b"https"} or b"#" in rest:
+            return _BAD_TARGET
+        size = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
+        authority, target = rest[:size], rest[size:]
+        if not authority:
+            return _BAD_TARGET
+        self.url = target if target.startswith(b"/") else b"/" + target
+        self.headers[:] = [(name, authority if name == b"host" else value) for name, value in self.headers]
+        return None
 
     def _headers_too_long(self) -> bool:
         """The same for headers that came in one read, beside other things."""
@@ -376,6 +456,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
         self._aside_bytes = 0
+        self._at += len(body)
         super().on_body(body)
 
     def handle_websocket_upgrade(self) -> None:
