@@ -106,6 +106,12 @@ class Exchange:
             self._rouse()
         return self.stream
 
+    def begin_answer(self) -> None:
+        """Open the stream if it is not decided yet how this is answered: what is written shows whether the peer is
+        there."""
+        if not self.decided:
+            self.open_stream()
+
     async def drain(self) -> None:
         """Waits while the peer reads too slowly what it is sent before the answer."""
         await self._channel.drained(self.stream)

@@ -27,7 +27,8 @@ from trunkline.clock import Timer
 from trunkline.transports.addresses import spelt
 from trunkline.transports.guard import Guard
 from trunkline.transports.http.channel import Decision
-from trunkline.transports.http.visits import ANSWER, MORE, Headers
+from trunkline.transports.http.visits import ANSWER, HALF_CLOSED, MORE, Headers
+from trunkline.wire import sse
 
 __all__ = ["Connections", "HttpConnection"]
 
@@ -36,6 +37,8 @@ _TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-len
 _UNREADABLE: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
+_PROBE_FIRST: Final = 0.05  # seconds after which a peer that has half-closed is probed again; then twice as long, …
+_PROBE_LONGEST: Final = 1.0  # … up to this; later its stream's own keep-alive comments do the same
 
 
 def _refusal(status: int, why: str) -> bytes:
@@ -193,16 +196,19 @@ class HttpConnection(HttpToolsProtocol):
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections.config, connections.state, {})
         self._all = connections
-        self._header_bytes = 0  # of a request whose headers are not complete
-        self._extensions: dict[str, Any] = {ANSWER: self.answer, MORE: self.more}
+        self._header_bytes: int = 0  # of a request whose headers are not complete
+        self._extensions: dict[str, Any] = {ANSWER: self.answer, MORE: self.more, HALF_CLOSED: self.when_half_closed}
         self._answering: RequestResponseCycle | None = None
         self._unstarted: tuple[RequestResponseCycle, Any] | None = None  # a request whose body is being read
         self._aside_bytes = 0  # since the last piece of a body: what is between the pieces, and trailers
         self._read = b""  # the last read, with those before it that its head began in
-        self._at = 0  # how much of it belongs to earlier requests …
+        self._at: int = 0  # how much of it belongs to earlier requests …
         self._exactly = True  # … or at least that: httptools does not say where a chunked body ends
         self._codings: list[bytes] = []  # the Transfer-Encoding of the request that is being read
         self._upgraded = False  # it is a WebSocket, and no longer ours
+        self._half_closed = False  # the peer sends no more
+        self._on_half_closed: Callable[[], object] | None = None
+        self._probe: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """The line stands, unless there are too many."""
@@ -273,6 +279,7 @@ class HttpConnection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Has a request answered, once all of it is there if that is soon, and then perhaps in one call."""
         self._answering = cycle
+        self._on_half_closed = None
         cycle.scope["extensions"] = self._extensions
         if cycle is self.cycle and self._header_bytes and cycle.more_body:  # its headers have just been read
             self._unstarted = (cycle, app)
@@ -505,6 +512,40 @@ class HttpConnection(HttpToolsProtocol):
             return False
         return cycle.response_started or cycle is not self.cycle or not cycle.more_body
 
+    def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] - the loop asks for one
+        """The peer sends no more. It may still read: what it has asked for is answered, and then the connection closes.
+        A peer that has closed altogether looks the same until something is written to it, which it resets."""
+        cycle: Any = self.cycle
+        if self.scheme == "https" or self._header_bytes or cycle is None or cycle.response_complete or cycle.more_body:
+            return False  # TLS has no half-closed connections; a request that is incomplete is never answered
+        cycle.keep_alive = False
+        self._half_closed = True
+        if self._on_half_closed is not None:
+            self._on_half_closed()
+        self._probe_peer(_PROBE_FIRST)
+        return True
+
+    def when_half_closed(self, callback: Callable[[], object]) -> None:
+        """Have a callback called once the peer sends no more, while the request at hand is being answered."""
+        if self._half_closed:
+            callback()
+        else:
+            self._on_half_closed = callback
+
+    def _probe_peer(self, seconds: float) -> None:
+        """Write a comment into the stream of events at hand, if there is one, and again: a peer that has gone resets
+        the first, and the next finds that out. A stream that answers a GET has no end of its own, and what it is sent
+        is meant for a peer that is certainly there: it is closed."""
+        self._probe = None
+        if self.transport.is_closing() or seconds > _PROBE_LONGEST:
+            return
+        cycle = self._answering
+        if cycle is not None and cycle.chunked_encoding and cycle.scope["method"] == "GET":
+            self.transport.close()
+            return
+        self.more(sse.COMMENT)
+        self._probe = self.loop.call_later(seconds, self._probe_peer, seconds * 2)
+
     def _cycles(self) -> list[RequestResponseCycle]:
         """The requests that are not answered yet, and perhaps the last one that was."""
         found = [cycle for cycle in (self._answering, self.cycle) if cycle is not None]
@@ -513,6 +554,8 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The line is gone."""
         self._all.left(self)
+        if self._probe is not None:
+            self._probe.cancel()
         for cycle in self._cycles():
             cycle.disconnected = not cycle.response_complete
             cycle.message_event.set()

@@ -230,6 +230,7 @@ class StatelessEndpoint:
         """Waits until it is known how a request is answered, or the peer has gone."""
         gone, changed = asyncio.ensure_future(visit.hung_up()), exchange.changed()
         gone.add_done_callback(lambda _: changed.done() or changed.set_result(None))
+        visit.when_half_closed(exchange.begin_answer)
         try:
             await self._answering.decide(exchange)
         finally:

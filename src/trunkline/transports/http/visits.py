@@ -11,6 +11,7 @@ from trunkline.wire.messages import RequestId
 
 __all__ = [
     "ANSWER",
+    "HALF_CLOSED",
     "JSON",
     "MORE",
     "BodyTooLarge",
@@ -33,6 +34,9 @@ ANSWER: Final = "trunkline.answer"
 """The extension of ASGI that our own listener has: an answer that is no refusal, given in one call."""
 MORE: Final = "trunkline.more"
 """Another one: more of a stream, in one call."""
+
+HALF_CLOSED: Final = "trunkline.half_closed"
+"""One more: a callback for when the peer sends no more, though it may still read."""
 
 JSON: Final = (b"content-type", b"application/json")
 _REFUSED: Final = 400  # the first status of an answer that says no
@@ -142,6 +146,13 @@ class Visit:
         """Waits until the peer has gone."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+    def when_half_closed(self, callback: Callable[[], object]) -> None:
+        """Have a callback called once the peer sends no more: it may have gone, or wait for its answer. What is written
+        to it then finds that out. Only our own listener tells."""
+        register: Any = (self.scope.get("extensions") or _NONE).get(HALF_CLOSED)
+        if register is not None:
+            register(callback)
 
     async def body(self, limit: int) -> bytes:
         """All that the request holds. Raises `BodyTooLarge` as soon as it is, and `Disconnected`."""
