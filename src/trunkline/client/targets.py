@@ -115,7 +115,7 @@ class InProcess:
         from trunkline.transports.memory import memory_pair
 
         await self._server.start()
-        ours, theirs = memory_pair()
+        ours, theirs = memory_pair(settings=self._server.settings)
         ours.open(accept(ours))
         theirs.open(self._server.connect(theirs))
         return ours

@@ -330,12 +330,13 @@ class Connection(Asking):
         except Exception as error:  # noqa: BLE001 - an error of our own
             self.crashed(error)
 
-    def post(self, action: Callable[[], object]) -> None:
-        """Does something on the loop: now if this is its thread, soon if not."""
+    def post(self, action: Callable[[], object]) -> bool:
+        """Does something on the loop: now if this is its thread, soon if not. Returns whether it is done."""
         if threading.get_ident() == self._thread:
             action()
-        else:
-            self.threads.post(action)
+            return True
+        self.threads.post(action)
+        return False
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

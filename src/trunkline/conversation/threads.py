@@ -154,7 +154,9 @@ class Threads:
     def _collect(self) -> None:
         with self._state:
             self._collecting = False
-        while self._posted:
+        for _ in range(
+            len(self._posted)
+        ):  # what a busy thread posts meanwhile has its own wake-up, so others get a turn
             action = self._posted.popleft()
             try:
                 action()

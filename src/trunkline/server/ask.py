@@ -93,6 +93,7 @@ class LiveAsker:
         knows how. Raises `ClientLacks`, `PeerError`, `RequestTimeout` or `ConnectionClosed`."""
         if self._connection.close_reason is not None:  # and its handler goes on all the same
             raise ConnectionClosed("the client has gone", reached=False)
+        await self._connection.drain_of(self._call)()
         asks_for_task = task and self._connection.session.has(Side.CLIENT, _AS_TASK.get(name, ""))
         if asks_for_task:
             params = replace(params, task=TaskMetadata())

@@ -1,16 +1,18 @@
 """What a handler sees of the call that it answers. It is made only for handlers that ask for it.
 
 Everything here works the same for async handlers and for plain ones on a thread, and in every revision. What is
-told (progress, logs) never waits: the call returns something that may be awaited, which then waits while the peer
-reads too slowly. What is asked (`elicit`, `sample`, `roots`) must be awaited; on a thread, `wait` does that.
+told (progress, logs) returns something to await, which waits while the peer reads too slowly and, after `_TURN` bytes,
+gives the other calls of the loop a turn. On a thread the call itself waits, once per `_TURN` bytes. What is asked
+(`elicit`, `sample`, `roots`) must be awaited; on a thread, `wait` does that.
 """
 
 import asyncio
 import concurrent.futures
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -53,27 +55,31 @@ __all__ = ["ClientFacts", "Context", "Told"]
 
 T = TypeVar("T")
 
+_TURN: Final = 64 * 1024  # bytes that a handler may send before the loop turns to other calls
+_MESSAGE: Final = 1024  # bytes that a message counts for besides its data: 64 messages at most in one turn
+
 
 class Told:
-    """Something that was said to the peer. Await it to wait while the peer reads too slowly; or don't."""
+    """A message that a handler has sent. Await it to wait while the peer reads too slowly."""
 
-    __slots__ = ("_drain",)
+    __slots__ = ("_context",)
 
-    def __init__(self, drain: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._drain = drain
+    def __init__(self, context: "Context") -> None:
+        self._context = context
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._drain().__await__()
+        return self._context.settle().__await__()
 
 
 class Context:
     """One call, from the inside."""
 
-    __slots__ = ("_asker", "_call", "_line")
+    __slots__ = ("_asker", "_call", "_line", "_spent")
 
     def __init__(self, line: Line, call: Running) -> None:
         self._line = line
         self._call = call
+        self._spent = 0  # bytes sent in this turn of the loop
         self._asker: Asker = line.asker_of(call)
 
     # --- facts ---------------------------------------------------------------------------------
@@ -160,19 +166,20 @@ class Context:
         told: tuple[Any, ...] = (progress,) if total is None else (progress, total)
         if strange := [number for number in told if not isinstance(number, int | float) or not isfinite(number)]:
             raise MisuseError(f"progress is told in numbers, not {strange[0]!r}")
-        self._line.post(partial(self._line.progress, self._call, progress, total, message))
-        return self._told()
+        on_loop = self._line.post(partial(self._line.progress, self._call, progress, total, message))
+        return self._told(0 if message is None else len(message), on_loop=on_loop)
 
     def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> Told:
         """Sends a log message to the client, if it wants to hear of that level. `data` is any JSON."""
         if level not in LOGGING_LEVELS:
             raise MisuseError(f"log level {level!r} is not one of {', '.join(LOGGING_LEVELS)}")
         line = self._line
-        if LOGGING_LEVELS.index(level) >= line.log_level_of(self._call):
-            said = codec.to_raw(data)  # as it is now; and what has no JSON is told here, to whoever gave it
-            params = LoggingMessageParams(level=level, data=said, logger=logger)
-            line.post(partial(line.notify, "notifications/message", params, about=self._call))
-        return self._told()
+        if LOGGING_LEVELS.index(level) < line.log_level_of(self._call):
+            return self._told(0)
+        said = codec.to_raw(data)  # as it is now; and what has no JSON is told here, to whoever gave it
+        params = LoggingMessageParams(level=level, data=said, logger=logger)
+        on_loop = line.post(partial(line.notify, "notifications/message", params, about=self._call))
+        return self._told(len(bytes(said)), on_loop=on_loop)
 
     def debug(self, data: Any, logger: str | None = None) -> Told:
         """Logs at level debug."""
@@ -193,12 +200,35 @@ class Context:
     def elicitation_complete(self, elicitation_id: str) -> Told:
         """Tells the client that its user is done at a URL."""
         params = ElicitationCompleteParams(elicitation_id=elicitation_id)
+        on_loop = True
         if self._call.envelope is None:  # later clients find out by asking again
-            self._line.post(partial(self._line.notify, "notifications/elicitation/complete", params))
-        return self._told()
+            on_loop = self._line.post(partial(self._line.notify, "notifications/elicitation/complete", params))
+        return self._told(0, on_loop=on_loop)
 
-    def _told(self) -> Told:
-        return Told(self._line.drain_of(self._call))
+    def _told(self, size: int, *, on_loop: bool = True) -> Told:
+        """Count a message against this turn of the loop; on a thread, block once a turn's worth was posted."""
+        self._spent += _MESSAGE + size
+        if self._spent >= _TURN and not on_loop:
+            self._block()
+        return Told(self)
+
+    async def settle(self) -> None:
+        """Wait while the peer reads too slowly; after a turn's worth of messages, give other calls a turn."""
+        await self._line.drain_of(self._call)()
+        if self._spent >= _TURN:
+            self._spent = 0
+            await asyncio.sleep(0)
+
+    def _block(self) -> None:
+        """Block the thread of a plain handler until the loop has sent its messages and the peer has read enough."""
+        settling = self.settle()
+        try:
+            settled = asyncio.run_coroutine_threadsafe(settling, self._line.loop)
+        except RuntimeError:  # the loop is closed, and the connection with it
+            settling.close()
+            return
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            settled.result()
 
     def close_stream(self) -> None:
         """Lets the client go, on a transport whose answers are streams, and has it come back for the rest: for calls

@@ -82,6 +82,14 @@ class RawPeer:
         self.transcript.frames.append(("server", frame))
         self._inbox.put_nowait(_read(frame))
 
+    @property
+    def untaken(self) -> int:
+        """Nothing is ever left: each frame is taken at once."""
+        return 0
+
+    async def eased(self) -> None:
+        """Return at once, since nothing is left."""
+
     def end(self, closed: Closed) -> None:
         """Learns that the server has closed the line."""
         self.closed = closed

@@ -158,6 +158,14 @@ class ScriptedLine:
         told = {"notifications": listen["params"]["notifications"], "_meta": {SUBSCRIPTION_ID: listen["id"]}}
         self.notify("notifications/subscriptions/acknowledged", told)
 
+    @property
+    def untaken(self) -> int:
+        """Nothing is ever left: each frame is taken at once."""
+        return 0
+
+    async def eased(self) -> None:
+        """Return at once, since nothing is left."""
+
     def end(self, closed: Closed) -> None:
         """Learns that the client has closed the line."""
         self._over(closed)

@@ -1,13 +1,15 @@
 """Two channels in one process, joined: what one sends, the other receives.
 
 Messages are encoded and decoded on the way, so that nothing passes here that would not pass on a wire, and nobody
-can change what the other holds. They arrive on the next turn of the loop, never inside of `send`.
+can change what the other holds. They arrive on the next turn of the loop, never inside of `send`. An end that hands up
+nothing more makes the other one wait, and is cut off at `unsent_limit` like any peer that does not read.
 """
 
 import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
+from trunkline.config import Settings
 from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
@@ -22,6 +24,15 @@ class FrameEnd(Protocol):
         """Takes a frame."""
         ...
 
+    @property
+    def untaken(self) -> int:
+        """Bytes that were put and not taken yet."""
+        ...
+
+    async def eased(self) -> None:
+        """Wait until some of them are taken, or this end has closed."""
+        ...
+
     def end(self, closed: Closed) -> None:
         """Learns that no more will come."""
         ...
@@ -30,13 +41,17 @@ class FrameEnd(Protocol):
 class MemoryChannel:
     """One end of a line within the process."""
 
-    def __init__(self, peer: str, origin: Origin | None = None) -> None:
+    def __init__(self, peer: str, origin: Origin | None = None, settings: Settings | None = None) -> None:
+        settings = settings or Settings()
         self._info = ChannelInfo("memory", peer, local=True)
+        self._unsent_high, self._unsent_limit = settings.unsent_high, settings.unsent_limit
         self._origin = origin or Origin()
         self._loop = asyncio.get_running_loop()
         self._receiver: Receiver | None = None
         self._other: FrameEnd | None = None
         self._inbox: list[bytes] = []
+        self.untaken = 0  # bytes in it
+        self._eased: asyncio.Future[None] | None = None
         self._scheduled = False
         self._paused = False
         self._closed = False
@@ -60,11 +75,14 @@ class MemoryChannel:
         frame = message.frame if isinstance(message, Encoded) else codec.to_json(message)
         if not self._closed and self._other is not None:
             self._other.put(frame)
+            if self._other.untaken > self._unsent_limit:
+                self._cut(Closed(f"the peer left {self._other.untaken} bytes unread"))
 
     def put(self, frame: bytes) -> None:
         """Takes a frame from the other end."""
         if not self._closed:
             self._inbox.append(frame)
+            self.untaken += len(frame)
             self._schedule()
 
     def _schedule(self) -> None:
@@ -76,7 +94,8 @@ class MemoryChannel:
         self._scheduled = False
         if self._paused or self._receiver is None or self._closed:
             return
-        frames, self._inbox = self._inbox, []
+        frames, self._inbox, self.untaken = self._inbox, [], 0
+        self._ease()
         messages: list[Incoming] = [codec.decode(frame) for frame in frames]
         self._receiver.received(messages, self._origin)
 
@@ -90,13 +109,32 @@ class MemoryChannel:
         self._schedule()
 
     async def drain(self) -> None:
-        """Never waits: what was sent is with the other end already."""
+        """Wait while the other end has more than `unsent_high` bytes to take."""
+        while self._other is not None and self._other.untaken > self._unsent_high and not self._closed:
+            await self._other.eased()
+
+    async def eased(self) -> None:
+        """Wait until what lies here is handed up, or this end has closed."""
+        if self._eased is None:
+            self._eased = self._loop.create_future()
+        await asyncio.shield(self._eased)
+
+    def _ease(self) -> None:
+        eased, self._eased = self._eased, None
+        if eased is not None:
+            eased.set_result(None)
 
     async def close(self) -> None:
         """Ends both ends."""
         self.end(Closed("closed"))
         if self._other is not None:
             self._other.end(Closed("the other end closed"))
+
+    def _cut(self, closed: Closed) -> None:
+        """Ends both ends at once, since the other one takes nothing."""
+        self.end(closed)
+        if self._other is not None:
+            self._loop.call_soon(self._other.end, Closed("the other end closed: too much was left unread"))
 
     def end(self, closed: Closed) -> None:
         """Ends this end; what was not handed up yet is first."""
@@ -106,13 +144,16 @@ class MemoryChannel:
             self._paused = False
             self._hand_up()
         self._closed = True
+        self.untaken = 0
+        self._ease()
         if self._receiver is not None:
             self._receiver.closed(closed)
 
 
-def memory_pair(principal: object = None) -> tuple[MemoryChannel, MemoryChannel]:
+def memory_pair(principal: object = None, settings: Settings | None = None) -> tuple[MemoryChannel, MemoryChannel]:
     """The client's end and the server's end of a new line."""
-    client, server = MemoryChannel("server"), MemoryChannel("client", Origin(principal=principal))
+    client = MemoryChannel("server", settings=settings)
+    server = MemoryChannel("client", Origin(principal=principal), settings)
     client.join(server)
     server.join(client)
     return client, server

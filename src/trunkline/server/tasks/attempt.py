@@ -38,12 +38,11 @@ from trunkline.wire import codec
 if TYPE_CHECKING:
     from trunkline.server.connection import Shared
     from trunkline.server.tasks.tasks import Tasks
+    from trunkline.server.tasks.telling import Teller
 
-__all__ = ["Attempt", "TellProgress"]
+__all__ = ["Attempt"]
 
 _CALL: Final = next(row for row in METHODS if row.name == "tools/call")
-TellProgress = Callable[[float, float | None, str | None], object]
-"""Tells whoever wanted a task how far it has come."""
 _PATIENCE: Final = 0.1  # seconds until a store that cannot be reached is tried again
 _FLUSH_EVERY: Final = 0.5  # seconds between two reports of progress that are kept
 
@@ -79,7 +78,7 @@ class Attempt:
         self._renewal: Timer | None = None
         self._flushing: Timer | None = None
         self._progress: tuple[float, float | None, str | None] = (0, None, None)  # told last
-        self._tell_progress: TellProgress | None = None
+        self._teller: Teller | None = None
         self._beside: set[asyncio.Task[None]] = set()
         self.work: asyncio.Task[None]  # from when it is started
         self._over = False  # nothing of it is kept any more
@@ -103,9 +102,9 @@ class Attempt:
 
     # --- the work --------------------------------------------------------------------------------
 
-    def start(self, begin: Callable[[Context | None], Any], tell_progress: "TellProgress | None" = None) -> None:
-        """Begins to work; `begin` gives the work of the tool."""
-        self._tell_progress = tell_progress
+    def start(self, begin: Callable[[Context | None], Any], teller: "Teller | None" = None) -> None:
+        """Begins to work; `begin` gives the work of the tool. `teller` tells the client of its progress."""
+        self._teller = teller
         wall = self._shared.wall
         self._renew_later()
         for due, late in ((self.record.deadline, self._time_is_up), (self.record.expires_at, self._is_forgotten)):
@@ -211,12 +210,17 @@ class Attempt:
         """It has got somewhere: told at once, and kept a little later, together with what follows."""
         if self._has_lost():
             return
-        if self._tell_progress is not None:
-            self._tell_progress(progress, total, message)
+        if self._teller is not None:
+            self._teller.progress(progress, total, message)
         self._progress = (progress, total, message)
         if self._flushing is None:
             wall = self._shared.wall
             self._flushing = wall.call_at(wall.now() + _FLUSH_EVERY, self._flush)
+
+    async def drain(self) -> None:
+        """Wait while the client that is told of its progress reads too slowly."""
+        if self._teller is not None:
+            await self._teller.drain()
 
     def _flush(self) -> None:
         self._flushing = None

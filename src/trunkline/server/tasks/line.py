@@ -69,12 +69,13 @@ class TaskLine(Telling, Line):
         """The time on the server's clock."""
         return self._clock.now()
 
-    def post(self, action: Callable[[], object]) -> None:
-        """Does something on the loop: now if this is its thread, soon if not."""
+    def post(self, action: Callable[[], object]) -> bool:
+        """Does something on the loop: now if this is its thread, soon if not. Returns whether it is done."""
         if threading.get_ident() == self._thread:
             action()
-        else:
-            self._shared.threads.post(action)
+            return True
+        self._shared.threads.post(action)
+        return False
 
     def notify(self, name: str, params: Any = UNSET, *, about: Running | None = None) -> bool:  # noqa: ARG002
         """A task tells how it stands, and nothing else."""
@@ -97,8 +98,8 @@ class TaskLine(Telling, Line):
         return self._attempt
 
     def drain_of(self, call: Running) -> Callable[[], Coroutine[Any, Any, None]]:  # noqa: ARG002
-        """Nobody has to be waited for."""
-        return _at_once
+        """Wait while the client that is told of the task reads too slowly."""
+        return self._attempt.drain
 
     def progress(self, call: Running, progress: float, total: float | None, message: str | None) -> None:
         """Says how far the task has come; it must grow."""
@@ -117,10 +118,6 @@ class TaskLine(Telling, Line):
 
     async def begin_task(self, call: Running) -> None:
         """It is one."""
-
-
-async def _at_once() -> None:
-    pass
 
 
 # --- who asked ----------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ class Tasks:
             self.interest.follow(kept, teller.dialect, teller.status)
         self._at_work[attempt.record.task_id] = attempt
         self.interest.works(attempt.record, attempt.heard)
-        attempt.start(work, None if teller is None else teller.progress)
+        attempt.start(work, teller)
 
     async def ended(self, attempt: Attempt) -> None:
         """Somebody does not work on a task any more. If it has ended, nobody has to; if not, somebody else may."""

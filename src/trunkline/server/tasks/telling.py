@@ -5,6 +5,7 @@ It is told on the line that it asked on, or, where sessions outlive processes an
 on that of its session, once it is here or whichever process has it.
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +34,7 @@ class Teller:
         self._record = record
         self._line = line
         self._held: list[Callable[[], object]] | None = None if line is None else []
+        self._known: asyncio.Future[None] | None = None  # done when the client knows of the task
 
     def known_after(self, call: Running) -> None:
         """The client knows of the task when that call has been answered."""
@@ -42,6 +44,9 @@ class Teller:
         held, self._held = self._held, None
         for told in held or ():
             told()
+        if self._known is not None:
+            self._known.set_result(None)
+            self._known = None
 
     def status(self, record: TaskRecord) -> bool:
         """Tells how the task stands; False if nobody is there, nor will be."""
@@ -54,6 +59,14 @@ class Teller:
         if token is not None:
             said = ProgressParams(progress_token=token, progress=progress, total=total, message=message, meta=related)
             self._tell("notifications/progress", said)
+
+    async def drain(self) -> None:
+        """Wait until the client knows of the task, and while it reads too slowly what it is told."""
+        if self._held is not None:
+            self._known = self._known or self._shared.threads.loop.create_future()
+            await asyncio.shield(self._known)
+        if self._line is not None:
+            await self._line.channel.drain()
 
     def _tell(self, name: str, params: Any) -> bool:
         if self._held is not None:

@@ -43,6 +43,9 @@ class Answering:
             self._undecided.add(exchange)
             try:
                 await exchange.changed()
+            except BaseException:
+                exchange.leave()
+                raise
             finally:
                 self._undecided.discard(exchange)
 
@@ -70,10 +73,14 @@ class Answering:
         """Writes a stream out until it ends, the peer goes, somebody else reads it, or what proved who it is for has
         run out: with a new proof it can be read on."""
         reader = stream.attach(after)
-        await visit.begin_stream()
-        primed = stream.ids and after is None and visit.headers.get(VERSION, _PRIMED) >= _PRIMED
-        if primed and await stream.begun(reader):
-            await visit.go_on(sse.encode(b"", id=position(stream.number, stream.read), retry=self._retry))
+        try:
+            await visit.begin_stream()
+            primed = stream.ids and after is None and visit.headers.get(VERSION, _PRIMED) >= _PRIMED
+            if primed and await stream.begun(reader):
+                await visit.go_on(sse.encode(b"", id=position(stream.number, stream.read), retry=self._retry))
+        except BaseException:
+            stream.leave(reader)
+            raise
         gone = asyncio.ensure_future(visit.hung_up())
         gone.add_done_callback(lambda _: stream.rouse())
         silence = Silence(self._keepalive, stream.rouse)

@@ -116,6 +116,10 @@ class Exchange:
         """Waits while the peer reads too slowly what it is sent before the answer."""
         await self._channel.drained(self.stream)
 
+    def leave(self) -> None:
+        """No reader will come for this POST: what it sends waits in the event log for a client that comes back."""
+        self.open_stream().detach()
+
     def close_stream(self) -> None:
         """Lets the peer go, who comes back for the rest of the stream. Nothing is lost by that; where nobody can come
         back, nobody is let go."""
@@ -284,7 +288,7 @@ class HttpChannel:
             else:
                 stream = self.stream(STANDALONE)
                 stream.write(frame)
-            if stream is not None and stream.attached and stream.unread > self._settings.unsent_limit:
+            if stream is not None and stream.unread > self._settings.unsent_limit:
                 self.lost(Closed(f"the peer left {stream.unread} bytes unread"))
 
     def _concerned(self, ident: RequestId) -> Exchange | None:

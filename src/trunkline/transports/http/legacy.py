@@ -33,7 +33,8 @@ class LegacyChannel:
         self._settings = settings
         self._receiver: Receiver | None = None
         self._waiting: deque[bytes] = deque()
-        self._unsent = 0
+        self._unsent = 0  # bytes that wait, or that are being written out
+        self._eased: asyncio.Future[None] | None = None  # done when fewer bytes are unsent
         self._wake = asyncio.Event()
         self._asked: set[RequestId] = set()  # what is not answered yet
         self._leaving = False  # as soon as all is answered
@@ -81,7 +82,17 @@ class LegacyChannel:
         """Nothing to be done either."""
 
     async def drain(self) -> None:
-        """Never waits; a peer that does not read is cut off."""
+        """Wait while more than `unsent_high` bytes are unsent."""
+        while self._unsent > self._settings.unsent_high and not self._closed:
+            if self._eased is None:
+                self._eased = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._eased)
+
+    def _ease(self) -> None:
+        """Wake the handlers that wait in `drain`."""
+        eased, self._eased = self._eased, None
+        if eased is not None:
+            eased.set_result(None)
 
     async def close(self) -> None:
         """Ends the stream, once all is written."""
@@ -107,6 +118,7 @@ class LegacyChannel:
         if not self._closed:
             self._closed = True
             self._wake.set()
+            self._ease()
             if self._receiver is not None:
                 self._receiver.closed(closed)
 
@@ -118,8 +130,9 @@ class LegacyChannel:
                 if self._waiting:
                     data = b"".join(self._waiting)
                     self._waiting.clear()
-                    self._unsent = 0
                     await visit.go_on(data)
+                    self._unsent -= len(data)
+                    self._ease()
                 elif self._closed:
                     await visit.end_stream()
                     return

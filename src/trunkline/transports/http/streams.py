@@ -24,8 +24,8 @@ class Stream:
     """One stream of events."""
 
     __slots__ = (
-        *("_awaited", "_drained", "_events", "_moved", "_reader", "_unwanted", "_wake", "ended", "ids", "number"),
-        *("push", "read", "unread"),
+        *("_awaited", "_drained", "_events", "_moved", "_reader", "_taken", "_unwanted", "_wake", "ended", "ids"),
+        *("number", "push", "read", "unread"),
     )
 
     def __init__(self, number: int, events: EventStore, *, ids: bool = True) -> None:
@@ -33,10 +33,11 @@ class Stream:
         self.ids = ids  # whether events say where they stand, for a peer who comes back
         self.ended = False  # nothing more will be written
         self.read = 0  # the number of the last event that was given to a reader
-        self.unread = 0  # bytes that wait for the reader who is there
+        self.unread = 0  # bytes that wait for the reader that is there or expected, or else for the event store
         self.push: Callable[[bytes], bool] | None = None  # writes at once for a reader who waits, if it can
         self._events = events
         self._reader: object = None
+        self._taken = 0  # bytes of `unread` that the reader is writing out
         self._awaited = number != STANDALONE or not ids  # somebody reads, or is about to
         self._unwanted = False  # the next who comes to read
         self._moved = False  # another process goes on with it
@@ -70,6 +71,7 @@ class Stream:
         """Nothing more will be written here."""
         self.ended = True
         self.rouse()
+        self._relax()
 
     @property
     def over(self) -> bool:
@@ -87,6 +89,9 @@ class Stream:
         """There is something to look at."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
+        if not self._awaited and self.unread and self._events.settled(self.number):
+            self.unread = 0  # the event store holds it for a later reader, within its own limits
+            self._relax()
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -98,7 +103,9 @@ class Stream:
             return reader
         if after is not None:
             self.read = after
-        self.unread = 0
+        if after is not None or not self._awaited:
+            self.unread = sum(len(frame) for _, frame in self._events.after(self.number, self.read) or ())
+        self._taken = 0
         self.push = None
         self._reader = reader
         self._awaited = True
@@ -109,6 +116,7 @@ class Stream:
         """Lets the reader go; what is written from now on waits for the next one."""
         self._reader = self.push = None
         self._awaited = False
+        self._taken = self.unread = 0
         self.rouse()
         self._relax()
 
@@ -157,12 +165,14 @@ class Stream:
         if not found:
             return b""
         self.read = found[-1][0]
+        self._taken = sum(len(frame) for _, frame in found)
         self._events.given(self.number, self.read)
         return b"".join([self._event(number, frame) for number, frame in found])
 
     def written(self) -> None:
         """What was taken is on its way to the peer."""
-        self.unread = 0
+        self.unread = max(0, self.unread - self._taken)
+        self._taken = 0
         self._relax()
 
     def _relax(self) -> None:
@@ -170,12 +180,13 @@ class Stream:
             self._drained.set_result(None)
 
     async def drained(self, most: int) -> None:
-        """Waits while somebody is there who reads too slowly: while more than `most` bytes are unread."""
-        while self.attached and self.unread > most:
+        """Wait while more than `most` bytes are unread. A stream that a reader is about to attach to waits for it; one
+        without a reader waits only until the event store has kept what was written."""
+        while self.unread > most and not self.ended:
             await self._given()
 
     async def _given(self) -> None:
-        """Waits until the reader has been given all, or has gone."""
+        """Wait until the reader has written out what it took, or has gone."""
         if self._drained is None or self._drained.done():
             self._drained = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._drained)
