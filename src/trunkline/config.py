@@ -105,6 +105,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     replay_events: int = 1000  # of one stream, kept for a peer who lost the line
     replay_bytes: int = 4 * MIB
     replay_streams: int = 64  # of one session
+    replay_session_bytes: int = 32 * MIB  # of all streams of one session; those that were answered first go first
     stream_retry: float = 1.0  # what a peer who lost the line is told to wait; clients: 0.5 s at least, 300 s at most
     stream_keepalive: float = 15.0  # of silence on a stream, until it is sent a comment
     body_timeout: float | None = 30.0  # for the body of a request to arrive

@@ -181,10 +181,12 @@ async def _answer_to(
         asked.as_task = connection.augments and isinstance(params, CallToolParams) and params.task is not None
     try:
         return await asked.waiter
-    except (asyncio.CancelledError, RequestTimeout):
-        connection.forget(asked)
-        if unheard is not None:
-            unheard(asked)
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError | RequestTimeout):
+            connection.forget(asked)
+            if unheard is not None:
+                unheard(asked)
+        asked.waiter = None  # its error refers to the frames that hold the request
         raise
 
 

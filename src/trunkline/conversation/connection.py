@@ -57,6 +57,10 @@ __all__ = ["KEEPALIVE_FAILED", "Connection", "Shared"]
 KEEPALIVE_FAILED: Final = "keepalive_failed"
 
 
+def _start_nothing(_call: Running, _params: Any) -> None:
+    """Stands in for what starts calls once a connection has closed."""
+
+
 class Shared(Struct, frozen=True):
     """What the connections on one loop have in common."""
 
@@ -222,6 +226,7 @@ class Connection(Asking):
                 self.report_failure(call, "-", error)
         except Exception as raised:  # noqa: BLE001 - an error of our own
             self.crashed(raised, call)
+        call.release_work()
         if self._waiting or self._paused or self._fewer is not None:
             self._next()
 
@@ -369,6 +374,7 @@ class Connection(Asking):
         self._active -= 1
         if self._notices is not None:
             self._notices.discard(call.work)
+            call.work = None
         if error is not None and not isinstance(error, asyncio.CancelledError):
             self.report_failure(call, "-", error)
         self._next()
@@ -459,6 +465,8 @@ class Connection(Asking):
             self._made_alarm.stop()
         if self._heartbeat is not None:
             self._heartbeat.stop()
+        self._made_alarm = self._made_requests = self._heartbeat = None  # each refers to this connection
+        self._start = _start_nothing
         self._tell_fewer()
         self.departed()
         self.phase_changed(before)

@@ -65,11 +65,13 @@ async def provide(work: Needing, threads: Threads) -> Any:
             except BaseException as error:
                 failed = error
                 raise
+        if failed is not None:
+            raise failed
+        return answer
     except SystemExit as error:
         raise exited(error) from error
-    if failed is not None:
-        raise failed
-    return answer
+    finally:
+        failed = None  # or the error would refer to this frame by its traceback, and this frame to the error
 
 
 async def _called(work: Needing, plan: Plan, values: Values, threads: Threads) -> Any:
@@ -87,18 +89,21 @@ def _beside(work: Needing, plan: Plan, values: Values) -> Any:
     """A plain handler and its own plain dependencies, on their thread."""
     failed: BaseException | None = None
     value: Any = None
-    with ExitStack() as stack:
-        try:
-            for step in plan.beside:
-                made = _made(step, values, work.context)
-                values[step.function] = made if step.gives is Gives.VALUE else stack.enter_context(made)
-            value = work.handler.bind(work.arguments, _by_name(plan.given, plan.contexts, values, work.context))
-        except BaseException as error:
-            failed = error
-            raise
-    if failed is not None:
-        raise failed
-    return value
+    try:
+        with ExitStack() as stack:
+            try:
+                for step in plan.beside:
+                    made = _made(step, values, work.context)
+                    values[step.function] = made if step.gives is Gives.VALUE else stack.enter_context(made)
+                value = work.handler.bind(work.arguments, _by_name(plan.given, plan.contexts, values, work.context))
+            except BaseException as error:
+                failed = error
+                raise
+        if failed is not None:
+            raise failed
+        return value
+    finally:
+        failed = None  # as above
 
 
 # --- one dependency ------------------------------------------------------------------------------
@@ -166,7 +171,8 @@ class _OnThreadManager:
 
 async def _on_thread(function: Callable[[], Any], threads: Threads) -> Any:
     """What a plain function gives on a thread. If it has not begun when the call is cancelled, it never does."""
-    ended: asyncio.Future[Any] = threads.loop.create_future()
+    ended: asyncio.Future[None] = threads.loop.create_future()
+    outcome: list[tuple[Any, BaseException | None]] = []
     begun = unwanted = False
 
     def run() -> Any:
@@ -178,19 +184,24 @@ async def _on_thread(function: Callable[[], Any], threads: Threads) -> Any:
 
     def done(value: Any, error: BaseException | None) -> None:
         if not ended.done():
-            ended.set_result((value, error))
+            outcome.append((value, error))
+            ended.set_result(None)
 
     threads.submit(Job(run, done))
     try:
-        value, error = await asyncio.shield(ended)
+        await asyncio.shield(ended)
     except asyncio.CancelledError:
         unwanted = True
         task = asyncio.current_task()
         if begun and (task is None or task.cancelling() <= 1):
             await ended  # a second cancellation ends this wait
         raise
-    if isinstance(error, SystemExit):
-        raise exited(error) from error
-    if error is not None:
+    value, error = outcome.pop()
+    if error is None:
+        return value
+    try:
+        if isinstance(error, SystemExit):
+            raise exited(error) from error
         raise error
-    return value
+    finally:
+        del error  # or the error would refer to this frame, and this frame to the error

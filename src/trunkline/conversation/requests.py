@@ -66,6 +66,8 @@ class Requests:
             except asyncio.CancelledError:
                 self.stop_waiting(asked, "no longer needed")
                 raise
+            finally:
+                asked.waiter = None  # its error refers to the frames that hold the request
         finally:
             if about is not None:
                 self._resting(-1)
@@ -128,8 +130,8 @@ class Requests:
 
     def answered(self, event: Answered) -> None:
         """The peer has answered."""
-        waiter: asyncio.Future[Any] = event.request.waiter
-        if waiter.done():  # it was given up
+        waiter: asyncio.Future[Any] | None = event.request.waiter
+        if waiter is None or waiter.done():  # it was given up
             late: asyncio.Future[Any] | None = event.request.late
             if late is not None and not late.done() and event.error is None:
                 late.set_result(event.result)
@@ -199,7 +201,7 @@ def loss(closed: Closed) -> TransportError:
     )
 
 
-def _fail(waiter: "asyncio.Future[Any]", error: Exception) -> None:
-    if not waiter.done():
+def _fail(waiter: "asyncio.Future[Any] | None", error: Exception) -> None:
+    if waiter is not None and not waiter.done():
         waiter.set_exception(error)
         waiter.exception()  # whoever waits still gets it; nobody is warned if nobody waits

@@ -46,9 +46,15 @@ class Job:
             self.error = error
 
     def report(self) -> None:
-        """Tells of the end, on the loop."""
+        """Tells of the end, on the loop, and keeps nothing of it: an error refers to this job by its traceback."""
+        done, value, error = self.done, self.value, self.error
+        self.done, self.value, self.error = _told_already, None, None
         if not self.dropped:
-            self.done(self.value, self.error)
+            done(value, error)
+
+
+def _told_already(_value: Any, _error: BaseException | None) -> None:
+    """Stands in for `done` once a job has reported."""
 
 
 class Threads:

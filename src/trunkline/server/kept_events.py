@@ -176,6 +176,10 @@ class KeptEvents:
         """Whether all that was appended is kept."""
         return stream not in self._unsafe
 
+    def size(self, stream: int) -> int:
+        """Bytes of a stream that this process holds beside the store."""
+        return self._log.size(stream)
+
     def after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
         """What came after a number and is kept; None if that is no longer known."""
         found = self._log.after(stream, number)

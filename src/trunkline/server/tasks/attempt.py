@@ -164,6 +164,8 @@ class Attempt:
         for task in list(self._beside):
             task.cancel()
         await self._tasks.ended(self)
+        self._call.once = None  # which refers to this attempt, as the line does
+        del self._line
 
     # --- what it writes --------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ lets more than that pile up has its session ended.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -16,7 +15,7 @@ from trunkline.protocol.revisions import Revision
 from trunkline.transports.http.channel import Exchange
 from trunkline.transports.http.events import position
 from trunkline.transports.http.streams import Stream
-from trunkline.transports.http.visits import JSON, Visit
+from trunkline.transports.http.visits import JSON, Visit, cancel
 from trunkline.wire import sse
 
 __all__ = ["KINDS", "VERSION", "Answering", "accepts", "refuse_kinds"]
@@ -106,11 +105,9 @@ class Answering:
             silence.end()
             if expiry is not None:
                 expiry.cancel()
-            gone.cancel()
             stream.give_back(reader, visit.unconfirmed)
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await gone
             stream.leave(reader)
+            await cancel(gone)
 
 
 class Undecided:

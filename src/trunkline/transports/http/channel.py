@@ -339,18 +339,27 @@ class HttpChannel:
             stream.rouse()
 
     def new_stream(self, requests: Sequence[RequestId]) -> Stream:
-        """One more stream. The oldest that has ended is forgotten when there are too many."""
+        """One more stream. The oldest that have ended are forgotten when there are too many, or too many bytes."""
         if self._numbers is None:
             self._numbers = count(1)
-        if len(self._streams) > self._settings.replay_streams:
-            for number, stream in list(self._streams.items()):
-                if stream.ended and not stream.attached:
-                    self.forget(number)
-                    break
+        self._make_room()
         made = self.stream(next(self._numbers))
         if self._events is not None:
             self._events.begin(made.number, requests)
         return made
+
+    def _make_room(self) -> None:
+        """Forget the streams that ended first, as long as there are more than a session may have kept for replay."""
+        events, settings = self._events, self._settings
+        if events is None:
+            return
+        size = sum(events.size(number) for number in self._streams)
+        for number, stream in list(self._streams.items()):
+            if len(self._streams) <= settings.replay_streams and size <= settings.replay_session_bytes:
+                return
+            if stream.ended and not stream.attached:
+                size -= events.size(number)
+                self.forget(number)
 
     def release(self) -> None:
         """Lets whoever waits for what belongs to no request go, and come back later."""
@@ -390,8 +399,9 @@ class HttpChannel:
         for stream in self._streams.values():
             stream.end()
         exchanges, self._exchanges = self._exchanges, {}
-        if self._receiver is not None:
-            self._receiver.closed(closed)
+        receiver, self._receiver = self._receiver, None  # which refers to this channel
+        if receiver is not None:
+            receiver.closed(closed)
         for exchange in exchanges.values():
             exchange.abandon(moved=self._moved)
 

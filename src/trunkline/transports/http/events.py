@@ -40,6 +40,10 @@ class EventStore(Protocol):
         """What came after a number and is there to be read, with its numbers; None if that is no longer known."""
         ...
 
+    def size(self, stream: int) -> int:
+        """Bytes of a stream that this process holds in memory."""
+        ...
+
     def given(self, stream: int, number: int) -> None:
         """A reader has been given all up to a number."""
         ...
@@ -124,6 +128,11 @@ class MemoryEvents:
             return None
         unread = log.last - number  # counted from the newest, which is where a deque is quick to look
         return [(log.last - back, log.frames[-1 - back]) for back in range(unread - 1, -1, -1)]
+
+    def size(self, stream: int) -> int:
+        """Bytes of a stream."""
+        log = self._logs.get(stream)
+        return 0 if log is None else log.size
 
     def drop(self, stream: int) -> None:
         """Forgets a stream."""

@@ -4,7 +4,6 @@ The first event names that address. It holds a token that nobody can guess, and 
 """
 
 import asyncio
-import contextlib
 import secrets
 from collections import deque
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from trunkline.transports.http.carried import Carried
 from trunkline.transports.http.reading import Reading
 from trunkline.transports.http.relaying import Front, Outcome
 from trunkline.transports.http.seeking import refuse_lost
-from trunkline.transports.http.visits import HeaderView, Visit
+from trunkline.transports.http.visits import HeaderView, Visit, cancel
 from trunkline.wire import codec, sse
 from trunkline.wire.messages import Batch, Encoded, ErrorResponse, Incoming, Message, Request, RequestId, Response
 
@@ -139,10 +138,8 @@ class LegacyChannel:
                 else:
                     await self._wait(visit, gone)
         finally:
-            gone.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await gone
             self.lost(Closed("the peer closed the stream"))
+            await cancel(gone)
 
     async def _wait(self, visit: Visit, gone: "asyncio.Future[Any]") -> None:
         self._wake.clear()

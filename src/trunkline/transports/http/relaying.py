@@ -36,7 +36,7 @@ from trunkline.transports.http.relay_frames import (
     read_asked,
     write,
 )
-from trunkline.transports.http.visits import Headers, Visit
+from trunkline.transports.http.visits import Headers, Visit, cancel
 
 __all__ = ["Front", "Outcome", "Relay", "Trunk"]
 
@@ -414,9 +414,7 @@ class Line:
                 await visit.end_stream()
         finally:
             self._more = None
-            gone.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await gone
+            await cancel(gone)
 
 
 def _forwarded(headers: Mapping[bytes, bytes]) -> Headers:

@@ -5,7 +5,6 @@ of our own for as long as it is under way. A peer that hangs up has called its r
 """
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from itertools import count
 from typing import Any, Final, cast
@@ -23,7 +22,7 @@ from trunkline.transports.http.answering import VERSION, Answering
 from trunkline.transports.http.channel import Exchange, scopes_missed
 from trunkline.transports.http.events import MemoryEvents
 from trunkline.transports.http.streams import Stream
-from trunkline.transports.http.visits import HeaderView, Visit
+from trunkline.transports.http.visits import HeaderView, Visit, cancel
 from trunkline.wire import codec
 from trunkline.wire.messages import (
     Encoded,
@@ -234,9 +233,7 @@ class StatelessEndpoint:
         try:
             await self._answering.decide(exchange)
         finally:
-            gone.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await gone
+            await cancel(gone)
 
     def close(self, reason: str) -> None:
         """Ends what is being answered."""

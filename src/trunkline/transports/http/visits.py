@@ -1,5 +1,6 @@
 """One HTTP request, as ASGI has it, and what can be answered to it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -22,6 +23,7 @@ __all__ = [
     "Scope",
     "Send",
     "Visit",
+    "cancel",
     "lacking",
 ]
 
@@ -192,6 +194,15 @@ class HeaderView(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._raw)
+
+
+async def cancel(task: "asyncio.Task[Any]") -> None:
+    """Cancel a task and wait for its end. Awaiting the task itself would raise its error here, and the traceback of
+    that error would keep this request alive until the collector finds it."""
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()
 
 
 def lacking(scopes: Sequence[str]) -> tuple[bytes, bytes]:
