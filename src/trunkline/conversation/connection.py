@@ -226,7 +226,11 @@ class Connection(Asking):
                 self.report_failure(call, "-", error)
         except Exception as raised:  # noqa: BLE001 - an error of our own
             self.crashed(raised, call)
-        call.release_work()
+        call.work = None  # which refers to the call, and to its result
+        if call.round is not None or call.once is not None:
+            call.round = call.once = call.task = None
+        if call.noted is not None and call.origin.stream is not None:  # the timetable holds the call for a while
+            call.origin = Origin(call.origin.principal, call.origin.headers)
         if self._waiting or self._paused or self._fewer is not None:
             self._next()
 

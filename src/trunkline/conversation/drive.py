@@ -86,21 +86,15 @@ class _Later:
 
 
 def _ended(task: "asyncio.Task[Any]", done: Told, call: Any) -> None:
-    if task.cancelled():
-        done(call, None, _cancellation(task))
-    elif (error := task.exception()) is None:
-        done(call, task.result(), None)
-    else:  # not raised again here: its traceback would refer to the task, which refers to the error
-        done(call, None, error)
-
-
-def _cancellation(task: "asyncio.Task[Any]") -> asyncio.CancelledError:
-    """The error that a cancelled task has ended with, without this frame in its traceback."""
     try:
-        task.result()
-    except asyncio.CancelledError as error:
-        return error.with_traceback(None if error.__traceback__ is None else error.__traceback__.tb_next)
-    raise AssertionError("the task was not cancelled")
+        value = task.result()
+    except (Exception, asyncio.CancelledError, GeneratorExit) as error:  # noqa: BLE001 - told to whoever waits
+        beyond = None if error.__traceback__ is None else error.__traceback__.tb_next
+        done(
+            call, None, error.with_traceback(beyond)
+        )  # without this frame, which refers to the task, and so to the error
+    else:
+        done(call, value, None)
 
 
 def _start_thread(work: OnThread, threads: Threads, done: Told, call: Any) -> Working:

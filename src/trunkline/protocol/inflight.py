@@ -2,14 +2,13 @@
 
 Deadlines are kept in one heap per conversation. A deadline that moves is not looked for in the heap: when its
 old entry comes up, it is put back. So starting, renewing and ending a request cost next to nothing, and whoever
-owns the clock needs one timer only, set to `next_due`. The heap refers to requests weakly: an entry of a request that
-has ended stays in it for a while, and must not keep the request's result alive.
+owns the clock needs one timer only, set to `next_due`.
 """
 
 import heapq
 from itertools import count
 from typing import Any, Final
-from weakref import ReferenceType, WeakValueDictionary, ref
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -25,7 +24,7 @@ _MOST_GIVEN_UP: Final = 256  # requests that may be answered all the same
 _order: Final = count()  # of what has the same deadline
 
 
-class Tracked(Struct, weakref=True):
+class Tracked(Struct):
     """A request under way. Times are seconds on the clock of its conversation."""
 
     id: RequestId
@@ -80,12 +79,6 @@ class Running(Tracked):
     related: str | None = None  # the task that it has become: what is told of it names that
     admitted: Any = None  # the entry that it is about, once its sender was found to be one of those who may have it
 
-    def release_work(self) -> None:
-        """Drop the references that the work of this call needed, which lead back here and to its result."""
-        self.work = None
-        if self.round is not None:
-            self.round = self.once = self.task = None
-
     def advance(self, progress: float, now: float) -> bool:
         """Notes a report of progress; False if it may not be sent: it must grow, and end with the request."""
         if self.done or (self.progress is not None and progress <= self.progress):
@@ -95,7 +88,7 @@ class Running(Tracked):
         return True
 
 
-class Awaited(Tracked):
+class Awaited(Tracked, weakref=True):
     """A request of ours that the peer works on."""
 
     waiter: Any = None  # who is told of the answer
@@ -150,7 +143,7 @@ class Timetable:
     __slots__ = ("_crowded", "_heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, ReferenceType[Tracked]]] = []
+        self._heap: list[tuple[float, int, Tracked]] = []
         self._crowded = _ROOM  # entries at which those that are done are swept out
 
     def __len__(self) -> int:
@@ -164,17 +157,17 @@ class Timetable:
         if len(self._heap) >= self._crowded:
             self._sweep()
         request.noted = due
-        heapq.heappush(self._heap, (due, next(_order), ref(request)))
+        heapq.heappush(self._heap, (due, next(_order), request))
 
     def _sweep(self) -> None:
         """Most requests are done long before their time is up; nothing of them is kept until then."""
-        self._heap = [entry for entry in self._heap if not _has_ended(entry[2]())]
+        self._heap = [entry for entry in self._heap if not entry[2].done]
         heapq.heapify(self._heap)
         self._crowded = max(_ROOM, 2 * len(self._heap))
 
     def next_due(self) -> float | None:
         """When to look again; None while there is nothing to wait for."""
-        while self._heap and _has_ended(self._heap[0][2]()):
+        while self._heap and self._heap[0][2].done:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
@@ -182,17 +175,12 @@ class Timetable:
         """The requests whose time is up."""
         late: list[Tracked] = []
         while self._heap and self._heap[0][0] <= now:
-            when, _, entry = heapq.heappop(self._heap)
-            request = entry()
-            if request is None or request.done or when != request.noted:
-                continue  # it has ended, or was noted for an earlier time since and is seen to by now
+            when, _, request = heapq.heappop(self._heap)
+            if request.done or when != request.noted:  # noted for an earlier time since, and seen to by now
+                continue
             request.noted = None
             if request.deadline is not None and request.deadline <= now:
                 late.append(request)
             else:
                 self.watch(request)
         return late
-
-
-def _has_ended(request: Tracked | None) -> bool:
-    return request is None or request.done
