@@ -99,9 +99,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     http_sessions: bool = True  # False: every request stands for itself
     legacy_sse: bool = True  # HTTP+SSE of 2024-11-05 at /sse and /messages
     session_ttl: float | None = 3600.0  # a session that is not used for so long is ended
+    session_confirm_timeout: float | None = 30.0  # for `initialized` after `initialize`, until a session is ended
+    session_unused_ttl: float | None = 300.0  # a session that sends nothing after its handshake is ended
     session_sweep: float = 60.0  # between two looks for such sessions
-    max_sessions: int = 10_000  # of one endpoint; more are turned away
+    max_sessions: int = 10_000  # of one endpoint; unused ones make room for new ones, then more are turned away
     max_sessions_per_principal: int | None = 1000  # in all processes that share a store
+    max_sessions_per_address: int | None = 5000  # of clients without a principal, by address or IPv6 network of 64 bits
     replay_events: int = 1000  # of one stream, kept for a peer who lost the line
     replay_bytes: int = 4 * MIB
     replay_streams: int = 64  # of one session
@@ -151,6 +154,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     # How much one connection may occupy.
     max_calls: int = 256  # running at once; more wait their turn
     max_waiting: int = 1024  # waiting their turn; at this many, reading stops
+    max_subscriptions: int = 1000  # to resources, of a session, a connection or one `subscriptions/listen`
     unsent_high: int = 4 * MIB  # unsent bytes at which reading stops
     unsent_limit: int = 64 * MIB  # unsent bytes at which a peer that does not read is cut off
 

@@ -222,9 +222,10 @@ async def ask(port: int, method: str, path: str = "/mcp", body: Any = None, *hea
 
 
 async def begin(port: int, *, capabilities: Any = None, **headers: Any) -> str:
-    """The id of a new session."""
+    """The id of a new session, which is in use."""
     opened = await ask(port, "POST", "/mcp", initialize(**(capabilities or {})), **headers)
     await ask(port, "POST", "/mcp", INITIALIZED, mcp_session_id=opened.session, **headers)
+    await ask(port, "POST", "/mcp", call("ping"), mcp_session_id=opened.session, **headers)
     return opened.session
 
 

@@ -179,6 +179,7 @@ class Peer:
             assert response.status == 200
             self.session = response.headers["mcp-session-id"]
         await self.ready()
+        assert "result" in await self.call("ping")  # a session that is never used makes room for others
         return self
 
     async def ready(self) -> None:

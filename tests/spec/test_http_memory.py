@@ -29,7 +29,7 @@ class Clock:
         return asyncio.get_running_loop().call_at(when - self.ahead, action)
 
 clock = Clock()
-settings = Settings(session_ttl=1000.0, session_sweep=0.5, max_sessions=30_000)
+settings = Settings(session_ttl=1000.0, session_sweep=0.5, max_sessions=30_000, max_sessions_per_address=None)
 store = SqliteStore(sys.argv[2], clock=clock, synchronous="NORMAL") if sys.argv[2:] else None
 server = Server("memory", settings=settings, clock=clock, store=store)
 

@@ -15,10 +15,19 @@ from trunkline.errors import StoreError
 from trunkline.server.owners import owner_named
 from trunkline.stores.store import Delete, Put, Store, key_of
 
-__all__ = ["Census", "Entry"]
+__all__ = ["Census", "Entry", "unused_lifetime"]
 
 _PAGE: Final = 500
 _UNSEEN: Final = 1.1  # times the time that a session may be unused: it is not said more often that it was used
+
+
+def unused_lifetime(settings: Settings) -> float | None:
+    """Seconds that a session can be there without being used; None if nothing ends it earlier than others."""
+    confirm, unused = settings.session_confirm_timeout, settings.session_unused_ttl
+    if confirm is None or unused is None:
+        return None
+    longest = confirm + unused + 2 * settings.session_sweep
+    return longest if settings.session_ttl is None else min(longest, _UNSEEN * settings.session_ttl)
 
 
 class Census:
@@ -28,6 +37,7 @@ class Census:
         self._store = store
         self._most = settings.max_sessions_per_principal
         self._lasts = None if settings.session_ttl is None else _UNSEEN * settings.session_ttl + settings.session_sweep
+        self._first = unused_lifetime(settings)
         self._wall = wall
         self._beside: set[asyncio.Future[int]] = set()
 
@@ -37,12 +47,12 @@ class Census:
             return None
         return Entry(self, key_of("owner", owner_named(name), "open", ident))
 
-    def _put(self, key: str) -> Put:
-        return Put(key, b"", None if self._lasts is None else self._wall.now() + self._lasts)
+    def _put(self, key: str, lasts: float | None) -> Put:
+        return Put(key, b"", None if lasts is None else self._wall.now() + lasts)
 
     async def add(self, key: str) -> bool:
-        """Adds an entry, if there may be one more."""
-        await self._store.commit([self._put(key)])
+        """Adds an entry, if there may be one more. It lasts until the session is used, or could have been."""
+        await self._store.commit([self._put(key, self._lasts if self._first is None else self._first)])
         if await self._count(key.rpartition("/")[0] + "/") <= (self._most or 0):
             return True
         await self._store.commit([Delete(key)])
@@ -57,7 +67,7 @@ class Census:
 
     def renew(self, key: str) -> None:
         """Has an entry last, soon. If that cannot be written, it is when it is said next."""
-        renewing = asyncio.ensure_future(self._store.commit([self._put(key)]))
+        renewing = asyncio.ensure_future(self._store.commit([self._put(key, self._lasts)]))
         self._beside.add(renewing)
         renewing.add_done_callback(self._renewed)
 

@@ -32,7 +32,7 @@ from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.methods import METHODS
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import LOGGING_LEVELS, ResourceUpdatedParams
-from trunkline.server.census import Census, Entry
+from trunkline.server.census import Census, Entry, unused_lifetime
 from trunkline.server.gathering import Gathering
 from trunkline.server.holding import Holding
 from trunkline.server.kept_events import KeptEvents
@@ -95,6 +95,8 @@ class KeptSession:
         self._gathering = gathering
         self._census = census
         self._counted: Entry | None = None  # among those of its principal
+        self._used = False  # nothing but its handshake was posted in it
+        self._unused = unused_lifetime(settings)
         self._created = wall.now()
         self._generation = 0
         self._found: SessionRecord | None = None  # what another process has left
@@ -103,6 +105,8 @@ class KeptSession:
 
     def _expires(self) -> float | None:
         ttl = self._settings.session_ttl
+        if not self._used and self._unused is not None:
+            return self._wall.now() + self._unused
         return None if ttl is None else self._wall.now() + _REMEMBERED * ttl
 
     # --- counting ------------------------------------------------------------------------------
@@ -139,6 +143,7 @@ class KeptSession:
 
     def touch(self) -> None:
         """It was used now: that is written down soon, and it is held for longer."""
+        self._used = True
         self.changed()
         self.holding.renew()
         if self._counted is not None:
@@ -221,6 +226,7 @@ class KeptSession:
     def found(self, record: SessionRecord) -> None:
         """Another process has held it, and this is how it left it."""
         self._found = record
+        self._used = True
         self._created = record.created_at
         self.owner = record.metadata.principal
         self._generation = record.metadata.generation + 1

@@ -52,6 +52,11 @@ class Listening:
         return self._call.id if named is None else named
 
     @property
+    def named(self) -> int:
+        """How many resources and tasks it names."""
+        return len(self.wanted.resource_subscriptions or ()) + len(self.wanted.task_ids or ())
+
+    @property
     def standing(self) -> "tuple[Connection, Running | None]":
         """Who it is that listens: the sender of the request."""
         return self.connection, self._call
@@ -95,6 +100,10 @@ class Listeners:
     def of(self, connection: "Connection") -> int:
         """How many one connection has."""
         return sum(listening.connection is connection for listening in self._open)
+
+    def named_by(self, connection: "Connection") -> int:
+        """How many resources and tasks the requests of one connection name."""
+        return sum(listening.named for listening in self._open if listening.connection is connection)
 
     def add(self, listening: Listening) -> None:
         """One more."""

@@ -3,9 +3,21 @@
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["Subscriptions"]
+from trunkline.errors import InternalError
+
+__all__ = ["Subscriptions", "TooManySubscriptions"]
 
 S = TypeVar("S", bound=Hashable)
+
+
+class TooManySubscriptions(InternalError):
+    """A subscription of a client that has as many as it may."""
+
+    kind = "maximum_subscriptions_exceeded"
+
+    def __init__(self, most: int, why: str | None = None) -> None:
+        why = why or f"this client has {most} subscriptions, which is the most"
+        super().__init__(f"{why} (max_subscriptions); end some of them first", data={"maximum": most})
 
 
 class Subscriptions(Generic[S]):
@@ -43,6 +55,14 @@ class Subscriptions(Generic[S]):
         for uri in uris:
             self.remove(uri, subscriber)
         return [uri for uri in uris if uri not in self._by_uri]
+
+    def number(self, subscriber: S) -> int:
+        """How many subscriptions one has."""
+        return len(self._by_subscriber.get(subscriber, ()))
+
+    def has(self, uri: str, subscriber: S) -> bool:
+        """Whether one is subscribed to a resource."""
+        return uri in self._by_subscriber.get(subscriber, ())
 
     def subscribers(self, uri: str) -> list[S]:
         """Who wants to hear of a resource."""

@@ -10,7 +10,7 @@ from inspect import isawaitable
 from typing import Generic
 from weakref import WeakValueDictionary
 
-from trunkline.server.subscriptions import S, Subscriptions
+from trunkline.server.subscriptions import S, Subscriptions, TooManySubscriptions
 
 __all__ = ["Watch", "Watchers"]
 
@@ -29,12 +29,26 @@ class Watchers(Generic[S]):
             WeakValueDictionary()
         )  # gone when nobody holds or awaits one
 
-    async def started(self, uri: str, subscriber: S) -> None:
-        """Subscribes, once watching has begun. If a watcher raises, there is no subscription."""
+    async def started(self, uri: str, subscriber: S, most: int | None = None) -> None:
+        """Subscribes, once watching has begun. If a watcher raises, there is no subscription; nor if the subscriber has
+        `most` of them already, which raises `TooManySubscriptions`."""
         async with self._turn(uri):
-            if not self.subscriptions.subscribers(uri):
+            self._check(uri, subscriber, most)
+            begun = not self.subscriptions.subscribers(uri)
+            if begun:
                 await self._begin(uri)
+            try:
+                self._check(uri, subscriber, most)  # others of its subscriptions may have begun meanwhile
+            except TooManySubscriptions:
+                if begun:
+                    await self._end(uri)
+                raise
             self.subscriptions.add(uri, subscriber)
+
+    def _check(self, uri: str, subscriber: S, most: int | None) -> None:
+        subscriptions = self.subscriptions
+        if most is not None and subscriptions.number(subscriber) >= most and not subscriptions.has(uri, subscriber):
+            raise TooManySubscriptions(most)
 
     async def _begin(self, uri: str) -> None:
         for number, watch in enumerate(self.on_first):

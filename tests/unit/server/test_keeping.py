@@ -21,6 +21,8 @@ from trunkline.server.rounds import named
 from trunkline.stores.store import Put
 from trunkline.testing import ManualClock
 
+HANDSHAKE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+
 # --- what is written --------------------------------------------------------------------------------
 
 
@@ -77,6 +79,22 @@ def test_d05_a_record_of_the_founding_documents_becomes_one_of_today() -> None:
 def test_d05_what_cannot_be_read_is_said_to_be_unusable(value: bytes) -> None:
     with pytest.raises(StoreUnusable):
         read_record(value)
+
+
+async def test_record_of_a_session_lasts_longer_once_it_is_used(lives: Lives, clock: ManualClock) -> None:
+    life = await lives.begin()
+    opened = await life.host.ask("POST", request("initialize", HANDSHAKE))
+    session = opened.headers["mcp-session-id"]
+    await life.host.ask("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"}, mcp_session_id=session)
+
+    async def seconds() -> float:
+        [record] = [item for item in await life.store.scan(f"session/{session}/") if item.key.endswith("/record")]
+        assert record.expires is not None
+        return record.expires - clock.now()
+
+    assert await seconds() == 30 + 300 + 2 * 60
+    await life.request(session, "logging/setLevel", {"level": "info"})
+    assert await seconds() >= TTL
 
 
 async def test_d04_that_a_session_is_used_is_written_once_in_a_tenth_of_its_time(

@@ -24,6 +24,22 @@ async def thing() -> str:
     return "thing"
 
 
+async def test_request_names_only_so_many_resources() -> None:
+    server = Server("t", settings=Settings(max_subscriptions=3))
+
+    @server.resource("note:{name}")
+    def note(name: str) -> str:
+        return name
+
+    async with RawPeer(server) as peer:
+        for named, error in ((2, False), (2, True), (1, False)):  # those of one connection count together
+            listen(peer, resourceSubscriptions=[f"note:{number}" for number in range(named)])
+            told = await peer.receive()
+            assert ("error" in told) is error
+            if error:
+                assert told["error"]["data"] == {"kind": "maximum_subscriptions_exceeded", "maximum": 3}
+
+
 def listen(peer: RawPeer, *, id: Any = None, **wanted: Any) -> Any:
     return peer.call("subscriptions/listen", enveloped(notifications=wanted), id=id)
 

@@ -102,7 +102,7 @@ def _subscribe(connection: Connection, call: Running, params: SubscribeParams) -
 async def _subscribed(connection: Connection, uri: str) -> Empty:
     _step(connection, "RegisterSubscription", uri)
     _step(connection, "SetupWatcher", uri)
-    await connection.shared.watchers.started(uri, connection)
+    await connection.shared.watchers.started(uri, connection, connection.settings.max_subscriptions)
     if connection.kept is not None:
         await connection.kept.keep()
     _step(connection, "ConfirmSubscription", uri)

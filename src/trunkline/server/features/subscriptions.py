@@ -15,6 +15,7 @@ from trunkline.server.admission import may_have
 from trunkline.server.connection import Connection
 from trunkline.server.listening import Listening, honoured
 from trunkline.server.owners import owner_of
+from trunkline.server.subscriptions import TooManySubscriptions
 from trunkline.server.tasks.choosing import require_extension
 from trunkline.server.tasks.shelf import Kept
 
@@ -30,7 +31,19 @@ class TooManyListens(InternalError):
         super().__init__(f"{most} subscriptions are open on this connection, which is the most", data={"maximum": most})
 
 
+def _check_amount(connection: Connection, asked: SubscriptionFilter) -> None:
+    """Raise `TooManySubscriptions` if a request names more resources and tasks than a client may listen to. On a line
+    of its own, those of its other requests count, too."""
+    most = connection.settings.max_subscriptions
+    named = len(asked.resource_subscriptions or ()) + len(asked.task_ids or ())
+    if not connection.channel.info.shared:
+        named += connection.shared.listeners.named_by(connection)
+    if named > most:
+        raise TooManySubscriptions(most, f"{named} resources and tasks were named, and {most} is the most")
+
+
 async def _listen(connection: Connection, call: Running, params: ListenParams) -> None:
+    _check_amount(connection, params.notifications)
     wanted = await _permitted(connection, call, honoured(params.notifications, connection.offer.capabilities()))
     followed = await _own_tasks(connection, call, wanted)
     wanted = replace(wanted, task_ids=[kept.record.task_id for kept in followed] or None)
@@ -44,6 +57,7 @@ async def _listen(connection: Connection, call: Running, params: ListenParams) -
     try:
         for uri in wanted.resource_subscriptions or ():
             await shared.watchers.started(check_uri(uri, connection.settings), listening)
+        _check_amount(connection, wanted)  # others may have come meanwhile
         listening.acknowledge()
         shared.listeners.add(listening)
         await connection.loop.create_future()  # until it is ended, or called off

@@ -20,7 +20,7 @@ from trunkline.transports.http.reading import Reading
 from trunkline.transports.http.relaying import Front
 from trunkline.transports.http.restoring import NO_SUCH, Missing, Restoring
 from trunkline.transports.http.seeking import SESSION, UNKEPT, Seeking
-from trunkline.transports.http.sessions import HttpSession, Sessions
+from trunkline.transports.http.sessions import HttpSession, Sessions, Stage
 from trunkline.transports.http.stateless import StatelessEndpoint, is_modern, known_version, refuse_malformed
 from trunkline.transports.http.streams import STANDALONE
 from trunkline.transports.http.visits import HeaderView, Visit
@@ -95,6 +95,8 @@ class Endpoint:
 
     async def _exchange(self, visit: Visit, session: HttpSession, message: Incoming) -> None:
         channel = session.channel
+        if session.stage is not Stage.USED and SESSION in visit.headers:
+            self.sessions.advance(session, message)
         channel.active += 1
         try:
             exchange = channel.exchange(message, visit.principal, HeaderView(visit.headers))
@@ -139,7 +141,7 @@ class Endpoint:
         ident = self.sessions.new_id()
         kept = None if self._keeper is None else self._keeper.opened(ident)
         try:
-            busy = await self._busy_for(visit.principal, kept)
+            busy = await self._busy_for(visit, kept)
         except StoreError:
             await refuse_missing(visit, UNKEPT)
             return None
@@ -151,22 +153,32 @@ class Endpoint:
         else:
             channel = HttpChannel(visit.peer, self._settings, session=ident, events=kept.events)
         channel.open(self._guard.admit_session(channel))
-        return self.sessions.add(ident, channel, visit.principal, kept)
+        return self.sessions.add(ident, channel, visit.principal, kept, host=visit.host, stage=Stage.OPENED)
 
-    async def _busy_for(self, principal: Any, kept: KeptSession | None) -> Busy | None:
-        """Why that principal cannot have one more session, here or in all processes together; None if it can."""
-        busy = self._busy_here(principal)
+    async def _busy_for(self, visit: Visit, kept: KeptSession | None) -> Busy | None:
+        """Why a client cannot have one more session, here or in all processes together; None if it can."""
+        busy = self._busy_here(visit)
         if busy is not None or kept is None:
             return busy
-        if not await kept.count(principal):
+        if not await self._counted(kept, visit.principal):
             return Busy(self.sessions.one_too_many)
-        busy = self._busy_here(principal)  # others may have come meanwhile
+        busy = self._busy_here(visit)  # others may have come meanwhile
         if busy is not None:
             await kept.drop()
         return busy
 
-    def _busy_here(self, principal: Any) -> Busy | None:
-        full = self.sessions.full_for(principal)
+    async def _counted(self, kept: KeptSession, principal: Any) -> bool:
+        """Count a new session among those of its principal in all processes, in place of one that was never used."""
+        if await kept.count(principal):
+            return True
+        unused = self.sessions.unused_of(principal)
+        if unused is None:
+            return False
+        await self._end(unused, "session_evicted")
+        return await kept.count(principal)
+
+    def _busy_here(self, visit: Visit) -> Busy | None:
+        full = self.sessions.full_for(visit.principal, visit.host)
         return STOPPING if self._guard.closing else None if full is None else Busy(full)
 
     async def _kept(self, kept: KeptSession) -> bool:
@@ -207,6 +219,8 @@ class Endpoint:
         if self._guard.closing:
             await visit.refuse(503, STOPPING.why, (b"retry-after", STOPPING.wait), kind=STOPPING.kind)
             return
+        if session.stage is not Stage.USED:
+            self.sessions.advance(session, None)
         channel.active += 1
         try:
             await self._answering.flow(visit, channel.stream(number), after)

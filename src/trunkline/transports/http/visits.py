@@ -117,6 +117,12 @@ class Visit:
         client = self.scope.get("client")
         return spelt(client[0], client[1]) if client else ""
 
+    @property
+    def host(self) -> str:
+        """The address that the request comes from, without its port; of a proxy that is trusted, the one it names."""
+        client = self.scope.get("client")
+        return client[0] if client else ""
+
     async def begin_stream(self) -> None:
         """The beginning of a stream of events."""
         await self.begin(200, _STREAM)

@@ -132,7 +132,7 @@ class Host:
         return await self.begin(method, body, **options).finished()
 
     async def session(self, revision: str = "2025-11-25", capabilities: Any = None) -> str:
-        """Opens a session."""
+        """Opens a session, and uses it once."""
         params = {
             "protocolVersion": revision,
             "capabilities": capabilities or {},
@@ -143,6 +143,8 @@ class Host:
         ident = answer.headers["mcp-session-id"]
         told = await self.ask("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"}, mcp_session_id=ident)
         assert (told.status, told.body) == (202, b"")
+        used = await self.ask("POST", request("ping", id="used"), mcp_session_id=ident)
+        assert used.status == 200, used.body
         return ident
 
 
