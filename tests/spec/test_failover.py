@@ -127,8 +127,10 @@ async def test_d07_a_conversation_that_failed_goes_on_and_what_was_under_way_is_
         refused = await peer.request("ping")
         [failed] = scene.failures
         assert (failed.request, failed.method, str(failed.error)) == (None, "the conversation", "the clock has stopped")
-        for answer in (await peer.answer_to(waiting), await peer.answer_to(asking), refused):
+        cut_off = [await peer.answer_to(waiting), await peer.answer_to(asking)]
+        for answer in (*cut_off, refused):
             assert is_internal(answer, failed)
+        assert [answer["error"]["data"]["kind"] for answer in cut_off] == ["outcome_unknown"] * 2
         await scene.ended.wait()  # nobody wants to know any more
         assert scene.steps == IN_ORDER
 

@@ -2,7 +2,8 @@
 
 A question that the line did not survive is asked again if it never reached the server, or if asking twice does no more
 than asking once; and if there is time left. One that was lost on a line that lives on is asked some times more, since
-there may be many processes behind it; and so is one of which the server says that it should come again in a moment.
+there may be many processes behind it; and so is one of which the server says that it should come again in a moment, or
+that its work was cut off, if asking twice does no more than asking once.
 Otherwise whoever asked is told that nobody knows whether it was done. A question that was not answered in time is
 followed by a ping: if that is answered, only the question has failed; if not, the line is given up.
 """
@@ -98,14 +99,12 @@ async def ask(
             if left is not None and left <= 0:
                 raise RequestTimeout(name, round(clock.now() - started, 3))
         except PeerError as refused:
-            if (told := judged(refused, _spoken_of(name, params))) is not refused:
-                raise told from None
             again = again or Again(line)
             if refused.code == HeaderMismatch.code and renew is not None:
                 await renew(connection)
                 renew = None
-            elif not await again.rest(again.asked_to(refused), left):
-                raise
+            elif not await again.rest(again.told(refused, connection, repeatable), left):
+                raise judged(refused, _spoken_of(name, params)) from None
             left = _left(name, timeout, line.settings, clock.now() - started)
         except RequestTimeout as late:
             raise await _meaning(line, connection, late) from None
@@ -139,12 +138,21 @@ class Again:
         self._survivor = connection
         return self._pause() if alive else 0.0
 
+    def told(
+        self, refused: PeerError, connection: Connection, repeatable: Callable[[Connection], bool]
+    ) -> float | None:
+        """When it is asked again, now that the server has answered with an error; None if it is not. An outcome that
+        is unknown for another reason than an interruption stays that: the same answer would come again."""
+        details = _details(refused)
+        if details.get("kind") == _OUTCOME_UNKNOWN:
+            return self.after(connection) if details.get("interrupted") is True and repeatable(connection) else None
+        return self.asked_to(refused)
+
     def asked_to(self, refused: PeerError) -> float | None:
         """When it is asked again, now that the server has told us to come back in a moment; None if it has not."""
-        data: Any = refused.data
-        told = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-        wait = told.get("retryAfterMs")
-        if told.get("kind") != _NOT_NOW or not isinstance(wait, int) or not self._line.recovers:
+        details = _details(refused)
+        wait = details.get("retryAfterMs")
+        if details.get("kind") != _NOT_NOW or not isinstance(wait, int) or not self._line.recovers:
             return None
         pause = None if wait > _LONGEST_MS else self._pause()
         return None if pause is None else max(pause, wait / 1000)
@@ -168,9 +176,13 @@ def _spoken_of(name: str, params: Any) -> str:
 
 def judged(refused: PeerError, what: str) -> PeerError | OutcomeUnknown:
     """An error that a server has told; `OutcomeUnknown` if it says that it does not know what has become of a call."""
+    unknown = _details(refused).get("kind") == _OUTCOME_UNKNOWN
+    return OutcomeUnknown(f"{what}: {refused.message}") if unknown else refused
+
+
+def _details(refused: PeerError) -> dict[str, Any]:
     data: Any = refused.data
-    kind: Any = cast("dict[str, Any]", data).get("kind") if isinstance(data, dict) else None
-    return OutcomeUnknown(f"{what}: {refused.message}") if kind == _OUTCOME_UNKNOWN else refused
+    return cast("dict[str, Any]", data) if isinstance(data, dict) else {}
 
 
 async def _answer_to(

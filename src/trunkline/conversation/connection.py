@@ -21,7 +21,7 @@ from trunkline.conversation.asking import Asking
 from trunkline.conversation.batches import Batches
 from trunkline.conversation.dispatch import Dispatcher
 from trunkline.conversation.threads import Threads
-from trunkline.errors import InvalidRequest, ProtocolError, RequestTimeout, TrunklineError
+from trunkline.errors import Interrupted, InvalidRequest, NotNow, ProtocolError, RequestTimeout, TrunklineError
 from trunkline.facts import CallStarted, Connected, Observers, PhaseChanged, Received
 from trunkline.facts import Closed as ClosedFact
 from trunkline.protocol.events import (
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["KEEPALIVE_FAILED", "Connection", "Shared"]
 
 KEEPALIVE_FAILED: Final = "keepalive_failed"
+_WITHOUT_HANDLER: Final = frozenset({Wait.QUICK, Wait.HANDSHAKE})  # these methods run no code of the user
 
 
 def _start_nothing(_call: Running, _params: Any) -> None:
@@ -185,6 +186,7 @@ class Connection(Asking):
         if call.method.wait is Wait.QUICK or call.method.received is Signal.DRAIN:
             self._start(call, params)  # ping, lists and an end run no user code: nothing is gained by letting them wait
             return
+        call.queued = True
         self._waiting = self._waiting or deque()
         self._waiting.append((call, params))
         if len(self._waiting) >= self.settings.max_waiting and not self._paused:
@@ -258,6 +260,7 @@ class Connection(Asking):
         while self._waiting and self._active < self._max_calls:
             call, params = self._waiting.popleft()
             if not call.done:
+                call.queued = False
                 self._start(call, params)
         self._advancing = False
         if self._paused and len(self._waiting or ()) <= self.settings.max_waiting // 2:
@@ -395,8 +398,9 @@ class Connection(Asking):
         running = list(self.session.in_flight.values())
         for call in running:
             call.done = True
-            self.send_answer(ErrorResponse(call.id, self.session.error_object(told)), call.id)
-            self.tell_end(call, "error", told.code)
+            error = Interrupted(told.message) if _begun(call) else told
+            self.send_answer(ErrorResponse(call.id, self.session.error_object(error)), call.id)
+            self.tell_end(call, "error", error.code)
         self.ask_nothing(Closed(told.message))
         self.session = session
         self._waiting = self._batches = None
@@ -420,7 +424,7 @@ class Connection(Asking):
     async def finish(self, timeout: float | None) -> None:
         """Ends in good order: nothing new is taken, what runs may finish within the time, then the line is closed."""
         until = None if timeout is None else self._loop.time() + timeout
-        for step in (self.drained, self.channel.close):
+        for step in (self.drained, self.hang_up):
             with contextlib.suppress(TimeoutError):  # a peer that does not read keeps nobody
                 async with asyncio.timeout_at(until):
                     await step()
@@ -443,6 +447,27 @@ class Connection(Asking):
             async with asyncio.timeout(timeout):
                 await self._left_with(1)
 
+    async def hang_up(self) -> None:
+        """Answer every call that is still under way, and close the line."""
+        self.close_reason = self.close_reason or "closed"
+        self._cut_off(self.close_reason)
+        await self.channel.close()
+
+    def _cut_off(self, why: str) -> None:
+        """End every call that is under way, and answer it as long as the channel takes answers.
+
+        A call that was begun may have had its effect, which is what the peer is told. It is safe to send any other one
+        again.
+        """
+        for call in list(self.session.in_flight.values()):
+            begun = _begun(call)
+            error = Interrupted(f"the call was cut off: {why}") if begun else NotNow(f"the call was not begun: {why}")
+            answer = self.session.fail(call, error)
+            if answer is not None:
+                self.send_answer(answer, call.id)
+            self.tell_end(call, "closed")
+            self._stop(call)
+
     async def _left_with(self, calls: int) -> None:
         """Waits until so many calls are left at most."""
         while self.close_reason is None and (self._active > calls or self._waiting):
@@ -456,13 +481,11 @@ class Connection(Asking):
             closed = replace(closed, reason=self.close_reason)
         self.close_reason = closed.reason
         before = self.session.phase
-        running, awaited = self.session.close(self.ending(closed))
+        self._cut_off(closed.reason)
+        awaited = self.session.close(self.ending(closed))
         if self._made_requests is not None:
             self._made_requests.closed(awaited, closed)
         self._waiting = self._batches = None
-        for call in running:
-            self.tell_end(call, "closed")
-            self._stop(call)
         for working in list(self._notices or ()):
             working.cancel()
         if self._made_alarm is not None:
@@ -485,3 +508,8 @@ class Connection(Asking):
 
     def departed(self) -> None:
         """The peer has gone, and its calls with it: what else is kept for it can go."""
+
+
+def _begun(call: Running) -> bool:
+    """Whether the handler of a call has been started, so that the call may have had its effect."""
+    return not call.queued and call.method.wait not in _WITHOUT_HANDLER

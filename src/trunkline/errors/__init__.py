@@ -18,6 +18,7 @@
     │   ├── ResourceNotFound         -32002 up to 2025-11-25, -32602 after it
     │   ├── UrlElicitationRequired   -32042, in 2025-11-25 only
     │   ├── InternalError            -32603: our own fault, said without details
+    │   │   ├── Interrupted              its work was cut off, and may have been done
     │   │   └── RequestTimeout
     │   │       └── ConnectionTimeout, TimeoutReconnecting     and no ping is answered either
     │   └── Refusal                  1001 and up: understood, and declined
@@ -85,6 +86,7 @@ from trunkline.errors.told import (
     HeaderMismatch,
     InsufficientScope,
     InternalError,
+    Interrupted,
     InvalidArguments,
     InvalidCursor,
     InvalidPageSize,
@@ -115,13 +117,13 @@ from trunkline.errors.told import (
 __all__ = [
     "AuthorizationFailed", "BadAnswer", "CapabilityNotSupported", "CompletionNotFound", "ConfigError", "Conflict",
     "ConnectionClosed", "ConnectionTimeout", "ContentTooLarge", "CursorExpired", "Degraded", "DuplicateEntry", "Fenced",
-    "HandshakeFailed", "HeaderMismatch", "InputFailed", "InsufficientScope", "InternalError", "InvalidArguments",
-    "InvalidCursor", "InvalidPageSize", "InvalidParams", "InvalidRequest", "InvalidUri", "MessageTooLarge",
-    "MethodNotFound", "MissingCapability", "MisuseError", "NotNow", "NotPermitted", "NotRegistered", "OutcomeUnknown",
-    "PageSizeTooLarge", "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal", "RegistrationError",
-    "RequestIdConflict", "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound", "RetriesExhausted",
-    "StoreError", "StoreUnavailable", "StoreUnusable", "SupervisionError", "TaskCancelled", "TemplateError",
-    "TimeoutReconnecting", "ToolError", "ToolFailed", "ToolNotFound", "TransportError", "TrunklineError",
-    "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase",
+    "HandshakeFailed", "HeaderMismatch", "InputFailed", "InsufficientScope", "InternalError", "Interrupted",
+    "InvalidArguments", "InvalidCursor", "InvalidPageSize", "InvalidParams", "InvalidRequest", "InvalidUri",
+    "MessageTooLarge", "MethodNotFound", "MissingCapability", "MisuseError", "NotNow", "NotPermitted", "NotRegistered",
+    "OutcomeUnknown", "PageSizeTooLarge", "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal",
+    "RegistrationError", "RequestIdConflict", "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound",
+    "RetriesExhausted", "StoreError", "StoreUnavailable", "StoreUnusable", "SupervisionError", "TaskCancelled",
+    "TemplateError", "TimeoutReconnecting", "ToolError", "ToolFailed", "ToolNotFound", "TransportError",
+    "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase",
     "again",
 ]  # fmt: skip

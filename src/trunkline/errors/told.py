@@ -14,6 +14,7 @@ __all__ = [
     "HeaderMismatch",
     "InsufficientScope",
     "InternalError",
+    "Interrupted",
     "InvalidArguments",
     "InvalidCursor",
     "InvalidPageSize",
@@ -325,6 +326,19 @@ class UrlElicitationRequired(ProtocolError):
 
 class InternalError(ProtocolError):
     """Our own fault. The peer gets a sentence and an id; the operator finds the rest under that id."""
+
+
+class Interrupted(InternalError):
+    """A request whose handler had been started when its connection, session or process ended.
+
+    `data.interrupted` tells it apart from the final `outcome_unknown` of an idempotency key or a task: the same request
+    may be sent again if it is idempotent, or carries a key.
+    """
+
+    kind = "outcome_unknown"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}; whether this request was done is not known", data={"interrupted": True})
 
 
 class RequestTimeout(InternalError):

@@ -68,6 +68,7 @@ class Running(Tracked):
     token: ProgressToken | None = None
     progress: float | None = None  # reported last
     cancelled: bool = False  # by the peer: nothing more may be sent about it
+    queued: bool = False  # waits for its turn: its handler has not been started
     work: Any = None  # what the driver needs to stop it
     origin: Any = None  # what came with the request, and where its answer goes
     envelope: Envelope | None = None  # of a request that stands for itself

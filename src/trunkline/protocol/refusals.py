@@ -48,8 +48,10 @@ def _too_early_or_late(name: str, signal: Signal, phase: Phase, *, agreed: bool)
 
 
 def unavailable(name: str, phase: Phase) -> NotNow:
-    """What cannot be had now, though perhaps later."""
-    return NotNow(f"{name} is not taken while the session is {phase.name.lower()}", retry_after=None)
+    """Refuse a request that arrives while the session takes none. A server that drains is gone in a moment, and another
+    may take its place; how long a pause lasts is not known."""
+    wait = 1.0 if phase is Phase.DRAINING else None
+    return NotNow(f"{name} is not taken while the session is {phase.name.lower()}", retry_after=wait)
 
 
 def why_not_sent(name: str, *, phase: Phase, spoken: Revision, receiver: Side) -> ProtocolError:

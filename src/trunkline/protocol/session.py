@@ -467,16 +467,15 @@ class Session:
         """The requests, of either side, whose time is up. They stay under way until they are ended."""
         return self.timetable.due(now)
 
-    def close(self, signal: Signal = Signal.CLOSE) -> tuple[list[Running], list[Awaited]]:
-        """Ends the conversation; gives what was still under way, now done. `signal` says how: closed in good order, or
-        lost, or failed."""
-        running = list(self._running.values())
-        for request in running:
+    def close(self, signal: Signal = Signal.CLOSE) -> list[Awaited]:
+        """Ends the conversation; gives the requests of ours that were still under way, now done. `signal` says how:
+        closed in good order, or lost, or failed."""
+        for request in self._running.values():
             request.done = True
         self._running.clear()
         awaited = self.stop_waiting()
         self.step(signal)
-        return running, awaited
+        return awaited
 
     def stop_waiting(self) -> list[Awaited]:
         """Gives up all requests of ours, without a word to the peer; gives them, now done."""

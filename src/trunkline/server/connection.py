@@ -191,6 +191,7 @@ class Connection(connection.Connection):
         self._choose_start()
         if rested is not None:
             for call, params in rested.waiting:
+                call.queued = False
                 self.take(call, params)
 
     def _choose_start(self) -> None:

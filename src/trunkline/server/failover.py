@@ -2,10 +2,10 @@
 what it was.
 
 What a handler raises is an answer. What our own code raises leaves nobody who could say how the conversation stands. So
-it is given up, and what was under way with it: those requests are answered with an internal error. All that makes the
-session usable is known outside of what has failed: what was agreed upon and with whom, what the client has subscribed
-to, how much it wants to hear of. With that a new conversation takes its place, and the client notices nothing but the
-requests that have failed.
+it is given up, and what was under way with it: calls that were begun are answered with `outcome_unknown`, other
+requests with an internal error. All that makes the session usable is known outside of what has failed: what was agreed
+upon and with whom, what the client has subscribed to, how much it wants to hear of. With that a new conversation takes
+its place, and the client notices nothing but the requests that have failed.
 
 If that happens too often, the line is closed; where it is what the process is there for, the error is the process's.
 Where requests of many peers share a line, each is a conversation of its own.

@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.conversation.drive import After, Work
-from trunkline.errors import Fenced, InternalError, StoreError, StoreUnavailable, StoreUnusable
+from trunkline.errors import Fenced, Interrupted, StoreError, StoreUnavailable, StoreUnusable
 from trunkline.facts import HandlerFailed, Observers, RestoreStep
 from trunkline.protocol.capabilities import Negotiated
 from trunkline.protocol.inflight import Running
@@ -58,15 +58,6 @@ _UPDATED: Final = "notifications/resources/updated"
 _SUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/subscribe")
 _PAGE: Final = 500
 _FOR_GOOD: Final = 20 * 365 * 86400.0  # seconds that a session is held which never expires
-
-
-class Interrupted(InternalError):
-    """What is said of a request whose answer died with the process that worked on it."""
-
-    kind = "outcome_unknown"
-
-    def __init__(self) -> None:
-        super().__init__("the server was restarted while it worked on this request: whether it was done is not known")
 
 
 class KeptSession:
@@ -284,7 +275,7 @@ class KeptSession:
 
     async def _answer(self, connection: "Connection", pending: dict[int, Sequence[RequestId]]) -> None:
         """Ends the streams of what was being worked on."""
-        error = connection.session.error_object(Interrupted())
+        error = connection.session.error_object(Interrupted("the server was restarted while it worked on this request"))
         for stream, requests in pending.items():
             await self.events.recall(stream)
             for request in requests:

@@ -27,6 +27,7 @@ class Resting:
             self._held = self.waiting
         if len(self._held) >= self._most:
             return False
+        call.queued = True
         self._held.append((call, params))
         return True
 

@@ -370,7 +370,7 @@ class Serving:
     async def hang_up(self) -> None:
         """Closes every line."""
         places, self.places = self.places, []
-        await asyncio.gather(*(connection.channel.close() for connection in self.peers))
+        await asyncio.gather(*(connection.hang_up() for connection in self.peers))
         for place in places:
             await place.gone()
         carrying, self.carrying = self.carrying, None

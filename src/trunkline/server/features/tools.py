@@ -97,7 +97,8 @@ def _run(entry: ToolEntry, connection: Connection, call: Running, params: CallTo
         return run_once(entry, connection, call, params, partial(_noted, entry, connection, arguments, context))
     if entry.guard is None:
         return entry.run(arguments, context, None)
-    return _guarded(entry, connection.shared, arguments, entry.run, context)
+    call.queued = True  # until it has its turn
+    return _guarded(entry, connection.shared, arguments, partial(_dequeued, entry, call), context)
 
 
 def _guarded(entry: ToolEntry, shared: Shared, arguments: Any, run: Run, context: Context | None) -> Work:
@@ -106,6 +107,12 @@ def _guarded(entry: ToolEntry, shared: Shared, arguments: Any, run: Run, context
         return run(arguments, context, None)
     guard: Guard = entry.guard
     return guard.run(arguments, lambda read: run(read, context, None), shared)
+
+
+def _dequeued(entry: ToolEntry, call: Running, *given: Any) -> Work:
+    """Start a call whose turn has come."""
+    call.queued = False
+    return entry.run(*given)
 
 
 def _noted(

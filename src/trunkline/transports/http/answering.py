@@ -5,20 +5,22 @@ lets more than that pile up has its session ended.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from trunkline.clock import Clock
 from trunkline.config import Settings
-from trunkline.errors import InternalError
+from trunkline.errors import Interrupted
+from trunkline.protocol.codes import error_object
 from trunkline.protocol.revisions import Revision
 from trunkline.transports.http.channel import Exchange
 from trunkline.transports.http.events import position
 from trunkline.transports.http.streams import Stream
 from trunkline.transports.http.visits import JSON, Visit, cancel
-from trunkline.wire import sse
+from trunkline.wire import codec, sse
+from trunkline.wire.messages import ErrorResponse, RequestId
 
-__all__ = ["KINDS", "VERSION", "Answering", "accepts", "refuse_kinds"]
+__all__ = ["KINDS", "VERSION", "Answering", "accepts", "answer_interrupted", "refuse_kinds"]
 
 VERSION: Final = b"mcp-protocol-version"
 _PRIMED: Final = Revision.V2025_11_25.value.encode()  # since when a stream begins with an event that has no data
@@ -54,11 +56,8 @@ class Answering:
             await self.flow(visit, exchange.stream)
         elif exchange.answer is not None:
             await self._answer_plainly(visit, exchange, exchange.answer)
-        elif exchange.moved:
-            why = "another process goes on with this session: whether this request was done is not known"
-            await visit.refuse(502, why, code=InternalError.code, kind="outcome_unknown")
         elif exchange.ids and not exchange.dropped:
-            await visit.refuse(404, "the session has ended", kind="session_not_found")
+            await answer_interrupted(visit, exchange.ids, "the session has ended")
         else:
             await visit.respond(202)
 
@@ -179,6 +178,18 @@ class Silence:
     def end(self) -> None:
         """Nothing more is said."""
         self._timer.cancel()
+
+
+async def answer_interrupted(visit: Visit, ids: Sequence[RequestId], why: str, *, batch: bool = False) -> None:
+    """Answer requests that may have been begun, and whose own answers will not come.
+
+    The status is 200, as of any JSON-RPC error: some proxies repeat a POST that came to 502, 503 or 504, and clients of
+    MCP repeat one that came to 404 in a new session.
+    """
+    error = error_object(Interrupted(why), Revision.V2026_07_28)
+    answers = [ErrorResponse(ident, error) for ident in ids]
+    body = codec.encode(answers if batch or len(answers) > 1 else answers[0])
+    await visit.respond(200, body, JSON)
 
 
 def accepts(accept: bytes, *kinds: bytes) -> bool:

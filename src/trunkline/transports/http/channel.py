@@ -60,8 +60,8 @@ class Exchange:
     """One POST: what it asks, and what comes of it."""
 
     __slots__ = (
-        *("_channel", "_done", "answer", "dropped", "failed", "faults", "finished", "ids", "lacks", "moved", "number"),
-        *("over", "status", "stream"),
+        *("_channel", "_done", "answer", "dropped", "failed", "faults", "finished", "ids", "lacks", "number", "over"),
+        *("status", "stream"),
     )
 
     def __init__(self, channel: "Streaming", ids: Sequence[RequestId]) -> None:
@@ -74,7 +74,6 @@ class Exchange:
         self.answer: bytes | None = None  # the last message
         self.failed = False  # the answer is an error
         self.over = False  # there will be no answer
-        self.moved = False  # another process goes on with the session, and nobody here knows what comes of it
         self.dropped: tuple[RequestId, ...] = ()  # the requests that were cancelled
         self.stream: Stream | None = None  # once something was sent before the answer
         self.finished: Callable[[], None] | None = None  # is told of the answer
@@ -135,10 +134,9 @@ class Exchange:
                 self.stream.conclude()
             self.abandon()
 
-    def abandon(self, *, moved: bool = False) -> None:
+    def abandon(self) -> None:
         """There will be no answer."""
         self.over = True
-        self.moved = moved
         if self.stream is not None:
             self.stream.end()
         self._rouse()
@@ -249,7 +247,7 @@ class HttpChannel:
     def _expect(self, exchange: Exchange) -> None:
         """The answer will come later, unless the session has ended meanwhile."""
         if self._closed:
-            exchange.abandon(moved=self._moved)
+            exchange.abandon()
             return
         for ident in exchange.ids:
             if ident not in exchange.dropped:
@@ -395,15 +393,15 @@ class HttpChannel:
         """The session is over."""
         if self._closed:
             return
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.closed(closed)  # which answers what is under way, so the channel closes after it
         self._closed = True
         for stream in self._streams.values():
             stream.end()
         exchanges, self._exchanges = self._exchanges, {}
-        receiver, self._receiver = self._receiver, None  # which refers to this channel
-        if receiver is not None:
-            receiver.closed(closed)
         for exchange in exchanges.values():
-            exchange.abandon(moved=self._moved)
+            exchange.abandon()
 
     def moved(self) -> None:
         """Another process goes on with the session. Whoever reads a stream is let go, to read on there."""

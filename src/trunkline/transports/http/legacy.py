@@ -11,12 +11,13 @@ from typing import Any, cast
 from urllib.parse import parse_qs
 
 from trunkline.config import Settings
+from trunkline.errors import Interrupted
 from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
 from trunkline.transports.guard import Guard
 from trunkline.transports.http.carried import Carried
 from trunkline.transports.http.reading import Reading
 from trunkline.transports.http.relaying import Front, Outcome
-from trunkline.transports.http.seeking import refuse_lost
+from trunkline.transports.http.seeking import LOST
 from trunkline.transports.http.visits import HeaderView, Visit, cancel
 from trunkline.wire import codec, sse
 from trunkline.wire.messages import Batch, Encoded, ErrorResponse, Incoming, Message, Request, RequestId, Response
@@ -114,12 +115,12 @@ class LegacyChannel:
 
     def lost(self, closed: Closed) -> None:
         """The stream is over."""
-        if not self._closed:
-            self._closed = True
-            self._wake.set()
-            self._ease()
-            if self._receiver is not None:
-                self._receiver.closed(closed)
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.closed(closed)  # which answers what is under way, so the channel closes after it
+        self._closed = True
+        self._wake.set()
+        self._ease()
 
     async def flow(self, visit: Visit) -> None:
         """Writes out what is sent, until the end of the stream or of the peer."""
@@ -239,7 +240,7 @@ class LegacyEndpoint:
             case Outcome.NOT_HELD:
                 await self._refuse(visit)
             case Outcome.LOST:
-                await refuse_lost(visit)
+                await visit.refuse_with(500, Interrupted(LOST))
             case Outcome.ANSWERED:
                 pass
 

@@ -4,17 +4,21 @@ does. Where a session is held is remembered until it is there no more."""
 import asyncio
 from typing import Final
 
-from trunkline.errors import StoreError
+from trunkline.errors import InternalError, Interrupted, StoreError
 from trunkline.transports.guard import Guard
+from trunkline.transports.http.answering import answer_interrupted
 from trunkline.transports.http.keeper import Elsewhere
 from trunkline.transports.http.relaying import Front, Outcome
 from trunkline.transports.http.restoring import STOPPING, Missing, Restoring
 from trunkline.transports.http.sessions import HttpSession
 from trunkline.transports.http.visits import Visit
+from trunkline.wire import codec
+from trunkline.wire.messages import Batch, Request
 
-__all__ = ["SESSION", "UNKEPT", "Seeking", "refuse_lost"]
+__all__ = ["LOST", "SESSION", "UNKEPT", "Seeking"]
 
 SESSION: Final = b"mcp-session-id"
+LOST: Final = "the process that worked on this request was lost"
 UNKEPT: Final = Missing(
     "what is kept of sessions cannot be reached; try again later", "temporarily_unavailable", 503, b"1"
 )
@@ -68,7 +72,7 @@ class Seeking:
             return True
         self._places.pop(ident, None)
         if outcome is Outcome.LOST and visit.scope["method"] == "POST":
-            await refuse_lost(visit)
+            await answer_lost(visit, body)
             return True
         return False
 
@@ -78,7 +82,13 @@ class Seeking:
             del self._places[next(iter(self._places))]
 
 
-async def refuse_lost(visit: Visit) -> None:
-    """Tells a client that its request was lost on the way."""
-    why = "the process that worked on this request was lost: whether it was done is not known"
-    await visit.refuse(502, why, code=-32603, kind="outcome_unknown")
+async def answer_lost(visit: Visit, body: bytes) -> None:
+    """Answer a POST that another process may have taken, and has not answered. A notification or an answer does no harm
+    if it is posted again, which a status of 502 asks for."""
+    message = codec.decode(body)
+    parts = message.messages if isinstance(message, Batch) else (message,)
+    ids = [part.id for part in parts if isinstance(part, Request)]
+    if ids:
+        await answer_interrupted(visit, ids, LOST, batch=isinstance(message, Batch))
+    else:
+        await visit.refuse(502, LOST, code=InternalError.code, kind=Interrupted.kind)

@@ -151,9 +151,9 @@ class StatelessChannel:
         if self._closed:
             return
         self._closed = True
-        exchanges, self._exchanges = self._exchanges, {}
         if self._receiver is not None:
-            self._receiver.closed(closed)
+            self._receiver.closed(closed)  # which answers what is under way
+        exchanges, self._exchanges = self._exchanges, {}
         for exchange in exchanges.values():
             if exchange.stream is not None:
                 exchange.stream.end()
@@ -215,10 +215,8 @@ class StatelessEndpoint:
         try:
             if not exchange.decided:
                 await self._decide(visit, exchange)
-            if exchange.answer is not None or exchange.stream is not None:
+            if exchange.answer is not None or exchange.stream is not None or channel.closed:
                 await self._answering.answer(visit, exchange)
-            elif channel.closed:
-                await self._turn_away(visit, message, "the server has stopped")
         finally:
             channel.call_off(exchange)
 

@@ -315,7 +315,7 @@ async def test_sub_07_it_ends_before_the_asgi_server_waits_for_its_connections()
     await host.app.aclose()
 
 
-async def test_what_is_still_being_answered_when_the_time_is_up_ends_without_an_answer() -> None:
+async def test_call_cut_off_at_drain_timeout_is_answered_outcome_unknown() -> None:
     place = Place(drain_timeout=0.01)
     async with hosted(place.server) as host:
         plain, streamed = begin(host, "tools/call", call("wait")), listening(host, toolsListChanged=True)
@@ -324,8 +324,10 @@ async def test_what_is_still_being_answered_when_the_time_is_up_ends_without_an_
         await streamed.message()
         await told.message()
         await host.app.aclose()
-        assert ((await plain.finished()).status, plain.json["id"]) == (503, 1)
+        assert ((await plain.finished()).status, plain.json["id"]) == (200, 1)
+        assert plain.json["error"]["data"] == {"kind": "outcome_unknown", "interrupted": True}
         assert b"flooded" not in (await told.finished()).body
+        assert b"outcome_unknown" in told.body
 
 
 async def test_sub_06_who_closes_the_stream_has_ended_the_subscription(host: Host, place: Place) -> None:

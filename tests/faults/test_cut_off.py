@@ -1,0 +1,342 @@
+"""Calls that a graceful stop, or the end of their session, cuts off: on every transport, in both eras, with and without a
+store. A call whose handler has been started is answered `outcome_unknown`, and our client repeats it only if the tool is
+idempotent or the call carries a key that outlives the process. One that was not begun is repeated until it is done."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+from tests.chaos.plan import token_of
+from tests.faults.processes import Served, free_port
+from tests.processes import PATIENCE
+
+from trunkline import Client, Context, Server, Settings
+from trunkline.errors import OutcomeUnknown
+from trunkline.protocol.types import ToolAnnotations
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.testing import RawPeer
+
+QUICK = Settings(backoff_first=0.01, backoff_longest=0.1, stream_retry=0.02, stop_timeout=1.0)
+DRAIN = 0.05  # seconds
+HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
+
+
+class Way(NamedTuple):
+    """One row of the matrix: how a client reaches the server, and what the server keeps."""
+
+    scheme: str
+    revision: str = HANDSHAKE
+    path: str = ""
+    store: bool = False
+    sessions: bool = True
+    progress: bool = False  # the answer comes as a stream of events
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the client knows that a key outlives the process of the server."""
+        return self.store
+
+    @property
+    def annotated(self) -> bool:
+        """Whether the client is told which tools are idempotent."""
+        return self.revision >= "2025-03-26"
+
+
+WAYS = {
+    "memory": Way("memory"),
+    "memory modern": Way("memory", MODERN),
+    "tcp": Way("tcp"),
+    "tcp modern": Way("tcp", MODERN),
+    "tcp store": Way("tcp", store=True),
+    "unix": Way("unix"),
+    "unix modern": Way("unix", MODERN),
+    "websocket": Way("ws", path="/mcp"),
+    "websocket modern": Way("ws", MODERN, "/mcp"),
+    "websocket store": Way("ws", path="/mcp", store=True),
+    "http": Way("http", path="/mcp"),
+    "http events": Way("http", path="/mcp", progress=True),
+    "http 2025-03-26": Way("http", "2025-03-26", "/mcp"),
+    "http store": Way("http", path="/mcp", store=True),
+    "http store events": Way("http", path="/mcp", store=True, progress=True),
+    "http without sessions": Way("http", path="/mcp", sessions=False),
+    "http modern": Way("http", MODERN, "/mcp"),
+    "http modern events": Way("http", MODERN, "/mcp", progress=True),
+    "http modern store": Way("http", MODERN, "/mcp", store=True),
+    "sse": Way("http", "2024-11-05", "/sse"),
+}
+
+
+class Shop:
+    """A server whose tools write their effects to a file, and wait for ever in their first run."""
+
+    def __init__(self, way: Way, folder: Path, calls: int) -> None:
+        """The server takes `calls` of one client at once."""
+        self._way = way
+        self._calls = calls
+        self._folder = folder
+        self.effects = folder / "effects"
+        self.effects.touch()
+        self.begun = asyncio.Event()
+        self.hold = True
+        self.server = self._make()
+        self.url = "" if way.scheme == "memory" else self._address()
+
+    def _address(self) -> str:
+        if self._way.scheme == "unix":
+            return f"unix://{self._folder}/socket"
+        return f"{self._way.scheme}://127.0.0.1:{free_port()}{self._way.path}"
+
+    @property
+    def target(self) -> Any:
+        """What a client connects to."""
+        return self.url or self.server
+
+    def _make(self) -> Server:
+        way = self._way
+        store = SqliteStore(self._folder / "store") if way.store else None
+        settings = Settings(
+            drain_timeout=DRAIN, http_sessions=way.sessions, idempotency_lease=0.2, max_calls=self._calls
+        )
+        server = Server("shop", store=store, settings=settings)
+
+        async def work(what: str, ctx: Context) -> str:
+            with self.effects.open("a") as file:
+                file.write(f"{what}\n")
+            if way.progress:
+                await ctx.progress(1)
+            self.begun.set()
+            if self.hold:
+                await asyncio.Event().wait()
+            return f"{what} done"
+
+        server.add_tool(work, name="pay")
+        server.add_tool(work, name="put", annotations=ToolAnnotations(idempotent_hint=True))
+        server.add_tool(work, name="single", max_concurrency=1)
+        return server
+
+    async def open(self) -> None:
+        """Listens; the second time with a new server, as a new process would."""
+        if self.url:
+            self.server = self._make()
+            await self.server.listen(self.url.replace("ws://", "http://").replace("/sse", "/mcp"))
+
+    async def restart(self) -> None:
+        """Stops in good order, which cuts the call off, and listens again."""
+        overran = await self.server.shutdown()
+        assert overran == ("DrainPendingRequests",)
+        await self.open()
+
+    def done(self) -> list[str]:
+        """The effects so far."""
+        return self.effects.read_text().split()
+
+
+@contextlib.asynccontextmanager
+async def shopping(way: Way, folder: Path, calls: int = 2) -> AsyncIterator[tuple[Shop, Client]]:
+    """A shop, and a client that knows its tools."""
+    shop = Shop(way, folder, calls)
+    await shop.open()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            async with Client(shop.target, revision=way.revision, settings=QUICK, observers=[]) as client:
+                await client.list_tools()
+                yield shop, client
+    finally:
+        await shop.server.aclose()
+
+
+async def outcome(shop: Shop, way: Way, client: Client, name: str, key: str | None = None) -> str:
+    """How a call ends for its caller that is cut off in its first run."""
+    told = (lambda _: None) if way.progress else None
+    call = asyncio.ensure_future(client.call_tool(name, {"what": name}, idempotency_key=key, on_progress=told))
+    await shop.begun.wait()
+    shop.hold = False
+    await shop.restart()
+    try:
+        return (await call).text
+    except OutcomeUnknown:
+        return "unknown"
+
+
+@pytest.mark.parametrize("name", WAYS)
+async def test_call_cut_off_at_drain_timeout_is_not_repeated(name: str, tmp_path: Path) -> None:
+    way = WAYS[name]
+    async with shopping(way, tmp_path) as (shop, client):
+        assert await outcome(shop, way, client, "pay") == "unknown"
+        assert shop.done() == ["pay"]
+        assert (await client.call_tool("pay", {"what": "next"})).text == "next done"  # the client goes on
+
+
+@pytest.mark.parametrize("name", WAYS)
+async def test_idempotent_call_cut_off_at_drain_timeout_is_repeated(name: str, tmp_path: Path) -> None:
+    way = WAYS[name]
+    async with shopping(way, tmp_path) as (shop, client):
+        told = await outcome(shop, way, client, "put")
+        assert (told, shop.done()) == (("put done", ["put"] * 2) if way.annotated else ("unknown", ["put"]))
+
+
+@pytest.mark.parametrize("name", [name for name, way in WAYS.items() if way.keyed])
+@pytest.mark.parametrize(("tool", "ends", "times"), [("pay", "unknown", 1), ("put", "put done", 2)])
+async def test_keyed_call_cut_off_at_drain_timeout_is_decided_by_its_key(
+    name: str, tool: str, ends: str, times: int, tmp_path: Path
+) -> None:
+    way = WAYS[name]
+    async with shopping(way, tmp_path) as (shop, client):
+        assert await outcome(shop, way, client, tool, "key") == ends
+        assert shop.done() == [tool] * times
+
+
+@pytest.mark.parametrize("name", ["tcp", "websocket", "http", "http store events", "sse"])
+async def test_call_that_waits_for_its_turn_at_drain_timeout_is_repeated(name: str, tmp_path: Path) -> None:
+    """The connection takes one call at a time, so the second has not been begun when both are cut off."""
+    async with shopping(WAYS[name], tmp_path, 1) as (shop, client):
+        first = asyncio.ensure_future(client.call_tool("pay", {"what": "first"}))
+        await shop.begun.wait()
+        second = asyncio.ensure_future(client.call_tool("pay", {"what": "second"}))
+        [connection] = [one for one in shop.server._serving.peers if one.session.in_flight]
+        while len(connection.session.in_flight) < 2:
+            await asyncio.sleep(0.01)
+        shop.hold = False
+        await shop.restart()
+        with pytest.raises(OutcomeUnknown):
+            await first
+        assert (await second).text == "second done"
+        assert shop.done() == ["first", "second"]
+
+
+@pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
+async def test_call_that_waits_for_its_tool_at_drain_timeout_is_repeated(revision: str, tmp_path: Path) -> None:
+    """The tool takes one call at a time, so the handler of the second has not been started."""
+    way = Way("http", revision, "/mcp")
+    async with shopping(way, tmp_path) as (shop, client):
+        first = asyncio.ensure_future(client.call_tool("single", {"what": "first"}))
+        await shop.begun.wait()
+        second = asyncio.ensure_future(client.call_tool("single", {"what": "second"}))
+        while sum(call.queued for one in shop.server._serving.peers for call in one.session.in_flight.values()) < 1:
+            await asyncio.sleep(0.01)
+        shop.hold = False
+        await shop.restart()
+        with pytest.raises(OutcomeUnknown):
+            await first
+        assert (await second).text == "second done"
+        assert shop.done() == ["first", "second"]
+
+
+# --- the session ends, and not the server -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["http", "http events", "http store", "http store events"])
+async def test_call_whose_session_is_deleted_is_not_repeated(name: str, tmp_path: Path) -> None:
+    way = WAYS[name]
+    async with shopping(way, tmp_path) as (shop, client), aiohttp.ClientSession() as http:
+        told = (lambda _: None) if way.progress else None
+        call = asyncio.ensure_future(client.call_tool("pay", {"what": "pay"}, on_progress=told))
+        await shop.begun.wait()
+        shop.hold = False
+        channel: Any = client._line.connection.channel  # type: ignore[union-attr]
+        headers = {"mcp-session-id": channel._peer.session, "mcp-protocol-version": way.revision}
+        assert (await http.delete(shop.url, headers=headers)).status == 204
+        with pytest.raises(OutcomeUnknown):
+            await call
+        assert shop.done() == ["pay"]
+        assert (await client.call_tool("pay", {"what": "next"})).text == "next done"
+
+
+async def test_every_call_of_a_batch_that_is_cut_off_is_answered(tmp_path: Path) -> None:
+    shop = Shop(Way("memory"), tmp_path, 1)
+    async with RawPeer(shop.server) as peer:
+        await peer.initialize("2025-03-26")
+        params = {"name": "pay", "arguments": {"what": "pay"}}
+        peer.send([{"jsonrpc": "2.0", "id": ident, "method": "tools/call", "params": params} for ident in (7, 8)])
+        await shop.begun.wait()
+        await shop.server.shutdown()
+        answers = await peer.receive()
+    told = {answer["id"]: answer["error"]["data"]["kind"] for answer in answers}
+    assert told == {7: "outcome_unknown", 8: "temporarily_unavailable"}  # the connection takes one call at a time
+    assert shop.done() == ["pay"]
+
+
+# --- processes --------------------------------------------------------------------------------------
+
+STDIO = """
+import asyncio, os, sys
+from pathlib import Path
+from trunkline import Server, Settings
+
+effects = Path(sys.argv[1])
+server = Server("shop", settings=Settings(drain_timeout=0.05))
+
+@server.tool
+async def pay() -> str:
+    effects.write_text(effects.read_text() + f"{os.getpid()}\\n")
+    await asyncio.Event().wait()
+
+@server.tool(annotations={"readOnlyHint": True})
+async def look() -> str:
+    return str(os.getpid())
+
+server.run()
+"""
+
+
+async def test_call_cut_off_by_sigterm_over_stdio_is_not_repeated(tmp_path: Path) -> None:
+    effects = tmp_path / "effects"
+    effects.touch()
+    async with asyncio.timeout(3 * PATIENCE), Client([sys.executable, "-c", STDIO, effects], settings=QUICK) as client:
+        await client.list_tools()
+        call = asyncio.ensure_future(client.call_tool("pay"))
+        while not (done := effects.read_text().split()):
+            await asyncio.sleep(0.01)
+        os.kill(int(done[0]), signal.SIGTERM)
+        with pytest.raises(OutcomeUnknown):
+            await call
+        assert (await client.call_tool("look")).text != done[0]
+        assert effects.read_text().split() == done
+
+
+@pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
+async def test_call_cut_off_by_sigterm_in_a_worker_is_not_repeated(revision: str, tmp_path: Path) -> None:
+    """Each request comes to another worker, so most calls are forwarded to the worker that holds the session."""
+    effects, port = tmp_path / "effects", free_port()
+    effects.touch()
+
+    def start() -> Served:
+        return Served("house", port, effects, options=["--workers", "2"], drain_timeout=0.05)
+
+    served = start()
+    try:
+        async with asyncio.timeout(3 * PATIENCE):
+            await asyncio.to_thread(served.ready)
+            async with AsyncExitStack() as stack:
+                callers = [
+                    await stack.enter_async_context(
+                        Client(served.url, auth=token_of(name), revision=revision, settings=QUICK, observers=[])
+                    )
+                    for name in ("c001", "c002", "c003", "c004")
+                ]
+                for client in callers:
+                    await client.list_tools()
+                calls = [
+                    asyncio.ensure_future(client.call_tool("wait", {"deed": f"c00{number}.1"}))
+                    for number, client in enumerate(callers, 1)
+                ]
+                while len(effects.read_text().splitlines()) < len(calls):
+                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(served.stop, PATIENCE)
+                served.close()
+                served = start()
+                ended = await asyncio.gather(*calls, return_exceptions=True)
+                assert [type(one) for one in ended] == [OutcomeUnknown] * len(calls)
+    finally:
+        await asyncio.to_thread(served.stop, PATIENCE)
+        served.close()
+    begun = [line.split()[1] for line in effects.read_text().splitlines() if line.split()[2] == "1"]
+    assert sorted(begun) == ["c001.1", "c002.1", "c003.1", "c004.1"]
