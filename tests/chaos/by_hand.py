@@ -129,6 +129,8 @@ class Session:
                 if away is not None:
                     await away()
                 answer = await self._rest(reader)
+            if _interrupted(answer):
+                raise Lost
             if not self._put_off(method, answer):
                 return answer
             await asyncio.sleep(_PAUSE)
@@ -219,6 +221,12 @@ class Session:
                 heard.append(await self._rest(reader))
             if heard[: len(self._heard[stream])] != self._heard[stream]:
                 self._diary.gaps.append(f"{self._part.name}: stream {stream} is {heard}, was {self._heard[stream]}")
+
+
+def _interrupted(answer: Any) -> bool:
+    """Whether an answer says that the server stopped in the middle of the request, which is no final outcome."""
+    error = (answer or {}).get("error") or {}
+    return bool((error.get("data") or {}).get("interrupted"))
 
 
 class _Reader:

@@ -1,4 +1,4 @@
-"""Stores that are not as they should be. A campaign on one has to fail."""
+"""Stores that are not as they should be, and a server that is not. A campaign on one has to fail."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -7,14 +7,15 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from trunkline.conversation import connection
 from trunkline.errors import Fenced
 from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import Lease, Write
 
-__all__ = ["LOSING", "Fault", "store"]
+__all__ = ["LOSING", "Fault", "deny_begun", "store"]
 
-Fault = Literal["losing", "unfenced"]
+Fault = Literal["losing", "unfenced", "denying"]
 _LONG = 3600.0  # seconds
 LOSING = 100  # one write in so many is lost
 
@@ -79,6 +80,11 @@ class _UnfencedFile(_Unfenced, SqliteStore):
 
 class _UnfencedRedis(_Unfenced, RedisStore):
     pass
+
+
+def deny_begun() -> None:
+    """Have this process say of every call that it cuts off that the call was never begun."""
+    connection._begun = lambda _: False
 
 
 def store(where: str, seed: int, fault: Fault | None, **settings: Any) -> SqliteStore | RedisStore:

@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int)
     parser.add_argument("--redis", help="the address of the store, instead of a file")
     parser.add_argument("--patience", type=float, help="seconds that it waits for that store")
-    parser.add_argument("--fault", help="have a store that is not as it should be")
+    parser.add_argument("--fault", help="have a store, or a server, that is not as it should be")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -192,6 +192,8 @@ def main() -> None:
     given, path = _arguments(), Path(os.environ["SHOP_EFFECTS"])
     where, settings = (given.redis, {"patience": given.patience}) if given.redis else (path.with_suffix(".db"), {})
     store = faulty.store(str(where), given.seed, given.fault, **settings)
+    if given.fault == "denying":
+        faulty.deny_begun()
     more = {"workers": given.workers} if given.workers else {}
     house(store, path).run("http", port=given.port, **more)
 

@@ -24,13 +24,17 @@ from tests.faults.processes import Served
 from tests.ports import HeldPort
 from tests.processes import children
 
+from trunkline.server.shutdown import EXIT_CODES
+
 __all__ = ["House", "opened"]
 
 _WORKERS = 4
 _PROCESSES = 3
 _NOTICED = 0.5  # seconds after which whoever spreads connections knows that a process does not answer
 _LOOK = 0.02  # seconds between two looks
-_SETTINGS = {"stream_retry": 0.05, "task_poll_interval": 0.1}
+_ALL = 0.5  # the share of graceful stops that stop all workers, and not one of them
+_DRAIN_OVERRAN = EXIT_CODES["DrainPendingRequests"]
+_SETTINGS = {"stream_retry": 0.05, "task_poll_interval": 0.1, "drain_timeout": 0.05}
 
 
 class House(ABC):
@@ -73,6 +77,12 @@ class House(ABC):
             while not await asyncio.to_thread(self.whole):
                 await asyncio.sleep(_LOOK)
 
+    async def terminate(self, served: Served) -> None:
+        """Stop a process by SIGTERM, and wait for its end. Calls may be cut off, and nothing else may take too long."""
+        code, _ = await asyncio.to_thread(served.stop, PATIENCE)
+        if code not in {0, _DRAIN_OVERRAN}:
+            self.complaints.append(f"exit code {code} after SIGTERM: {served.said()}")
+
     @abstractmethod
     async def open(self, stack: AsyncExitStack) -> None:
         """Starts it."""
@@ -114,8 +124,11 @@ class OneProcess(House):
         return self._served.listens()
 
     async def do(self, mischief: Mischief) -> None:
-        """It is killed, and comes back at the same place."""
-        self._served.kill()
+        """It is killed, or stopped, and comes back at the same place."""
+        if mischief.kind == "term":
+            await self.terminate(self._served)
+        else:
+            self._served.kill()
         self.leave(self._served)
         self._served = self.start()
 
@@ -138,14 +151,14 @@ class Workers(OneProcess):
 
     def start(self) -> Served:
         """The one that watches."""
-        return self.serve(self._port, "--workers", str(_WORKERS), restart_intensity=1000, drain_timeout=1.0)
+        return self.serve(self._port, "--workers", str(_WORKERS), restart_intensity=1000)
 
     def whole(self) -> bool:
         """Whether all of them are ready."""
         return super().whole() and len(children(self._served.process.pid)) == _WORKERS and _ready(self._port)
 
     async def do(self, mischief: Mischief) -> None:
-        """One of them is killed, or stopped; or all of them are."""
+        """One of them is killed, asleep, or stopped; or all of them are."""
         workers = sorted(children(self._served.process.pid))
         pid = workers[int(mischief.who * len(workers))]
         match mischief.kind:
@@ -153,6 +166,13 @@ class Workers(OneProcess):
                 await super().do(mischief)
                 for worker in workers:
                     _signal(worker, signal.SIGKILL)
+            case "term" if mischief.who < _ALL:
+                await super().do(mischief)
+            case "term":
+                _signal(pid, signal.SIGTERM)
+                async with asyncio.timeout(PATIENCE):
+                    while pid in children(self._served.process.pid):
+                        await asyncio.sleep(_LOOK)
             case "kill":
                 _signal(pid, signal.SIGKILL)
             case _:
@@ -178,7 +198,7 @@ class OverValkey(House):
 
     def _start(self, port: int) -> Served:
         redis = f"redis://127.0.0.1:{self._lines.proxy}"
-        return self.serve(port, "--redis", redis, "--patience", str(self.lease), drain_timeout=1.0)
+        return self.serve(port, "--redis", redis, "--patience", str(self.lease))
 
     def whole(self) -> bool:
         """Whether all of them listen."""
@@ -196,6 +216,9 @@ class OverValkey(House):
                     self._again(number)
             case "kill":
                 self._served[which].kill()
+                self._again(which)
+            case "term":
+                await self.terminate(self._served[which])
                 self._again(which)
             case "stop":
                 await self._stop(which, mischief.lasts)

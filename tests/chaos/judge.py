@@ -5,8 +5,8 @@ What is *lost*, and what may be missing:
 - **An answer** that somebody got is never taken back: what it says was done is in the file of effects, and who asks
   again, by the same key or the same task, gets the same.
 - **A call that must not be done twice** is in the file once at most, whatever became of its answer. Its outcome may be
-  unknown only to who was in the middle of it while something was done to the server. One that does no harm is always
-  answered.
+  unknown only to who was in the middle of it while something was done to the server, a graceful stop among it. One that
+  does no harm is always answered.
 - **A task** whose name somebody knows ends, with its result; or with an error that says that nobody knows, if its tool
   has chosen that and the server died meanwhile. A checkpoint that was kept is never gone behind.
 - **An event** on a stream has the number after that of the one before, over as many connections as it takes. Those at
@@ -167,7 +167,7 @@ def _updates(history: History) -> Iterator[str]:
 
 def _tasks(history: History) -> Iterator[str]:
     kinds = {saw.deed: saw for saw in history.saw if saw.kind in TASKS and not saw.again}
-    many = any(one.kind != "death" for one in history.troubles)
+    many = any(one.kind not in {"death", "term"} for one in history.troubles)
     for deed, done in _by_deed(history, "step", "kept").items():
         saw = kinds.get(deed)
         if saw is not None:

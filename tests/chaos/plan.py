@@ -47,14 +47,15 @@ LEASE: Final = 2.0
 not a file. A busy machine needs that much; where there is little to do, half of it will do."""
 
 House = Literal["file", "workers", "valkey"]
-Kind = Literal["death", "kill", "stop", "restart", "cut", "stall"]
-"""What is done to a house: all of it dies and comes back; one of its processes is killed, or is asleep for longer than its
+Kind = Literal["death", "term", "kill", "stop", "restart", "cut", "stall"]
+"""What is done to a house: all of it dies and comes back; it, or one of its processes, is stopped by SIGTERM with a drain
+that is too short for most calls, and started again; one of its processes is killed, or is asleep for longer than its
 leases last; its store is killed and started again, cannot be reached, or does not answer for longer than anybody waits."""
 
 HOUSES: Final[Mapping[House, tuple[Kind, ...]]] = {
-    "file": ("death",),
-    "workers": ("kill", "stop"),
-    "valkey": ("kill", "stop", "restart", "cut", "stall"),
+    "file": ("death", "term"),
+    "workers": ("kill", "stop", "term"),
+    "valkey": ("kill", "stop", "restart", "cut", "stall", "term"),
 }
 """One process on a file; four on one port, over a file and sockets; three over one Valkey. What is done to each."""
 

@@ -55,7 +55,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=20, help="how often something is done to the server")
     parser.add_argument("--only", nargs="*", choices=get_args(Kind), default=(), help="what is done to it")
-    parser.add_argument("--fault", choices=get_args(Fault), help="have a store that is not as it should be")
+    parser.add_argument(
+        "--fault", choices=get_args(Fault), help="have a store, or a server, that is not as it should be"
+    )
     parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds that anybody waits for anything")
     parser.add_argument("--keep", type=Path, help="where to write down all that was seen, if there are faults")
     return parser.parse_args()

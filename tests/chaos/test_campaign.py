@@ -14,9 +14,9 @@ SHORT = 1.0  # seconds: the leases of few clients
 CAMPAIGNS = 5  # at most, until a store with a fault has done harm in one of them
 LATE = ("was not told", "in time", "TimeoutError", "did not come to an end")  # what may be for want of time
 SEVERAL: list[tuple[House, tuple[Kind, ...]]] = [
-    ("file", ("death",)),
-    ("workers", ("kill", "stop")),
-    ("valkey", ("kill", "stop", "stall")),
+    ("file", ("death", "term")),
+    ("workers", ("kill", "stop", "term")),
+    ("valkey", ("kill", "term", "stall")),
 ]
 
 
@@ -78,3 +78,11 @@ async def test_a_store_that_drops_one_write_in_a_hundred_is_found_out(
 async def test_a_store_without_fences_is_found_out_by_processes_that_were_asleep(tmp_path: Path, seed: int) -> None:
     asleep = tuple(Mischief("stop", 20, 0.0, who, lasts=1.3 * SHORT) for who in (0.1, 0.35, 0.6, 0.85))
     assert await found_out("workers", asleep, "unfenced", tmp_path, seed)
+
+
+@pytest.mark.long
+async def test_a_server_that_denies_having_begun_calls_is_found_out(tmp_path: Path, seed: int) -> None:
+    """Clients repeat what was not begun: if it was, and a graceful stop has cut it off, it is done twice."""
+    planned = plan(seed, clients=40, rounds=4, only=("term",), lease=SHORT)
+    history, _ = await run(planned, tmp_path, fault="denying")
+    assert [fault for fault in faults(history) if "done twice" in fault]

@@ -92,6 +92,10 @@ BAD = {
     "an update that was acknowledged and not made": (less("post", "b"), "was not done"),
     "a payment that was made twice": (more(Effect("pay", "a.1", 0, "r9", "a")), "done twice"),
     "a payment of unknown outcome that was made twice": (more(Effect("pay", "a.3", 0, "r9", "a")), "done twice"),
+    "a payment that a graceful stop cut off, and that was made twice": (
+        replace(more(Effect("pay", "a.3", 0, "r9", "a")), troubles=(Trouble("term", 10.0, 11.0),)),
+        "a.3 (pay) was done twice",
+    ),
     "a keyed payment that was made twice": (more(Effect("pay", "a.2", 0, "r9", "a")), "done twice"),
     "a count that was begun twice": (more(Effect("count", "a.6", 1, "r9", "a")), "done twice"),
     "a number that was written on a board twice": (more(Effect("post", "b", 1, "p.1", "p")), "twice"),
