@@ -23,6 +23,7 @@ from trunkline.stores.store import Store
 MOST_CLIENTS = 1000
 STEP = 0.01  # seconds that a step of some work takes
 LONG = 3600.0
+LINGER = 5 * STEP
 OFTEN = 1000  # runs of a task: a campaign kills more often than anybody should try
 
 
@@ -118,6 +119,14 @@ def _simple(server: Server, effects: Line) -> None:
         await asyncio.sleep(STEP / 2)
         effects.write(ctx, "pay", deed, run=run)
         await asyncio.sleep(STEP / 2)
+        return f"{deed} {run}"
+
+    @server.tool
+    async def linger(deed: str, size: int, ctx: Context) -> str:
+        """Has its effect at once, which must not come twice, and is answered long after that."""
+        run = secrets.token_hex(4)
+        effects.write(ctx, "linger", deed, run=run)
+        await asyncio.sleep(LINGER * size)
         return f"{deed} {run}"
 
     @server.tool(annotations=ToolAnnotations(idempotent_hint=True))

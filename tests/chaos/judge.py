@@ -87,13 +87,13 @@ def _own(history: History) -> Iterator[str]:
 
 def _answered_is_done(history: History) -> Iterator[str]:
     """What was answered is in the file, as the answer says."""
-    done = _by_deed(history, "pay", "ask")
+    done = _by_deed(history, "pay", "linger", "ask")
     lasting = {(effect.what, effect.deed) for effect in history.effects}
     posted = {f"{effect.run} {effect.deed} {effect.number}" for effect in history.effects if effect.what == "post"}
     for saw in history.saw:
         if saw.outcome != "answered" or saw.again:
             continue
-        if saw.kind in {"pay", "pay_once", "ask"}:
+        if saw.kind in {"pay", "pay_once", "linger", "ask"}:
             if saw.said.split()[-1] not in {effect.run for effect in done[saw.deed]}:
                 yield f"{saw.deed} ({saw.kind}) was answered with {saw.said!r}, and was not done"
         elif saw.kind == "keep" and ("keep", saw.deed) not in lasting:
@@ -103,7 +103,7 @@ def _answered_is_done(history: History) -> Iterator[str]:
 
 
 def _done_once(history: History) -> Iterator[str]:
-    for deed, done in _by_deed(history, "pay", "count", "ask", "wait").items():
+    for deed, done in _by_deed(history, "pay", "linger", "count", "ask", "wait").items():
         numbers = [effect.number for effect in done]
         if len(set(numbers)) < len(numbers):
             yield f"{deed} ({done[0].what}) was done twice: {[effect.run for effect in done]}"

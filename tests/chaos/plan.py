@@ -65,7 +65,7 @@ _LASTS: Final[Mapping[Kind, tuple[float, float]]] = {
     "cut": (0.0, 0.5),
     "stall": (1.5, 2.0),
 }  # leases
-_WEIGHTS: Final[Mapping[str, int]] = {"look": 3, "pay": 3, "pay_once": 4, "keep": 2, "count": 4, "wait": 2}
+_WEIGHTS: Final[Mapping[str, int]] = {"look": 3, "pay": 3, "pay_once": 4, "keep": 2, "count": 4, "wait": 2, "linger": 4}
 _LONGEST_PAUSE: Final = 0.15  # seconds between two deeds of one client
 _SOON: Final = 0.2  # the share of mischief that comes while everybody still finds the way back
 _MOST_ANSWERS: Final = 4  # for each client, between two mischiefs

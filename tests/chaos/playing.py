@@ -125,4 +125,4 @@ def arguments(deed: Deed, part: Part) -> dict[str, Any]:
     """What a deed gives its tool."""
     if deed.kind == "post":
         return {"deed": deed.id, "board": part.board}
-    return {"deed": deed.id} | ({"size": deed.size} if deed.kind in {"count", *TASKS} else {})
+    return {"deed": deed.id} | ({"size": deed.size} if deed.kind in {"count", "linger", *TASKS} else {})

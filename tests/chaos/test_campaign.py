@@ -44,6 +44,7 @@ async def test_d03_d08_d09_d10_j15_nothing_is_lost_or_done_twice_whatever_is_don
         "keep",
         "count",
         "wait",
+        "linger",
     }
     assert {trouble.kind for trouble in history.troubles} >= set(kinds)
 

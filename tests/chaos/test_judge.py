@@ -28,6 +28,7 @@ GOOD = History(
         Effect("step", "a.8", 1, "t3", "a"),
         Effect("kept", "a.8", 1, "t3", "a"),
         Effect("step", "a.9", 1, "t4", "a"),
+        Effect("linger", "a.14", 0, "r14", "a"),  # cut off
         Effect("wait", "a.13", 1, "r13", "a"),
         Effect("wait", "a.13", 2, "r13", "a"),
     ),
@@ -45,6 +46,7 @@ GOOD = History(
         Saw("a.9", "given_up", 9.0, 14.0, "failed", "it may or may not have been done"),
         Saw("a.10", "look", 9.0, 14.0, "answered", "a.10 seen", harmless=True),
         Saw("a.13", "wait", 1.0, 2.0, "answered", "a.13 cancelled"),
+        Saw("a.14", "linger", 9.0, 10.5, "unknown", "cut off"),
     ),
     told=(Told("a.6", 2, (1, 2), "answered"), Told("a.11", 5, (1, 2, 3), "unknown"), Told("a.12", 5, (), "unknown")),
     heard=(Heard("c", "b", 1),),
@@ -93,8 +95,8 @@ BAD = {
     "a payment that was made twice": (more(Effect("pay", "a.1", 0, "r9", "a")), "done twice"),
     "a payment of unknown outcome that was made twice": (more(Effect("pay", "a.3", 0, "r9", "a")), "done twice"),
     "a payment that a graceful stop cut off, and that was made twice": (
-        replace(more(Effect("pay", "a.3", 0, "r9", "a")), troubles=(Trouble("term", 10.0, 11.0),)),
-        "a.3 (pay) was done twice",
+        replace(more(Effect("linger", "a.14", 0, "r9", "a")), troubles=(Trouble("term", 10.0, 11.0),)),
+        "a.14 (linger) was done twice",
     ),
     "a keyed payment that was made twice": (more(Effect("pay", "a.2", 0, "r9", "a")), "done twice"),
     "a count that was begun twice": (more(Effect("count", "a.6", 1, "r9", "a")), "done twice"),

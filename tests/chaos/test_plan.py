@@ -28,7 +28,7 @@ def test_every_revision_takes_part_and_every_board_has_a_writer_and_somebody_who
 
 def test_each_kind_of_deed_is_done_and_no_two_have_the_same_name() -> None:
     done = [deed for part in plan(7, 30, 3).parts for deed in islice(deeds(7, part), 50)]
-    kinds = {"look", "pay", "pay_once", "keep", "count", "ask", "post", "wait", *TASKS}
+    kinds = {"look", "pay", "pay_once", "keep", "count", "ask", "post", "wait", "linger", *TASKS}
     assert {deed.kind for deed in done} == kinds
     assert len({deed.id for deed in done}) == len(done)
 
