@@ -587,6 +587,29 @@ async def test_k10_those_who_time_out_together_share_one_ping(scene: Scene) -> N
         assert type(outcome) is RequestTimeout
 
 
+INTERRUPTED = {"kind": "outcome_unknown", "interrupted": True}
+
+
+async def test_call_that_the_server_interrupts_is_repeated_if_it_changes_nothing(scene: Scene) -> None:
+    await scene.known()
+    looking, paying = scene.call("look"), scene.call("pay")
+    for _ in range(2):
+        scene.server.line.error(await scene.server.line.request("tools/call"), -32603, "cut off", INTERRUPTED)
+    scene.server.line.reply(await scene.server.line.request("tools/call"), DONE)
+    assert (await looking).data == "done"
+    with pytest.raises(OutcomeUnknown, match="tools/call of 'pay': cut off"):
+        await paying
+    assert len(scene.server.lines) == 1
+
+
+async def test_outcome_that_is_unknown_for_good_is_not_asked_for_again(scene: Scene) -> None:
+    await scene.known()
+    looking = scene.call("look")
+    scene.server.line.error(await scene.server.line.request("tools/call"), -32603, "lost", {"kind": "outcome_unknown"})
+    with pytest.raises(OutcomeUnknown, match="tools/call of 'look': lost"):
+        await looking
+
+
 @HANDSHAKE
 async def test_k11_a_server_that_answers_no_ping_either_is_given_up_and_reached_again(scene: Scene) -> None:
     scene.server.answered.discard("ping")
