@@ -92,8 +92,10 @@ class Session:
             try:
                 async with self._post("initialize", params) as response:
                     if not await self._refused("initialize", response):
-                        await response.read()
-                        self._session = response.headers["mcp-session-id"]
+                        said = await response.text()
+                        self._session = response.headers.get("mcp-session-id", "")
+                        if not self._session:  # the server stopped before it was answered
+                            self._diary.refused(self._part.name, "initialize", _NOT_NOW, said)
             except _LINE:
                 pass
             await asyncio.sleep(0 if self._session else _PAUSE)
