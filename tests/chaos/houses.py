@@ -77,9 +77,9 @@ class House(ABC):
             while not await asyncio.to_thread(self.whole):
                 await asyncio.sleep(_LOOK)
 
-    async def terminate(self, served: Served) -> None:
+    def terminate(self, served: Served) -> None:
         """Stop a process by SIGTERM, and wait for its end. Calls may be cut off, and nothing else may take too long."""
-        code, _ = await asyncio.to_thread(served.stop, PATIENCE)
+        code, _ = served.stop(PATIENCE)
         if code not in {0, _DRAIN_OVERRAN}:
             self.complaints.append(f"exit code {code} after SIGTERM: {served.said()}")
 
@@ -126,7 +126,7 @@ class OneProcess(House):
     async def do(self, mischief: Mischief) -> None:
         """It is killed, or stopped, and comes back at the same place."""
         if mischief.kind == "term":
-            await self.terminate(self._served)
+            await asyncio.to_thread(self.terminate, self._served)
         else:
             self._served.kill()
         self.leave(self._served)
@@ -134,9 +134,7 @@ class OneProcess(House):
 
     def stop(self) -> None:
         """Ends it in good order."""
-        code, _ = self._served.stop(PATIENCE)
-        if code:
-            self.complaints.append(f"exit code {code}")
+        self.terminate(self._served)
         self.leave(self._served)
 
 
@@ -218,7 +216,7 @@ class OverValkey(House):
                 self._served[which].kill()
                 self._again(which)
             case "term":
-                await self.terminate(self._served[which])
+                await asyncio.to_thread(self.terminate, self._served[which])
                 self._again(which)
             case "stop":
                 await self._stop(which, mischief.lasts)
@@ -254,9 +252,7 @@ class OverValkey(House):
     def stop(self) -> None:
         """Ends them in good order, one after another."""
         for served in self._served:
-            code, _ = served.stop(PATIENCE)
-            if code:
-                self.complaints.append(f"exit code {code}")
+            self.terminate(served)
             self.leave(served)
 
 
