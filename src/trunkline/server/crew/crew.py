@@ -157,7 +157,7 @@ class Crew:
     # --- saying ------------------------------------------------------------------------------------
 
     def send(self, to: str, kind: bytes, body: bytes) -> bool:
-        """Sends something to one process; False if it is certain that nobody is there."""
+        """Sends something to one process; False if nothing was sent, see `Place.send`."""
         return self._place.send(to, kind, body)
 
     def broadcast(self, kind: bytes, body: bytes) -> None:

@@ -88,10 +88,11 @@ class Place:
     # --- saying ------------------------------------------------------------------------------------
 
     def send(self, to: str, kind: bytes, body: bytes = b"") -> bool:
-        """Sends something to one process; False if it is certain that nobody is there."""
+        """Sends something to one process. False if nothing was sent: it is certain that nobody is there, or this
+        process has no name for now."""
         if self._roster.is_gone(to):
             return False
-        return self._bus is None or self._bus.send(to, kind + body)
+        return self._bus is not None and self._bus.send(to, kind + body)
 
     def broadcast(self, kind: bytes, body: bytes = b"") -> None:
         """Sends something to all others."""

@@ -74,7 +74,8 @@ class Trunk(Protocol):
         ...
 
     def send(self, to: str, kind: bytes, body: bytes) -> bool:
-        """Sends something to one process; False if it is certain that nobody is there."""
+        """Sends something to one process. False if nothing was sent: it is certain that nobody is there, or there is no
+        way to others for now."""
         ...
 
     async def sent(self) -> None:
