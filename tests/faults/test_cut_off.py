@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 from tests.chaos.plan import token_of
-from tests.faults.processes import Served, free_port
+from tests.faults.processes import Served
+from tests.ports import HeldPort, held_port
 from tests.processes import PATIENCE
 
 from trunkline import Client, Context, Server, Settings
@@ -86,13 +87,14 @@ class Shop:
         self.effects.touch()
         self.begun = asyncio.Event()
         self.hold = True
+        self.port = HeldPort()
         self.server = self._make()
         self.url = "" if way.scheme == "memory" else self._address()
 
     def _address(self) -> str:
         if self._way.scheme == "unix":
             return f"unix://{self._folder}/socket"
-        return f"{self._way.scheme}://127.0.0.1:{free_port()}{self._way.path}"
+        return f"{self._way.scheme}://127.0.0.1:{self.port.number}{self._way.path}"
 
     @property
     def target(self) -> Any:
@@ -151,6 +153,7 @@ async def shopping(way: Way, folder: Path, calls: int = 2) -> AsyncIterator[tupl
                 yield shop, client
     finally:
         await shop.server.aclose()
+        shop.port.close()
 
 
 async def outcome(shop: Shop, way: Way, client: Client, name: str, key: str | None = None) -> str:
@@ -305,7 +308,11 @@ async def test_call_cut_off_by_sigterm_over_stdio_is_not_repeated(tmp_path: Path
 @pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
 async def test_call_cut_off_by_sigterm_in_a_worker_is_not_repeated(revision: str, tmp_path: Path) -> None:
     """Each request comes to another worker, so most calls are forwarded to the worker that holds the session."""
-    effects, port = tmp_path / "effects", free_port()
+    with held_port() as port:
+        await cut_off_in_a_worker(revision, tmp_path / "effects", port)
+
+
+async def cut_off_in_a_worker(revision: str, effects: Path, port: int) -> None:
     effects.touch()
 
     def start() -> Served:

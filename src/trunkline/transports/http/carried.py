@@ -22,6 +22,8 @@ from trunkline.transports.http.relay_frames import (
     HungUp,
     NotHere,
     Part,
+    Pending,
+    Unknown,
 )
 from trunkline.transports.http.visits import ANSWER, MORE, Headers, Visit
 
@@ -260,6 +262,10 @@ class Arrivals:
 
     def heard(self, front: str, frame: FromFront) -> None:
         """Takes what a front says."""
+        if isinstance(frame, Pending):
+            if unknown := [number for number in frame.visits if (front, number) not in self._visits]:
+                self._reply(front, Unknown(unknown))
+            return
         visit = self._visits.get((front, frame.visit))
         match frame:
             case Ask():

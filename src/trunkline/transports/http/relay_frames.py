@@ -25,6 +25,8 @@ __all__ = [
     "HungUp",
     "NotHere",
     "Part",
+    "Pending",
+    "Unknown",
     "read_answered",
     "read_asked",
     "write",
@@ -95,8 +97,20 @@ class NotHere(_Frame, tag=7):
     """What the request is for is not held here."""
 
 
-FromFront = Ask | Part | Credit | HungUp
-FromHolder = Answer | Head | Part | End | NotHere
+class Pending(msgspec.Struct, array_like=True, tag=8):
+    """The requests whose answers a front waits for, of one holder. All that was said of them was said before."""
+
+    visits: list[int]
+
+
+class Unknown(msgspec.Struct, array_like=True, tag=9):
+    """Those of them that the holder has answered, or has never heard of: what is missing was lost on the way."""
+
+    visits: list[int]
+
+
+FromFront = Ask | Part | Credit | HungUp | Pending
+FromHolder = Answer | Head | Part | End | NotHere | Unknown
 
 write: Final[Callable[[FromFront | FromHolder], bytes]] = msgspec.msgpack.Encoder().encode
 read_asked: Final[Callable[[bytes], FromFront]] = msgspec.msgpack.Decoder(FromFront).decode

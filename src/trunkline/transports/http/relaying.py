@@ -32,6 +32,8 @@ from trunkline.transports.http.relay_frames import (
     HungUp,
     NotHere,
     Part,
+    Pending,
+    Unknown,
     read_answered,
     read_asked,
     write,
@@ -128,6 +130,11 @@ class Relay:
 
     def _answered(self, holder: str, data: bytes) -> None:
         frame = read_answered(data)
+        if isinstance(frame, Unknown):
+            for line in [line for number in frame.visits if (line := self._lines.get(number)) is not None]:
+                if line.holder == holder:
+                    line.lose()
+            return
         line = self._lines.get(frame.visit)
         if line is not None and line.holder == holder:
             line.heard(frame)
@@ -170,11 +177,15 @@ class Relay:
             await self._drained
 
     def _look(self) -> None:
-        """Those who are waited for may be gone, and nobody else looks."""
+        """Those who are waited for may be gone, and nobody else looks. Or a message was lost on the way there or back,
+        and neither side was told: each is asked whether it still works on what it is waited for."""
         self._timer = None
         if self._lines:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_LOOK_EVERY, self._look)
+            for holder in {line.holder for line in self._lines.values()}:
+                pending = [number for number, line in self._lines.items() if line.holder == holder]
+                self.trunk.send(holder, ASKED, write(Pending(pending)))
             if self._looking is None:
                 self._looking = loop.create_task(self._find_out({line.holder for line in self._lines.values()}))
 

@@ -17,6 +17,7 @@ from trunkline.stores.frames import FrameSigner
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import Held
 from trunkline.transports.http.gate import Admitted, Known
+from trunkline.transports.http.relay_frames import ANSWERED, ASKED
 
 
 @pytest.fixture
@@ -226,6 +227,37 @@ async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_oth
     assert (await newer.message())["method"] == "notifications/resources/updated"
     newer.gone.set()
     await newer.finished()
+
+
+@pytest.mark.parametrize("kind", [ASKED, ANSWERED])
+async def test_request_whose_message_is_lost_without_notice_is_answered(pair: list[Place], kind: bytes) -> None:
+    """A bus should tell of each loss. If it does not, the front finds out that the holder does not work on it."""
+    ident = await pair[0].session()
+    bus: Any = pair[1 if kind == ASKED else 0].server._serving.ready().crew._place._bus  # type: ignore[union-attr]
+    send, lost = bus.send, list[bytes]()
+
+    def lose_first(to: str, message: bytes) -> bool:
+        if lost or message[:1] != kind:
+            return send(to, message)
+        lost.append(message)
+        return True
+
+    bus.send = lose_first
+    async with asyncio.timeout(PATIENCE):
+        answer = await pair[1].ask("POST", call("echo", text="x"), mcp_session_id=ident)
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (200, "outcome_unknown")
+    assert text_of(await pair[1].ask("POST", call("echo", text="x"), mcp_session_id=ident)) == "x"
+
+
+async def test_request_that_takes_longer_than_a_look_is_not_given_up(pair: list[Place]) -> None:
+    ident = await pair[0].session()
+    asked = pair[1].begin("POST", call("quietly", id=7), mcp_session_id=ident)
+    await pair[0].begun.wait()
+    relay: Any = pair[1].server._relay
+    relay._look()
+    assert "result" in (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).json  # goes the same way
+    pair[0].go.set()
+    assert text_of(await asked.finished()) == "done"
 
 
 # --- the end of either --------------------------------------------------------------------------------
