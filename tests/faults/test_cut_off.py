@@ -347,3 +347,22 @@ async def cut_off_in_a_worker(revision: str, effects: Path, port: int) -> None:
         served.close()
     begun = [line.split()[1] for line in effects.read_text().splitlines() if line.split()[2] == "1"]
     assert sorted(begun) == ["c001.1", "c002.1", "c003.1", "c004.1"]
+
+
+async def test_connection_that_a_stopping_server_refuses_is_made_again(tmp_path: Path) -> None:
+    """A connection that is accepted while the server stops is answered without a look at what it says."""
+    way = WAYS["http modern"]
+    async with shopping(way, tmp_path) as (shop, client), aiohttp.ClientSession() as http:
+        [place] = shop.server._serving.places
+        guard: Any = place._connections.guard  # type: ignore[attr-defined]
+        guard.shut()
+        async with http.post(shop.url, data=b"{}") as refused:
+            told = await refused.json()
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        assert told["error"]["data"] == {"kind": "temporarily_unavailable", "retryAfterMs": 1000}
+        shop.hold = False
+        call = asyncio.ensure_future(client.call_tool("pay", {"what": "pay"}))
+        await shop.server.shutdown()
+        await shop.open()
+        assert (await call).text == "pay done"
+        assert shop.done() == ["pay"]

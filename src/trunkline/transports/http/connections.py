@@ -33,6 +33,14 @@ from trunkline.wire import sse
 __all__ = ["Connections", "HttpConnection"]
 
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 30\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_GOODBYE: Final = (
+    b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"the server is about to stop",'
+    b'"data":{"kind":"temporarily_unavailable","retryAfterMs":1000}}}'
+)
+_STOPPING: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(_GOODBYE), _GOODBYE)
+)
 _TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _UNREADABLE: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -217,7 +225,7 @@ class HttpConnection(HttpToolsProtocol):
             self.flow = _Flow(transport, self.pipeline)
             guard = self._all.guard
             if guard.closing or len(self.connections) > guard.most:
-                transport.write(_BUSY)
+                transport.write(_STOPPING if guard.closing else _BUSY)
                 transport.close()
             else:
                 self._all.starts_speaking(self)
