@@ -183,6 +183,8 @@ async def test_d04_questions_that_make_no_sense_are_refused_by_all(store: Store)
         store.acquire("session/1", "\ud800", 10),
         store.acquire("session/1", "us", 0),
         store.acquire("session/1", "us", float("inf")),
+        store.acquire("session/1", "us", 10, writes=[Put("session/2", b"")]),
+        store.acquire("session/1", "us", 10, writes=[Put("session/1/a", b""), Delete("session/1/a")]),
         store.renew(given, -1),
         store.commit([Put("session/2", b"")], fence=given),
     ):
@@ -525,6 +527,55 @@ async def test_leases_and_items_of_one_name_are_different_things(store: Store) -
     assert isinstance(await store.acquire("session/1", "them", 10), Lease)
 
 
+async def test_acquire_commits_its_writes_under_the_token_of_the_lease(store: Store) -> None:
+    writes = [Put(KEY, b"new", version=ABSENT), Put("session/1/b", b"more"), Delete("session/1/c")]
+    await store.commit([Put("session/1/c", b"old")])
+    held = lease(await store.acquire("session/1", "us", 10, writes=writes))
+    kept = [(item.key, item.value, item.version) for item in await walk(store)]
+    assert kept == [("session/1/b", b"more", held.token), (KEY, b"new", held.token)]
+    version = await store.commit([Put(KEY, b"newer", version=held.token)], fence=held)
+    assert version > held.token
+
+
+async def test_acquire_of_a_held_lease_writes_nothing(place: Place) -> None:
+    ours, theirs = await place.enter(), await place.enter()
+    held = lease(await ours.acquire("session/1", "us", 10))
+    refused = await theirs.acquire("session/1", "them", 10, writes=[Put(KEY, b"theirs")])
+    assert refused == Held("us", held.expires, held.token)
+    assert await walk(ours) == []
+    taken = lease(await theirs.acquire("session/1", "them", 10, over=held.token, writes=[Put(KEY, b"theirs")]))
+    assert [(item.value, item.version) for item in await walk(ours)] == [(b"theirs", taken.token)]
+
+
+async def test_acquire_with_a_write_for_another_version_grants_nothing(place: Place) -> None:
+    ours, theirs = await place.enter(), await place.enter()
+    version = await ours.commit([Put(KEY, b"there")])
+    for writes in ([Put(KEY, b"x", version=ABSENT)], [Put("session/1/b", b"x"), Delete(KEY, version=version + 1)]):
+        with pytest.raises(Conflict) as caught:
+            await ours.acquire("session/1", "us", 10, writes=writes)
+        assert (caught.value.key, caught.value.found) == (KEY, version)
+    assert [(item.key, item.value) for item in await walk(ours)] == [(KEY, b"there")]
+    held = lease(await theirs.acquire("session/1", "them", 10))
+    for writes in ([Put(KEY, b"x", version=ABSENT)], [Put(KEY, b"x")]):  # a conflict does not take it over either
+        assert isinstance(await ours.acquire("session/1", "us", 10, writes=writes), Held)
+    again = [Put(KEY, b"x", version=ABSENT)]
+    with pytest.raises(Conflict):
+        await theirs.acquire("session/1", "them", 10, writes=again)
+    assert await theirs.renew(held, 10) == held  # and leaves the lease that its holder has
+
+
+async def test_of_many_acquires_with_writes_at_once_one_takes_effect(place: Place) -> None:
+    stores = [await place.enter(), await place.enter()]
+    asked = [
+        stores[n % 2].acquire("session/1", f"holder {n}", 10, writes=[Put(KEY, str(n).encode())]) for n in range(30)
+    ]
+    given = await asyncio.gather(*asked)
+    [(number, held)] = [(n, outcome) for n, outcome in enumerate(given) if isinstance(outcome, Lease)]
+    found = await stores[0].get(KEY)
+    assert found is not None
+    assert (found.value, found.version) == (str(number).encode(), held.token)
+
+
 # --- watches ---------------------------------------------------------------------------------------------
 
 
@@ -554,6 +605,16 @@ async def test_a_watch_is_told_which_keys_were_written_and_deleted_but_not_befor
     told.calls.clear()
     await store.commit([Delete("session/1/b")])
     await until(lambda: told.keys == {"session/1/b"})
+
+
+async def test_a_watch_is_told_of_what_acquire_has_written(place: Place) -> None:
+    ours, theirs = await place.enter(), await place.enter()
+    near, far = Told(), Told()
+    ours.watch("session/1/", near)
+    theirs.watch("session/1/", far)
+    await ours.acquire("session/1", "us", 10, writes=[Put(KEY, b"x"), Delete("session/1/b")])
+    place.clock.advance(1)
+    await until(lambda: near.keys == far.keys == {KEY, "session/1/b"})
 
 
 async def test_a_watch_is_never_told_from_within_a_call(store: Store) -> None:

@@ -23,10 +23,16 @@ one_write = st.tuples(
     st.sampled_from([None, 1.0, 5.0, 100.0]),
     st.sampled_from(WANTED),
 )
+
+
+def some_writes(least: int) -> st.SearchStrategy[list[Any]]:
+    return st.lists(one_write, min_size=least, max_size=3, unique_by=lambda write: write[0])
+
+
 steps = st.one_of(
     st.tuples(
         st.just("commit"),
-        st.lists(one_write, min_size=1, max_size=3, unique_by=lambda write: write[0]),
+        some_writes(1),
         st.one_of(st.none(), st.integers(0, 5)),  # the fence: one of the leases that were given
     ),
     st.tuples(
@@ -35,6 +41,7 @@ steps = st.one_of(
         st.sampled_from(["us", "them"]),
         st.sampled_from([2.0, 10.0]),
         st.one_of(st.none(), st.integers(0, 5)),  # over: one of the leases that were given
+        some_writes(0),
     ),
     st.tuples(st.just("renew"), st.integers(0, 5), st.sampled_from([2.0, 10.0])),
     st.tuples(st.just("release"), st.integers(0, 5)),
@@ -72,6 +79,14 @@ class Model:
         live = self.live()
         return all(w.version in {None, live[w.key].version if w.key in live else ABSENT} for w in writes)
 
+    def written(self, writes: list[Write], version: int) -> None:
+        for write in writes:
+            assert version > max(self.versions[write.key], default=ABSENT)
+            self.items.pop(write.key, None)
+            if isinstance(write, Put):
+                self.versions[write.key].append(version)
+                self.items[write.key] = Item(write.key, write.value, version, write.expires)
+
 
 class Sequence:
     """The same things done to a store and to the model."""
@@ -88,26 +103,26 @@ class Sequence:
             with pytest.raises(Fenced if lost else Conflict):
                 await self.store.commit(writes, fence=fence)
             return
-        version = await self.store.commit(writes, fence=fence)
-        for write in writes:
-            assert version > max(model.versions[write.key], default=ABSENT)
-            model.items.pop(write.key, None)
-            if isinstance(write, Put):
-                model.versions[write.key].append(version)
-                model.items[write.key] = Item(write.key, write.value, version, write.expires)
+        model.written(writes, await self.store.commit(writes, fence=fence))
 
-    async def acquire(self, name: str, holder: str, ttl: float, of: int | None) -> None:
+    async def acquire(self, name: str, holder: str, ttl: float, of: int | None, asked: list[Any]) -> None:
         model = self.model
+        writes = [model.write(*write) for write in asked]
         over = None if of is None or not model.given else model.given[of % len(model.given)].token
         current = model.leases.get(name)
         free = current is None or current.expires <= model.now or current.holder == holder or current.token == over
-        found = await self.store.acquire(name, holder, ttl, over=over)
+        if free and not model.allows(writes):
+            with pytest.raises(Conflict):
+                await self.store.acquire(name, holder, ttl, over=over, writes=writes)
+            return
+        found = await self.store.acquire(name, holder, ttl, over=over, writes=writes)
         assert isinstance(found, Lease) is free
         if not isinstance(found, Lease):
             assert found == Held(current.holder, current.expires, current.token)
         else:
             assert (found.holder, found.expires) == (holder, model.now + ttl)
             assert found.token > max((lease.token for lease in model.given if lease.name == name), default=0)
+            model.written(writes, found.token)
             model.leases[name] = found
             model.given.append(found)
 

@@ -103,14 +103,23 @@ class MemoryStore:
     async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
         """All writes or nothing, at once: nothing is waited for."""
         now = self._now()
-        rules.check_writes(writes, fence)
+        rules.check_writes(writes, None if fence is None else fence.name)
         if fence is not None:
             rules.hold(self._leases.get(fence.name), fence, now)
+        self._expect(writes, now)
+        self._last += 1
+        self._write_all(writes)
+        return self._last
+
+    def _expect(self, writes: Sequence[Write], now: float) -> None:
+        """Raise `Conflict` if a write was made for another version."""
         for write in writes:
             if write.version is not None:
                 found = self._find(write.key, now)
                 rules.expect(write, ABSENT if found is None else found.version)
-        self._last += 1
+
+    def _write_all(self, writes: Sequence[Write]) -> None:
+        """Apply the writes of one home, with the last version that was given."""
         at = home(writes[0].key)
         kept = self._homes.setdefault(at, {})
         for write in writes:
@@ -118,7 +127,6 @@ class MemoryStore:
         if not kept:
             del self._homes[at]
         self._watchers.changed(write.key for write in writes)
-        return self._last
 
     def _write(self, kept: dict[str, Item], write: Write) -> None:
         if isinstance(write, Put):
@@ -131,15 +139,20 @@ class MemoryStore:
 
     # --- leases ----------------------------------------------------------------------------------
 
-    async def acquire(self, name: str, holder: str, ttl: float, *, over: int | None = None) -> Lease | Held:
-        """The lease, if nobody else has it, or only who had that token."""
+    async def acquire(
+        self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
+    ) -> Lease | Held:
+        """The lease, if nobody else has it, or only who had that token; with writes, if there are any."""
         now = self._now()
-        rules.check_lease(name, holder, ttl)
+        rules.check_lease(name, holder, ttl, writes)
         given = rules.grant(self._leases.get(name), Lease(name, holder, self._last + 1, now + ttl), now, over)
         if isinstance(given, Lease):
+            self._expect(writes, now)
             self._last += 1
             self._leases[name] = given
             self._plan_sweep()
+            if writes:
+                self._write_all(writes)
         return given
 
     async def renew(self, lease: Lease, ttl: float) -> Lease:

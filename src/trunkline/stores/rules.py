@@ -55,12 +55,12 @@ def check_key(key: str) -> None:
         )
 
 
-def check_writes(writes: Sequence[Write], fence: Lease | None) -> None:
-    """Raises `MisuseError` for writes that cannot be one commit."""
+def check_writes(writes: Sequence[Write], lease: str | None) -> None:
+    """Raise `MisuseError` for writes that cannot be one commit, or not one with a lease of that name."""
     if not 1 <= len(writes) <= MOST_WRITES:
         raise MisuseError(f"a commit has 1 to {MOST_WRITES} writes, not {len(writes)}")
-    if len(writes) > 1 or fence is not None:
-        _check_together(writes, fence)
+    if len(writes) > 1 or lease is not None:
+        _check_together(writes, lease)
     for write in writes:
         check_key(write.key)
         if write.version is not None and not 0 <= write.version < _FAR:
@@ -69,12 +69,12 @@ def check_writes(writes: Sequence[Write], fence: Lease | None) -> None:
             _check_value(write)
 
 
-def _check_together(writes: Sequence[Write], fence: Lease | None) -> None:
+def _check_together(writes: Sequence[Write], lease: str | None) -> None:
     homes = {home(write.key) for write in writes}
-    if fence is not None:
-        homes.add(home(fence.name))
+    if lease is not None:
+        homes.add(home(lease))
     if len(homes) > 1:
-        raise MisuseError(f"a commit writes to one home, and so does its fence: {', '.join(sorted(homes))} are several")
+        raise MisuseError(f"a commit and its lease belong to one home: {', '.join(sorted(homes))} are several")
     if len({write.key for write in writes}) < len(writes):
         raise MisuseError("a commit writes each key once")
 
@@ -96,8 +96,8 @@ def check_page(prefix: str, after: str, limit: int) -> None:
         raise MisuseError(f"a page has 1 to {MOST_IN_A_PAGE} items, not {limit}")
 
 
-def check_lease(name: str, holder: str, ttl: float) -> None:
-    """Raises `MisuseError` for a lease that nobody can be given."""
+def check_lease(name: str, holder: str, ttl: float, writes: Sequence[Write] = ()) -> None:
+    """Raise `MisuseError` for a lease that cannot be granted, or for writes that cannot be committed with it."""
     check_key(name)
     if not (holder and _TEXT.fullmatch(holder)):
         raise MisuseError(
@@ -105,6 +105,8 @@ def check_lease(name: str, holder: str, ttl: float) -> None:
         )
     if not 0 < ttl < _FAR:
         raise MisuseError(f"a lease needs some time and has an end, unlike {ttl!r} s")
+    if writes:
+        check_writes(writes, name)
 
 
 def is_process(name: str) -> bool:

@@ -137,17 +137,19 @@ class SqliteStore:
     def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> "asyncio.Future[int]":
         """All writes or nothing; on the disk when it is done."""
         try:
-            rules.check_writes(writes, fence)
+            rules.check_writes(writes, None if fence is None else fence.name)
         except MisuseError as error:
             return _failed(error)
         return self._write(partial(Transaction.commit, writes=tuple(writes), fence=fence))
 
     # --- leases ----------------------------------------------------------------------------------
 
-    def acquire(self, name: str, holder: str, ttl: float, *, over: int | None = None) -> "asyncio.Future[Lease | Held]":
-        """The lease, if nobody else has it, or only who had that token."""
-        act = partial(Transaction.acquire, name=name, holder=holder, ttl=ttl, over=over)
-        return self._write_lease(name, holder, ttl, act)
+    def acquire(
+        self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
+    ) -> "asyncio.Future[Lease | Held]":
+        """The lease, if nobody else has it, or only who had that token; with writes, if there are any."""
+        act = partial(Transaction.acquire, name=name, holder=holder, ttl=ttl, over=over, writes=tuple(writes))
+        return self._write_lease(name, holder, ttl, act, writes)
 
     def renew(self, lease: Lease, ttl: float) -> "asyncio.Future[Lease]":
         """The same lease, with that much time from now."""
@@ -157,9 +159,11 @@ class SqliteStore:
         """Gives a lease back."""
         return self._write(partial(Transaction.release, lease=lease))
 
-    def _write_lease(self, name: str, holder: str, ttl: float, act: Act) -> asyncio.Future[Any]:
+    def _write_lease(
+        self, name: str, holder: str, ttl: float, act: Act, writes: Sequence[Write] = ()
+    ) -> asyncio.Future[Any]:
         try:
-            rules.check_lease(name, holder, ttl)
+            rules.check_lease(name, holder, ttl, writes)
         except MisuseError as error:
             return _failed(error)
         return self._write(act)

@@ -138,10 +138,16 @@ class Store(Protocol):
         however that ends, if the store does."""
         ...
 
-    def acquire(self, name: str, holder: str, ttl: float, *, over: int | None = None) -> Awaitable[Lease | Held]:
+    def acquire(
+        self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
+    ) -> Awaitable[Lease | Held]:
         """The lease, if nobody else has it, or if who has it has the token `over`: the asker knows that holder to be
         gone, or does not care. Asking again as the same holder gives a lease with a new token, which replaces the one
-        before; so no two parts of a program should ask as the same holder."""
+        before; so no two parts of a program should ask as the same holder.
+
+        Commit `writes` to the lease's home together with granting it. If another holder has the lease, nothing is
+        written; if a version does not match, `Conflict` is raised and the lease stays as it was. The token of the lease
+        is also the version of what was put."""
         ...
 
     def renew(self, lease: Lease, ttl: float) -> Awaitable[Lease]:

@@ -70,6 +70,11 @@ class Transaction:
         """All writes of one commit; its version."""
         if fence is not None:
             rules.hold(self._lease(fence.name), fence, self._now)
+        self._write_all(writes)
+        return self._last
+
+    def _write_all(self, writes: tuple[Write, ...]) -> None:
+        """Apply writes under one new version. Raise `Conflict` before anything is written."""
         if len(writes) == 1 and isinstance(writes[0], Put):
             self._put(writes[0], self._last + 1)
         else:
@@ -80,7 +85,6 @@ class Transaction:
                 self._write(write, self._last + 1)
         self._last += 1
         self._changed += [write.key for write in writes]
-        return self._last
 
     def _put(self, put: Put, version: int) -> None:
         """The usual commit, which is one write: the statement that writes is the one that compares."""
@@ -105,12 +109,12 @@ class Transaction:
         row = self._execute(_FIND, (key, self._now)).fetchone()
         return ABSENT if row is None else row[0]
 
-    def acquire(self, name: str, holder: str, ttl: float, over: int | None) -> Lease | Held:
-        """A lease for somebody, or who has it."""
+    def acquire(self, name: str, holder: str, ttl: float, over: int | None, writes: tuple[Write, ...]) -> Lease | Held:
+        """A lease for somebody, with some writes; or who has it."""
         wanted = Lease(name, holder, self._last + 1, self._now + ttl)
         given = rules.grant(self._lease(name), wanted, self._now, over)
         if isinstance(given, Lease):
-            self._last += 1
+            self._write_all(writes)
             self._keep(given)
         return given
 

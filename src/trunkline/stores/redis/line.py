@@ -140,7 +140,7 @@ class Line:
             job.settle(reply)
             if self._missed and job.turn == self._missed[-1].turn:
                 self._give_up_missed()
-            if job.keys and isinstance(reply, int) and reply:
+            if job.keys and (reply[0] if isinstance(reply, list) else reply) > 0:
                 self._changed(job.keys)
         if self._missed:
             self._send_missed()

@@ -75,19 +75,21 @@ local does = {}
 
 -- Of one home ---------------------------------------------------------------------------------------------------------
 
--- now, sender, fence, its token, {{rest, version, end, number of the value}...}: gives the version; or 0 if the fence is
--- lost; or {which, version found} of the write that cannot be. What has no value is deleted.
-function does.commit()
-  local sender, fence, token, writes = asked[2], asked[3], asked[4], asked[5]
-  if fence and lease_of(fence) ~= token then return 0 end
-  local rests = {sender}
+-- {-which, version found} of the first write that was made for another version, or nothing.
+local function conflict_of(writes)
   for which, write in ipairs(writes) do
-    rests[which + 1] = write[1]
     if write[2] then
       local found = version_of(write[1])
-      if found ~= write[2] then return {which, found} end
+      if found ~= write[2] then return {-which, found} end
     end
   end
+end
+
+-- Publish the rests that are written, then write them all under a new version, and return that. A write is
+-- {rest, version, end, number of the value}; one without a value deletes.
+local function apply(sender, writes)
+  local rests = {sender}
+  for which, write in ipairs(writes) do rests[which + 1] = write[1] end
   local version = newer()
   -- If one of these two fails, for want of a permission or of memory, then nothing was written; what follows cannot.
   redis.call('PUBLISH', at, table.concat(rests, '\n'))
@@ -110,6 +112,13 @@ function does.commit()
     end
   end
   return version
+end
+
+-- now, sender, fence, its token, writes: gives the version; or 0 if the fence is lost; or a conflict.
+function does.commit()
+  local fence, writes = asked[3], asked[5]
+  if fence and lease_of(fence) ~= asked[4] then return 0 end
+  return conflict_of(writes) or apply(asked[2], writes)
 end
 
 -- now, rest: gives {version, end, value}.
@@ -140,13 +149,20 @@ function does.page()
   return found
 end
 
--- now, name, holder, ttl, token of who may lose it: gives {token, end}, or {0, end, holder, token} if another has it.
+-- now, name, holder, ttl, token of who may lose it, sender, writes: gives {token, end}; or {0, end, holder, token} if
+-- another has it; or a conflict.
 function does.acquire()
-  local name, holder = asked[2], asked[3]
+  local name, holder, sender, writes = asked[2], asked[3], asked[6], asked[7]
   local token, ends, other = lease_of(name)
   if token and other ~= holder and token ~= asked[5] then return {0, ends, other, token} end
-  token = newer()
-  give(token)
+  local conflict = conflict_of(writes)
+  if conflict then return conflict end
+  if #writes > 0 then
+    token = apply(sender, writes)
+  else
+    token = newer()
+    give(token)
+  end
   return {token, keep_lease(name, token, holder, asked[4])}
 end
 

@@ -18,6 +18,7 @@ import re
 import ssl
 from collections.abc import Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, NoReturn
 from uuid import uuid4
@@ -215,43 +216,40 @@ class RedisStore:
     async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
         """All writes or nothing; as safe as Redis is when it returns."""
         line = self._opened()
-        rules.check_writes(writes, fence)
+        rules.check_writes(writes, None if fence is None else fence.name)
         at = home(writes[0].key)
-        skip, values = len(at), [write.value for write in writes if isinstance(write, Put)]
-        places = iter(range(3, 3 + len(values)))  # among the words that the script is given
         packed = self._pack(
             at,
             b"commit",
             self._sender,
-            None if fence is None else fence.name[skip:],
+            None if fence is None else fence.name[len(at) :],
             None if fence is None else fence.token,
-            [
-                (write.key[skip:], write.version, write.expires, next(places))
-                if isinstance(write, Put)
-                else (write.key[skip:], write.version)
-                for write in writes
-            ],
-            values=values,
+            _packed(writes, len(at)),
+            values=_values(writes),
         )
         done: int | list[int] = await self._write(line, at, packed, [write.key for write in writes])
         if isinstance(done, list):
-            write = writes[done[0] - 1]
-            raise Conflict(write.key, write.version or 0, done[1])
+            raise _conflict(writes, *done)
         if fence is not None and not done:
             raise Fenced(fence.name, fence.token)
         return done
 
     # --- leases ----------------------------------------------------------------------------------
 
-    async def acquire(self, name: str, holder: str, ttl: float, *, over: int | None = None) -> Lease | Held:
-        """The lease, if nobody else has it, or only who had that token."""
+    async def acquire(
+        self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
+    ) -> Lease | Held:
+        """The lease, if nobody else has it, or only who had that token; with writes, if there are any."""
         line = self._opened()
-        rules.check_lease(name, holder, ttl)
+        rules.check_lease(name, holder, ttl, writes)
         at = home(name)
-        asked = self._pack(at, b"acquire", name[len(at) :], holder, ttl, over)
-        token, ends, *other = await self._write(line, at, asked)
-        if token:
+        asked = (name[len(at) :], holder, ttl, over, self._sender, _packed(writes, len(at)))
+        packed = self._pack(at, b"acquire", *asked, values=_values(writes))
+        token, ends, *other = await self._write(line, at, packed, [write.key for write in writes])
+        if token > 0:
             return Lease(name, holder, token, float(ends))
+        if token < 0:
+            raise _conflict(writes, token, ends)
         return Held(other[0].decode(), float(ends), other[1])
 
     async def renew(self, lease: Lease, ttl: float) -> Lease:
@@ -329,6 +327,27 @@ class RedisStore:
             *(self._call(line, "homes", b"settle", at, claim.decode(), till.decode()) for at, till in settled)
         )
         return bool(homes)
+
+
+def _packed(writes: Sequence[Write], skip: int) -> list[tuple[Any, ...]]:
+    """Writes as the script reads them, without the first characters of each key, which name the home."""
+    places = count(3)  # of the values, among the words that the script is given
+    return [
+        (write.key[skip:], write.version, write.expires, next(places))
+        if isinstance(write, Put)
+        else (write.key[skip:], write.version)
+        for write in writes
+    ]
+
+
+def _values(writes: Sequence[Write]) -> list[bytes]:
+    return [write.value for write in writes if isinstance(write, Put)]
+
+
+def _conflict(writes: Sequence[Write], which: int, found: int) -> Conflict:
+    """The conflict that the script reports: minus the number of the write, and the version that was found."""
+    write = writes[-which - 1]
+    return Conflict(write.key, write.version or 0, found)
 
 
 def _item(key: str, version: int, ends: bytes | None, value: bytes) -> Item:
