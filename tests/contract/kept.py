@@ -10,12 +10,13 @@ from trunkline.stores.memory import MemoryStore
 from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.sqlite import SqliteStore
 from trunkline.stores.store import Held, Lease, Store
-from trunkline.testing import ManualClock
+from trunkline.testing import FaultyStore, ManualClock
 
 Make = Callable[[Path, ManualClock], Store]
 
 STORES: dict[str, Make] = {
     "memory": lambda folder, clock: MemoryStore(clock=clock),
+    "faulty": lambda folder, clock: FaultyStore(SqliteStore(folder / "store.db", clock=clock)),
     "sqlite": lambda folder, clock: SqliteStore(folder / "store.db", clock=clock),
     "redis": lambda folder, clock: RedisStore(valkey().url, prefix=f"{quote(str(folder))}:", clock=clock),
 }

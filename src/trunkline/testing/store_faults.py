@@ -1,0 +1,149 @@
+"""A store whose calls fail or are held, for tests of what a program does then:
+
+    store = FaultyStore(SqliteStore("state.db"))
+    server = Server("shop", store=store)
+    ...
+    fault = store.fail()  # no write takes effect
+    ...
+    fault.lift()
+
+    fault = store.hold("acquire", key="/tasks/")
+    await fault.reached.wait()  # the program waits for a lease on a task now
+    ...
+    fault.lift()  # it gets it
+
+Nothing here waits for real time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Literal
+
+from trunkline.errors import MisuseError, StoreUnavailable
+from trunkline.stores.bus import Bus
+from trunkline.stores.store import Changed, Held, Item, Lease, Store, Watch, Write
+
+__all__ = ["FaultyStore", "StoreFault"]
+
+Call = Literal["get", "scan", "commit", "acquire", "renew", "release"]
+Kind = Literal["hold", "fail", "fail after"]
+
+_WRITING: Final[tuple[Call, ...]] = ("commit", "acquire", "renew", "release")
+_CALLS: Final = frozenset({"get", "scan", *_WRITING})
+
+
+class StoreFault:
+    """A fault that is in force until it is lifted. `reached` is set by the first call that meets it."""
+
+    def __init__(self, kind: Kind, calls: Sequence[Call], key: str, faults: "list[StoreFault]") -> None:
+        self.reached = asyncio.Event()
+        self.calls = 0  # that have met it
+        self._kind = kind
+        self._names = frozenset(calls)
+        self._key = key
+        self._lifted = asyncio.Event()
+        self._faults = faults
+
+    def lift(self) -> None:
+        """End the fault. Calls that are held take effect now."""
+        if self in self._faults:
+            self._faults.remove(self)
+        self._lifted.set()
+
+    def concerns(self, call: Call, keys: Sequence[str]) -> bool:
+        """Whether a call that touches these keys meets the fault."""
+        return call in self._names and any(self._key in key for key in keys)
+
+    async def around(self, act: Callable[[], Awaitable[Any]]) -> Any:
+        """Make a call that meets the fault."""
+        self.calls += 1
+        self.reached.set()
+        if self._kind == "hold":
+            await self._lifted.wait()
+            return await act()
+        if self._kind == "fail after":
+            await act()
+        raise StoreUnavailable("the store is unavailable because of a fault")
+
+
+class FaultyStore:
+    """A store around another one, on which calls fail or are held."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._faults: list[StoreFault] = []
+
+    # --- faults ----------------------------------------------------------------------------------
+
+    def fail(self, *calls: Call, key: str = "", done: bool = False) -> StoreFault:
+        """Let calls raise `StoreUnavailable`, of the given names or all that write, if they touch a key that contains
+        `key`. Nothing of them takes effect; with `done` all does, and is not confirmed."""
+        return self._add("fail after" if done else "fail", calls, key)
+
+    def hold(self, *calls: Call, key: str = "") -> StoreFault:
+        """Let calls wait until the fault is lifted, and take effect then."""
+        return self._add("hold", calls, key)
+
+    def _add(self, kind: Kind, calls: Sequence[Call], key: str) -> StoreFault:
+        if unknown := sorted(set(calls) - _CALLS):
+            raise MisuseError(f"a store has no call {unknown[0]!r}; {', '.join(sorted(_CALLS))} can fail")
+        fault = StoreFault(kind, calls or _WRITING, key, self._faults)
+        self._faults.append(fault)
+        return fault
+
+    def _do(self, call: Call, keys: Sequence[str], act: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+        for fault in self._faults:
+            if fault.concerns(call, keys):
+                return fault.around(act)
+        return act()
+
+    # --- the store -------------------------------------------------------------------------------
+
+    @property
+    def lasting(self) -> bool:
+        """Whether what is kept outlives this process."""
+        return self._store.lasting
+
+    def bus(self) -> Bus | None:
+        """The bus of the store, without faults."""
+        return self._store.bus()
+
+    async def open(self) -> None:
+        """Open the store."""
+        await self._store.open()
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self._store.close()
+
+    def watch(self, prefix: str, callback: Changed) -> Watch:
+        """Watch keys of the store, without faults."""
+        return self._store.watch(prefix, callback)
+
+    async def get(self, key: str) -> Item | None:
+        """Read an item."""
+        return await self._do("get", (key,), lambda: self._store.get(key))
+
+    async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
+        """Read a page of items."""
+        return await self._do("scan", (prefix,), lambda: self._store.scan(prefix, after=after, limit=limit))
+
+    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> Awaitable[int]:
+        """Commit some writes."""
+        keys = [write.key for write in writes]
+        return self._do("commit", keys, lambda: self._store.commit(writes, fence=fence))
+
+    def acquire(
+        self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
+    ) -> Awaitable[Lease | Held]:
+        """Acquire a lease, with some writes."""
+        keys = [name, *(write.key for write in writes)]
+        return self._do("acquire", keys, lambda: self._store.acquire(name, holder, ttl, over=over, writes=writes))
+
+    def renew(self, lease: Lease, ttl: float) -> Awaitable[Lease]:
+        """Renew a lease."""
+        return self._do("renew", (lease.name,), lambda: self._store.renew(lease, ttl))
+
+    def release(self, lease: Lease) -> Awaitable[None]:
+        """Release a lease."""
+        return self._do("release", (lease.name,), lambda: self._store.release(lease))
