@@ -1,7 +1,7 @@
 """Calls that carry an idempotency key and become tasks: the key names the task."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -12,8 +12,7 @@ from tests.spec.bank import KEY, Bank, Params, call, paid
 from trunkline import Client, Context, Settings, TaskPolicy
 from trunkline.protocol.types import ToolAnnotations
 from trunkline.stores.memory import MemoryStore
-from trunkline.stores.store import Lease, Write
-from trunkline.testing import ManualClock, RawPeer
+from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 EXTENSION = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 ASKS = {**EXTENSION, "elicitation": {"form": {}}}
@@ -430,34 +429,21 @@ async def test_who_waits_for_a_task_until_it_is_not_kept_any_more_does_not_know_
 # --- lost lines -------------------------------------------------------------------------------------
 
 
-class Slow(MemoryStore):
-    """A store that keeps tasks when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.go, self.asked = asyncio.Event(), asyncio.Event()
-
-    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
-        if len(writes) > 1:
-            self.asked.set()
-            await self.go.wait()
-        return await super().commit(writes, fence=fence)
-
-
 @pytest.mark.parametrize("how", ["lost", "cancelled"])
 async def test_a_task_whose_caller_was_lost_while_it_was_made_is_found_by_its_key(how: str) -> None:
     """If the caller has cancelled it instead, so is the task."""
-    store = Slow()
+    store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
     bank.go.clear()
+    held = store.hold("acquire", key="/tasks/")
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         ident = peer.call("tools/call", wanted("order", "k", amount=5))
-        await store.asked.wait()
+        await held.reached.wait()
         if how == "cancelled":
             peer.notify("notifications/cancelled", {"requestId": ident})
             await peer.quiet()
-    store.go.set()
+    held.lift()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         if how == "lost":

@@ -1,54 +1,21 @@
-"""Tasks while the store is away: who asks is told to come back, or that nobody knows."""
+"""Tasks while the store is unavailable: the client is told to try again, and nothing is begun that it does not know."""
 
-from collections.abc import Sequence
+import asyncio
 from typing import Any
 
-from trunkline import MemoryStore, Server
-from trunkline.errors import StoreUnavailable
-from trunkline.stores.store import Item, Lease, Write
-from trunkline.testing import RawPeer
+from tests.spec.bank import Bank, call
+
+from trunkline import MemoryStore
+from trunkline.testing import FaultyStore, RawPeer
+
+ORDER: dict[str, Any] = {"name": "order", "arguments": {"amount": 5}, "task": {}}
+KEYED = {**call("order", "k", amount=5), "task": {}}
 
 
-class Away(MemoryStore):
-    """A store that can be away."""
-
-    away = False
-
-    async def get(self, key: str) -> Item | None:
-        self._look()
-        return await super().get(key)
-
-    async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
-        self._look()
-        return await super().scan(prefix, after=after, limit=limit)
-
-    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
-        self._look()
-        return await super().commit(writes, fence=fence)
-
-    def _look(self) -> None:
-        if self.away:
-            raise StoreUnavailable("away")
-
-
-def shop(store: Away) -> Server:
-    server = Server("shop", store=store)
-
-    @server.tool(task="optional")
-    async def order(amount: int) -> int:
-        """Orders something."""
-        return amount
-
-    return server
-
-
-ORDER = {"name": "order", "arguments": {"amount": 5}, "task": {}}
-
-
-async def test_j06_who_asks_after_a_task_while_the_store_is_away_is_told_to_come_back() -> None:
-    store = Away()
-    server = shop(store)
-    async with RawPeer(server) as peer:
+async def test_j06_requests_about_a_task_are_refused_as_temporarily_unavailable() -> None:
+    store = FaultyStore(MemoryStore())
+    bank = Bank(store=store)
+    async with RawPeer(bank.server) as peer:
         await peer.initialize()
         made = (await peer.result("tools/call", ORDER))["task"]["taskId"]
         asked: list[tuple[str, dict[str, Any]]] = [
@@ -57,23 +24,73 @@ async def test_j06_who_asks_after_a_task_while_the_store_is_away_is_told_to_come
             ("tasks/cancel", {"taskId": made}),
             ("tasks/list", {}),
         ]
-        store.away = True
+        fault = store.fail("get", "scan", "commit")
         for method, params in asked:
             told = await peer.error(method, params)
             assert (told["code"], told["data"]["kind"]) == (1008, "temporarily_unavailable")
-        store.away = False
-        assert (await peer.result("tasks/result", {"taskId": made}))["structuredContent"] == {"result": 5}
-    await server.aclose()
+        fault.lift()
+        assert (await peer.result("tasks/result", {"taskId": made}))["structuredContent"] == {"result": 1}
+    await bank.server.aclose()
 
 
-async def test_j06_of_a_task_that_may_have_been_kept_nobody_knows_what_will_become() -> None:
-    store = Away()
-    server = shop(store)
-    async with RawPeer(server) as peer:
+async def test_j06_a_task_that_cannot_be_kept_is_not_begun_and_may_be_asked_for_again() -> None:
+    store = FaultyStore(MemoryStore())
+    bank = Bank(store=store)
+    async with RawPeer(bank.server) as peer:
         await peer.initialize()
-        store.away = True
+        fault = store.fail()
         told = await peer.error("tools/call", ORDER)
-        assert told["data"]["kind"] == "outcome_unknown"
-        store.away = False
+        assert (told["code"], told["data"]["kind"]) == (1008, "temporarily_unavailable")
+        assert "was not begun" in told["message"]
+        fault.lift()
+        assert (await peer.result("tasks/list", {}))["tasks"] == []
         assert (await peer.result("tools/call", ORDER))["task"]["status"] == "working"
-    await server.aclose()
+    await bank.server.aclose()
+    assert bank.runs == [5]
+
+
+async def test_a_task_that_was_kept_without_confirmation_is_cancelled_before_it_is_begun() -> None:
+    store = FaultyStore(MemoryStore())
+    bank = Bank(store=store)
+    async with RawPeer(bank.server) as peer, asyncio.timeout(20):
+        await peer.initialize()
+        fault = store.fail(done=True)
+        told = await peer.error("tools/call", ORDER)
+        assert told["data"]["kind"] == "temporarily_unavailable"
+        [kept] = (await peer.result("tasks/list", {}))["tasks"]
+        assert kept["status"] == "working"
+        fault.lift()
+        while (await peer.result("tasks/get", {"taskId": kept["taskId"]}))["status"] != "cancelled":
+            await asyncio.sleep(0.01)
+        while await store.scan("working/"):
+            await asyncio.sleep(0.01)
+    await bank.server.aclose()
+    assert bank.runs == []
+
+
+async def test_a_task_that_was_kept_without_confirmation_is_begun_if_a_key_names_it() -> None:
+    store = FaultyStore(MemoryStore())
+    bank = Bank(store=store)
+    async with RawPeer(bank.server) as peer, asyncio.timeout(20):
+        await peer.initialize()
+        fault = store.fail(done=True)
+        told = await peer.error("tools/call", KEYED)
+        assert told["data"]["kind"] == "temporarily_unavailable"
+        assert bank.runs == []
+        fault.lift()
+        made = (await peer.result("tools/call", KEYED))["task"]["taskId"]
+        assert (await peer.result("tasks/result", {"taskId": made}))["structuredContent"] == {"result": 1}
+    await bank.server.aclose()
+    assert bank.runs == [5]
+
+
+async def test_a_server_that_stops_leaves_unconfirmed_tasks_to_recovery() -> None:
+    store = FaultyStore(MemoryStore())
+    bank = Bank(store=store)
+    async with RawPeer(bank.server) as peer:
+        await peer.initialize()
+        store.fail(done=True)
+        await peer.error("tools/call", ORDER)
+    async with asyncio.timeout(20):
+        await bank.server.aclose()
+    assert bank.runs == []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from trunkline.errors import StoreUnavailable
+from trunkline.errors import NotNow, StoreUnavailable
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.task_dialects import augmented, extended
 from trunkline.protocol.tasks import TaskRecord
@@ -16,7 +16,6 @@ from trunkline.protocol.types.tasks_founding import CreateFoundingTaskParams, Cr
 from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.connection import Connection
-from trunkline.server.keyed import RunLost
 from trunkline.server.owners import owner_of
 from trunkline.server.tasks.line import caller_of
 from trunkline.server.tasks.tasks import Begin, with_known
@@ -145,7 +144,7 @@ async def _begin(
     except StoreUnavailable as error:
         if claim is not None:
             raise
-        raise RunLost("the store does not say whether the task is kept") from error
+        raise NotNow("the store cannot be reached, so the task was not begun; try again later") from error
     except asyncio.CancelledError:
         beginning.add_done_callback(tasks.disown if claim is None or not claim.keyed.lost else _unheard)
         raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from trunkline.clock import Timer
-from trunkline.errors import Fenced, InternalError, InvalidParams, StoreError
+from trunkline.errors import Conflict, Fenced, InternalError, InvalidParams, StoreError
 from trunkline.protocol.tasks import TaskRecord, TaskState
 from trunkline.protocol.types import CallToolParams
 from trunkline.registry.tasks import TaskPolicy
@@ -23,7 +23,7 @@ from trunkline.registry.tools import ToolEntry
 from trunkline.server.features.tools import work_of
 from trunkline.server.tasks.faults import TooManyTasks
 from trunkline.server.tasks.shelf import Kept
-from trunkline.stores.store import Held, Lease
+from trunkline.stores.store import ABSENT, Held, Lease, Put, key_of
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
@@ -36,6 +36,9 @@ __all__ = ["Recovery"]
 _read_params: Final = codec.decoder(CallToolParams)
 _SOONEST: Final = 0.01  # seconds between two looks
 _LOOK_AT_ONCE: Final = 2  # processes, when another one has gone
+_AUDITED: Final = key_of("recovery", "audit")  # exists while no audit is due
+_AUDIT_EVERY: Final = 3600.0  # seconds
+_AUDIT_TAKES: Final = 60.0  # seconds after which an audit that was not finished may be begun by another process
 
 
 def _goes_on(policy: TaskPolicy, record: TaskRecord) -> bool:
@@ -66,6 +69,7 @@ class Recovery:
         self._timer: Timer | None = None
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
+        self._audit_due = 0.0
         if shared.crew is not None:
             shared.crew.on_lost(self._left)
 
@@ -106,6 +110,8 @@ class Recovery:
         now, before = self._shared.wall.now(), self._before
         due = now + self._tasks.lease * (1 + before) if self._lasting else None
         with contextlib.suppress(StoreError):  # then the next look finds it
+            if self._lasting and now >= self._audit_due:
+                await self._audit(now)
             after = ""
             while page := await self._tasks.shelf.marks(after):
                 for mark, owner, task_id in page:
@@ -116,21 +122,36 @@ class Recovery:
         if due is not None and self._timer is None:
             self.look_at(due)
 
+    async def _audit(self, now: float) -> None:
+        """Have unfinished tasks without a mark found, once an hour for all processes that share the store."""
+        store = self._shared.store
+        if (found := await store.get(_AUDITED)) is not None:
+            self._audit_due = found.expires or now
+            return
+        with contextlib.suppress(Conflict):  # another process was faster
+            version = await store.commit([Put(_AUDITED, b"", now + _AUDIT_TAKES, ABSENT)])
+            await self._tasks.shelf.mark_unmarked()
+            await store.commit([Put(_AUDITED, b"", now + _AUDIT_EVERY, version)])
+
     async def _look_behind(self, mark: str, owner: str, task_id: str) -> float | None:
         """Takes a task that nobody works on; or else says when it may be time to look again."""
-        shelf, store = self._tasks.shelf, self._shared.store
+        shelf = self._tasks.shelf
+        if (kept := await shelf.find(owner, task_id)) is None:
+            return None  # its maker may be about to write it
+        if kept.record.ended:
+            await shelf.unmark(mark)
+            return None
         lease = await shelf.take(owner, task_id, self._holder, self._tasks.lease)
         if isinstance(lease, Held):
             return lease.expires
-        kept = await shelf.find(owner, task_id)
+        kept = await shelf.find(owner, task_id)  # as it is now that nobody else can work on it
         if kept is None or kept.record.ended:
-            await shelf.unmark(mark)
-            await store.release(lease)
+            await shelf.release(lease)
             return None
         try:
             await self._recover(_Found(kept, lease))
         except TooManyTasks:
-            await store.release(lease)
+            await shelf.release(lease)
             return self._shared.wall.now() + self._tasks.lease
         return None
 
@@ -153,8 +174,7 @@ class Recovery:
             await self._tasks.change(
                 record.client, record.task_id, lambda found, now: found.fail(now, _lost(found)), found.lease
             )
-            await self._tasks.shelf.forget_work(record)
-            await self._shared.store.release(found.lease)
+            await asyncio.gather(self._tasks.shelf.forget_work(record), self._tasks.shelf.release(found.lease))
 
     async def _go_on(self, found: _Found, entry: ToolEntry, work: "Begin") -> None:
         self._tasks.make_room(found.kept.record.client)

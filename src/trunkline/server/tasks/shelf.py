@@ -4,6 +4,11 @@ All tasks of an owner have one home, so that they can be listed. Those of caller
 in it stand, by conversation, the names of those that were asked for there. Beside it, under `working/`, stands the name
 of every task that somebody works on or should: whoever looks for tasks whose process has died looks there.
 
+A new record and the lease of its maker are one commit. The mark lies in another home, so it cannot be part of that; it
+is committed before, and deleted only once the record is known to have ended. Two invariants follow, however long a
+process pauses between its writes: an unfinished record has a mark, and either its maker holds the lease or another
+process may take it. Recovery leaves a mark alone whose record does not exist (yet); it expires with the task.
+
 Where an owner may have only so many tasks at work, in all processes that share the store, each of these has a place: a
 number that no other has. It is kept with the task and let go with its end, in the same commits, so it costs no more.
 """
@@ -11,7 +16,8 @@ number that no other has. It is kept with the task and let go with its end, in t
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -21,12 +27,13 @@ from trunkline.errors import Conflict, InternalError
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.server.owners import NOBODY
 from trunkline.server.tasks.faults import TooManyTasks
-from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, Write, key_of
+from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, Write, home, key_of
 from trunkline.wire import codec
 
 __all__ = ["WORKING", "Kept", "Shelf", "Step", "key_of_task"]
 
 WORKING: Final = "working/"
+_OWNERS: Final = "owner/"
 _LONGEST_ID: Final = 100  # characters; ours are shorter
 _PAGE: Final = 500  # items that are read at once
 _read: Final = codec.decoder(TaskRecord)
@@ -41,6 +48,8 @@ class Kept(NamedTuple):
 
 Step = Callable[[TaskRecord, float], TaskRecord]
 """What happens to a task: the record after that, of the one before and the time. The same record: nothing does."""
+_Take = Callable[[TaskRecord, Sequence[Put]], Awaitable[tuple[Kept, Lease]]]
+"""Keep a new task, with what is kept beside it, and take its lease."""
 
 
 def key_of_task(owner: str, task_id: str) -> str:
@@ -73,8 +82,10 @@ def _listed(record: TaskRecord) -> list[Put]:
     return [Put(f"{_tasks_in(NOBODY, caller.session)}/{record.task_id}", b"", record.expires_at)]
 
 
-class _Taken(Exception):
-    """A place that somebody else has."""
+def _new(record: TaskRecord, beside: Sequence[Put]) -> list[Put]:
+    """The writes that keep a new task."""
+    put = Put(key_of_task(record.client, record.task_id), codec.to_json(record), record.expires_at, ABSENT)
+    return [put, *_listed(record), *beside]
 
 
 class Shelf:
@@ -117,49 +128,52 @@ class Shelf:
     async def create(
         self, record: TaskRecord, holder: str, ttl: float, beside: Sequence[Put] = (), *, places: int | None = None
     ) -> tuple[Kept, Lease]:
-        """Keeps a new task and takes it to work on: in one turn, so that a store can do all of it at once. What is
-        kept beside it is kept with it, or neither is (`Conflict`). With `places`, its owner has no more than so many at
-        work, or neither is kept (`TooManyTasks`)."""
-        key = key_of_task(record.client, record.task_id)
+        """Keep a new task and take its lease. What is kept beside it is kept with it, or neither is (`Conflict`). With
+        `places`, its owner has no more than so many at work, or neither is kept (`TooManyTasks`)."""
+        take = partial(self._mark_and_take, holder, ttl)
         try:
-            lease, _, kept = await asyncio.gather(
-                self._store.acquire(key, holder, ttl),
-                self._store.commit([Put(_mark(record), record.client.encode(), record.expires_at)]),
-                self._keep_in_place(record, beside, places),
-            )
+            return await (take(record, beside) if places is None else self._take_in_place(take, record, beside, places))
         except (Conflict, TooManyTasks):
             await self.forget_work(record)
             raise
-        if not isinstance(lease, Lease):
-            raise InternalError(f"{lease.holder} has a task that was only just made")
-        return kept, lease
 
-    async def _keep_in_place(self, record: TaskRecord, beside: Sequence[Put], places: int | None) -> Kept:
-        """Keeps a new task, in one of so many places. Which are free is looked at only if the first that is tried is
-        not, and it is none of those that this process has given out: most owners have few tasks."""
-        if places is None:
-            return Kept(record, await self.keep(record, beside))
+    async def _take_in_place(
+        self, take: "_Take", record: TaskRecord, beside: Sequence[Put], places: int
+    ) -> tuple[Kept, Lease]:
+        """Keep a new task in one of so many places. Which are free is looked at only if the first that is tried is not,
+        and it is none of those that this process has given out: most owners have few tasks."""
         ours = self._ours.get(record.client, ())
         free = [number for number in range(places) if number not in ours] or list(range(places))
         while free:
             placed = replace(record, place=secrets.choice(free))
+            put = Put(_place(placed), b"", record.expires_at, ABSENT)
+            self._ours[record.client].add(placed.place or 0)
             try:
-                return await self._keep_at(placed, beside)
-            except _Taken:
-                free = await self._free(record.client, places)
+                return await take(placed, (put, *beside))
+            except BaseException as error:
+                self._leave(placed)
+                if not isinstance(error, Conflict) or error.key != put.key:
+                    raise
+            free = await self._free(record.client, places)
         raise TooManyTasks(places)
 
-    async def _keep_at(self, record: TaskRecord, beside: Sequence[Put]) -> Kept:
-        """Keeps a new task in its place. Raises `_Taken` if that is another's."""
-        put = Put(_place(record), b"", record.expires_at, ABSENT)
-        self._ours[record.client].add(record.place or 0)
-        try:
-            return Kept(record, await self.keep(record, (put, *beside)))
-        except BaseException as error:
-            self._leave(record)
-            if isinstance(error, Conflict) and error.key == put.key:
-                raise _Taken from error
-            raise
+    async def _mark_and_take(
+        self, holder: str, ttl: float, record: TaskRecord, beside: Sequence[Put]
+    ) -> tuple[Kept, Lease]:
+        """Commit the mark of a new task, then its record together with its lease. Both are asked for in one turn of the
+        loop, so that the store can bring them at once, in this order."""
+        key = key_of_task(record.client, record.task_id)
+        marked, lease = await asyncio.gather(
+            self._store.commit([_put_mark(record)]),
+            self._store.acquire(key, holder, ttl, writes=_new(record, beside)),
+            return_exceptions=True,
+        )
+        for outcome in (marked, lease):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        if not isinstance(lease, Lease):
+            raise InternalError(f"{lease.holder} has a task that was only just made")
+        return Kept(record, lease.token), lease
 
     async def _free(self, owner: str, places: int) -> list[int]:
         """The places of an owner that nobody has."""
@@ -177,8 +191,7 @@ class Shelf:
 
     async def keep(self, record: TaskRecord, beside: Sequence[Put] = ()) -> int:
         """Keeps a new task, which nobody works on yet; the version that it has."""
-        put = Put(key_of_task(record.client, record.task_id), codec.to_json(record), record.expires_at, ABSENT)
-        return await self._store.commit([put, *_listed(record), *beside])
+        return await self._store.commit(_new(record, beside))
 
     async def change(
         self, owner: str, task_id: str, step: Step, fence: Lease | None = None
@@ -213,10 +226,28 @@ class Shelf:
         """The right to work on a task, or who has it."""
         return await self._store.acquire(key_of_task(owner, task_id), holder, ttl)
 
+    async def release(self, lease: Lease) -> None:
+        """Give back the lease of a task."""
+        await self._store.release(lease)
+
     async def marks(self, after: str) -> list[tuple[str, str, str]]:
         """A page of what somebody works on or should: its mark, whose it is, and its name."""
         items = await self._store.scan(WORKING, after=after)
         return [(item.key, item.value.decode(), item.key.removeprefix(WORKING)) for item in items]
+
+    async def mark_unmarked(self) -> None:
+        """Write the missing marks of unfinished tasks, of all owners. This version leaves none without; earlier ones
+        could, if a process paused for longer than a lease while it made a task."""
+        after = ""
+        while first := await self._store.scan(_OWNERS, after=after, limit=1):
+            at = home(first[0].key)
+            after = f"{at}0"  # the character after "/": beyond all keys of that owner
+            tasks, last = f"{at}/tasks/", ""
+            while page := await self._store.scan(tasks, after=last):
+                last = page[-1].key
+                for record in (_read(item.value) for item in page):
+                    if not record.ended and await self._store.get(_mark(record)) is None:
+                        await self._store.commit([_put_mark(record)])
 
     async def unmark(self, mark: str) -> None:
         """There is nothing to be done behind a mark."""
@@ -225,6 +256,10 @@ class Shelf:
 
 def _mark(record: TaskRecord) -> str:
     return WORKING + record.task_id
+
+
+def _put_mark(record: TaskRecord) -> Put:
+    return Put(_mark(record), record.client.encode(), record.expires_at)
 
 
 def _kept(item: Item) -> Kept:

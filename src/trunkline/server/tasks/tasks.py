@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from trunkline.clock import Clock
 from trunkline.config import Settings
-from trunkline.errors import StoreError
+from trunkline.errors import StoreError, StoreUnavailable
 from trunkline.protocol.tasks import TaskCaller, TaskRecord
 from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
@@ -24,6 +24,7 @@ from trunkline.server.tasks.interest import Interest
 from trunkline.server.tasks.line import principal_of
 from trunkline.server.tasks.shelf import Kept, Shelf, Step
 from trunkline.server.tasks.telling import Teller
+from trunkline.server.tasks.unconfirmed import Unconfirmed
 from trunkline.stores.store import Lease, Put, Store
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Tasks:
         self._of_owner: Counter[str] = Counter()
         self._recovery: Recovery | None = None
         self._closing = False
+        self._unconfirmed = Unconfirmed(self, settings.max_tasks)
         self.augmenting: WeakSet[Connection] = WeakSet()  # where somebody has asked for a task as 2025-11-25 does
 
     def session_of(self, connection: "Connection") -> str | None:
@@ -113,19 +115,34 @@ class Tasks:
         beside: Sequence[Put] = (),
     ) -> TaskRecord:
         """Keeps a task, with what is to be kept beside it, and begins to work on it; it is kept when this returns.
-        `pending`: that it is begun with is a change of its own."""
+        `pending`: that it is begun with is a change of its own. If the store does not say whether the task is kept, it
+        is not begun here; when the store answers again, a task that was kept is begun if something beside it names it,
+        and cancelled if not."""
         self.watch_over(shared, lasting=self._store.lasting)
         self.make_room(record.client)
-        self._of_owner[record.client] += 1
+
+        def start(kept: Kept, lease: Lease) -> None:
+            self._of_owner[kept.record.client] += 1
+            self._start(Attempt(self, shared, kept, lease, entry, principal=principal), kept, work, teller)
+
+        self._of_owner[record.client] += 1  # it has a place while it is being kept
         try:
             if not pending:
                 record = record.start(self._wall.now())
             kept, lease = await self.shelf.create(record, self.holder, self.lease, beside, places=self._places)
-        except BaseException:
-            self._of_owner[record.client] -= 1
+        except StoreUnavailable:
+            self._unconfirmed.add(record, start if beside else None)
             raise
-        self._start(Attempt(self, shared, kept, lease, entry, principal=principal), kept, work, teller)
+        finally:
+            self._uncount(record.client)
+        start(kept, lease)
         return kept.record
+
+    def _uncount(self, owner: str) -> None:
+        """Count one task less of an owner."""
+        self._of_owner[owner] -= 1
+        if not self._of_owner[owner]:
+            del self._of_owner[owner]
 
     def take_over(self, shared: "Shared", kept: Kept, lease: Lease, entry: ToolEntry, work: Begin) -> None:
         """Works on a task that somebody else has left."""
@@ -143,8 +160,8 @@ class Tasks:
                 self._recovery.look_at(self._wall.now())
 
     def works_on(self, task_id: str) -> bool:
-        """Whether this process works on a task."""
-        return task_id in self._at_work
+        """Whether this process works on a task, or is about to decide what becomes of it."""
+        return task_id in self._at_work or task_id in self._unconfirmed
 
     def disown(self, making: "asyncio.Task[TaskRecord]") -> None:
         """A task was made, and nobody knows of it: it is cancelled."""
@@ -163,17 +180,16 @@ class Tasks:
         """Somebody does not work on a task any more. If it has ended, nobody has to; if not, somebody else may."""
         record = attempt.record
         self._at_work.pop(record.task_id, None)
-        self._of_owner[record.client] -= 1
-        if not self._of_owner[record.client]:
-            del self._of_owner[record.client]
+        self._uncount(record.client)
         self.interest.rests(record)
         try:
             if record.ended:
-                await self.shelf.forget_work(record)
-            elif self._closing:
+                await asyncio.gather(self.shelf.forget_work(record), self.shelf.release(attempt.lease))
+                return
+            if self._closing:
                 await self.change(record.client, record.task_id, lambda found, now: found.leave(now), attempt.lease)
-            await self._store.release(attempt.lease)
-            if not record.ended and self._recovery is not None and not self._closing:
+            await self.shelf.release(attempt.lease)
+            if self._recovery is not None and not self._closing:
                 self._recovery.look_at(self._wall.now())
         except StoreError:
             pass  # the lease runs out by itself, and who looks for work finds that there is none
@@ -209,6 +225,7 @@ class Tasks:
         self._closing = True
         if self._recovery is not None:
             await self._recovery.close()
+        await self._unconfirmed.close()
         attempts = list(self._at_work.values())
         for attempt in attempts:
             attempt.stop()

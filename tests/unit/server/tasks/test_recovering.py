@@ -13,8 +13,8 @@ from trunkline.errors import Fenced
 from trunkline.protocol.tasks import TaskCaller, TaskRecord, TaskState
 from trunkline.server.tasks.shelf import Shelf, key_of_task
 from trunkline.stores.memory import MemoryStore
-from trunkline.stores.store import Lease
-from trunkline.testing import ManualClock, RawPeer
+from trunkline.stores.store import Lease, Put, Store
+from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 LEASE = 10.0
 
@@ -37,10 +37,17 @@ class Scene:
         self.shelf = Shelf(self.store, self.clock)
         self.runs: list[Any] = []
 
-    def server(self, tool: Callable[..., Any], *, compat: Literal["erlmcp"] | None = None, **options: Any) -> Server:
+    def server(
+        self,
+        tool: Callable[..., Any],
+        *,
+        compat: Literal["erlmcp"] | None = None,
+        store: Store | None = None,
+        **options: Any,
+    ) -> Server:
         server = Server(
             "s",
-            store=self.store,
+            store=store or self.store,
             clock=self.clock,
             observers=[],
             settings=Settings(task_lease=LEASE, max_tasks=2),
@@ -49,12 +56,25 @@ class Scene:
         server.add_tool(tool, name="work", **options)
         return server
 
-    async def left(self, *, state: TaskState = TaskState.WORKING, attempt: int = 1, **known: Any) -> Lease:
+    async def left(self, **known: Any) -> Lease:
+        """Leave a task whose maker has died."""
         await self.store.open()
+        _, lease = await self.shelf.create(self.made(**known), "the dead", LEASE)
+        return lease
+
+    def made(
+        self,
+        *,
+        state: TaskState = TaskState.WORKING,
+        attempt: int = 1,
+        name: str = "t1",
+        owner: str = "nobody",
+        **known: Any,
+    ) -> TaskRecord:
         now = self.clock.now()
-        record = TaskRecord(
-            task_id="t1",
-            client="nobody",
+        return TaskRecord(
+            task_id=name,
+            client=owner,
             caller=TaskCaller(revision="2025-11-25", capabilities={"elicitation": {}}),
             method="tools/call",
             params=Raw(b'{"name": "work", "arguments": {}}'),
@@ -66,11 +86,9 @@ class Scene:
             tries=attempt,
             **known,
         )
-        _, lease = await self.shelf.create(record, "the dead", LEASE)
-        return lease
 
-    async def record(self) -> TaskRecord:
-        kept = await self.shelf.find("nobody", "t1")
+    async def record(self, name: str = "t1", owner: str = "nobody") -> TaskRecord:
+        kept = await self.shelf.find(owner, name)
         assert kept is not None
         return kept.record
 
@@ -294,6 +312,92 @@ async def test_where_there_is_no_room_a_task_waits_for_it() -> None:
             await peer.result("tasks/result", {"taskId": task["taskId"]})
         await scene.time_passes(peer, 2 * LEASE)
         assert (await scene.record()).state is TaskState.COMPLETED
+
+
+# --- makers that pause --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("paused_before", ["working/", "/tasks/"])
+async def test_a_task_whose_maker_paused_for_longer_than_a_lease_is_recovered(paused_before: str) -> None:
+    """The maker pauses before one of its writes, acknowledges the task, and dies."""
+    scene = Scene()
+    dying = FaultyStore(scene.store)
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    policy = TaskPolicy(recovery="restart")
+    async with (
+        RawPeer(scene.server(hang, store=dying, task=policy)) as maker,
+        RawPeer(scene.server(lambda: "recovered", task=policy)) as other,
+    ):
+        await maker.initialize()
+        await other.initialize()
+        pause = dying.hold(key=paused_before)
+        asked = maker.call("tools/call", {"name": "work", "task": {}})
+        await asyncio.wait_for(pause.reached.wait(), 20)
+        await scene.time_passes(other, 3 * LEASE)
+        pause.lift()
+        made = (await maker.answer_to(asked))["result"]["task"]["taskId"]
+        dying.fail()
+        await scene.time_passes(other, 2 * LEASE)
+        result = await other.result("tasks/result", {"taskId": made})
+        assert result["content"][0]["text"] == "recovered"
+        assert await scene.shelf.marks("") == []
+
+
+async def test_the_mark_of_a_task_that_was_never_kept_does_not_outlive_it() -> None:
+    scene = Scene()
+    await scene.store.open()
+    now = scene.clock.now()
+    await scene.store.commit([Put("working/t1", b"nobody", now + 2 * LEASE)])
+    async with RawPeer(scene.server(lambda: scene.runs.append(1), task=True)) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 1)
+        assert len(await scene.shelf.marks("")) == 1  # the maker may still be about to write the record
+        await scene.time_passes(peer, LEASE)
+        assert (await scene.shelf.marks(""), scene.runs) == ([], [])
+
+
+async def test_unfinished_tasks_without_a_mark_are_found() -> None:
+    """Earlier versions could leave some behind."""
+    scene = Scene()
+    await scene.store.open()
+    lost = [("t1", "ann"), ("t2", "ann"), ("t3", "ann0"), ("t4", "nobody")]
+    for name, owner in lost:
+        await scene.shelf.keep(scene.made(name=name, owner=owner))
+    done = scene.made(name="t5", owner="ann").complete(scene.clock.now(), Raw(b"{}"))
+    await scene.shelf.keep(done)
+    await scene.store.commit([Put("owner/ann/once/key", b"another kind of item")])
+
+    async with RawPeer(scene.server(lambda: scene.runs.append(1), task=TaskPolicy(recovery="restart"))) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, 4 * LEASE)  # there is room for two at a time
+        for name, owner in lost:
+            assert (await scene.record(name, owner)).state is TaskState.COMPLETED
+        assert (len(scene.runs), await scene.record("t5", "ann")) == (4, done)
+
+
+async def test_records_without_a_mark_are_looked_for_once_an_hour_by_all_processes_together() -> None:
+    scene = Scene()
+    audits = 0
+
+    class Counting(FaultyStore):
+        async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Any:
+            nonlocal audits
+            audits += prefix == "owner/" and not after
+            return await super().scan(prefix, after=after, limit=limit)
+
+    servers = [scene.server(lambda: None, store=Counting(scene.store), task=True) for _ in range(2)]
+    async with RawPeer(servers[0]) as peer, RawPeer(servers[1]) as other:
+        await peer.initialize()
+        await other.initialize()
+        for seconds, expected in ((3 * LEASE, 1), (3500, 1), (200, 2)):
+            for _ in range(round(seconds / LEASE)):
+                scene.clock.advance(LEASE)
+                await peer.quiet()
+                await other.quiet()
+            assert audits == expected
 
 
 # --- what counts as a failed try --------------------------------------------------------------------------
