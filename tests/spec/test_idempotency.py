@@ -18,7 +18,7 @@ from trunkline.server.keyed import read_entry
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.rules import MOST_VALUE_BYTES
 from trunkline.stores.store import Lease, Write
-from trunkline.testing import ManualClock, RawPeer
+from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 # --- once ---------------------------------------------------------------------------------------
 
@@ -257,23 +257,58 @@ async def test_a_call_that_never_began_leaves_its_key_free(bank: Bank) -> None:
     assert bank.runs == [0]
 
 
-async def test_a_result_that_cannot_be_kept_is_not_given_out() -> None:
-    store = MemoryStore()
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_a_result_is_given_out_when_the_store_has_kept_it(confirmed: bool) -> None:
+    store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
-    await bank.server.start()
-
-    @bank.server.tool
-    async def loses() -> str:
-        await store.close()
-        return "done"
-
+    bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
-        error = await peer.error("tools/call", call("loses", "k"))
-    assert error["data"]["kind"] == "outcome_unknown"
-    with pytest.raises(StoreUnavailable):
-        await store.get("a/b")
+        asked = peer.call("tools/call", call("pay", "k", amount=5))
+        await bank.begun.wait()
+        fault = store.fail(done=not confirmed)
+        bank.go.set()
+        await fault.reached.wait()
+        assert [message for message in await peer.quiet() if message.get("id") == asked] == []
+        fault.lift()
+        assert (await peer.answer_to(asked))["result"]["structuredContent"] == {"result": 1}
+        assert await paid(peer, "k", 5) == 1
     await bank.server.aclose()
+
+
+async def test_a_server_that_stops_while_the_store_is_unavailable_does_not_say_that_the_outcome_is_unknown() -> None:
+    """It is not: the store may have kept it, or keeps it in another process."""
+    store = FaultyStore(MemoryStore())
+    bank = Bank(store=store)
+    bank.go.clear()
+    async with RawPeer(bank.server) as peer, asyncio.timeout(20):
+        await peer.initialize()
+        asked = peer.call("tools/call", call("pay", "k", amount=5))
+        await bank.begun.wait()
+        fault = store.fail()
+        bank.go.set()
+        await fault.reached.wait()
+        await peer.connection.shared.ledger().close()
+        assert (await peer.answer_to(asked))["error"]["data"]["kind"] == "temporarily_unavailable"
+    await bank.server.aclose()
+
+
+async def test_a_call_that_was_refused_for_the_store_is_begun_under_the_same_key_later() -> None:
+    """The store kept that it was begun, without confirming that, and could not be told otherwise."""
+    clock = ManualClock()
+    store = FaultyStore(MemoryStore(clock=clock))
+    bank = Bank(store=store, clock=clock)
+    async with RawPeer(bank.server) as peer:
+        await peer.initialize()
+        store.fail("commit", done=True, times=1)
+        fault = store.fail("commit")
+        error = await peer.error("tools/call", call("pay", "k", amount=5))
+        assert error["data"]["kind"] == "temporarily_unavailable"
+        await fault.reached.wait()
+        fault.lift()
+        assert await paid(peer, "k", 5) == 1
+    await bank.server.aclose()
+    assert bank.runs == [5]
 
 
 async def test_a_result_that_is_larger_than_what_can_be_kept_is_not_given_out() -> None:
@@ -315,17 +350,17 @@ class Flaky(MemoryStore):
 
 
 async def test_while_the_store_is_away_nothing_is_begun() -> None:
-    store = Flaky()
+    store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
-        store.away = True
+        fault = store.fail()
         for params in (call("pay", "k", amount=5), {**call("order", "o", amount=5), "task": {}}):
             told = await peer.error("tools/call", params)
             assert (told["code"], told["data"]["kind"]) == (1008, "temporarily_unavailable")
             assert told["data"]["retryAfterMs"] == 1000
         assert bank.runs == []
-        store.away = False
+        fault.lift()
         assert [await paid(peer, "k", 5), await paid(peer, "o", 6, "order")] == [1, 2]
     await bank.server.aclose()
 

@@ -121,6 +121,36 @@ async def test_a_run_that_was_taken_over_is_stopped_when_that_is_found_out(done:
         assert await first == await second == 1
 
 
+async def test_an_unknown_outcome_is_final_although_the_run_ends_later() -> None:
+    """The run was taken for dead, and was only slow."""
+    async with (pair := Pair(frozen=True)) as (one, two):
+        first = one.call("tools/call", call("pay", "k", amount=5))
+        await pair.one.begun.wait()
+        pair.clock.advance(11)
+        told = await two.error("tools/call", call("pay", "k", amount=5))
+        assert told["data"]["kind"] == "outcome_unknown"
+        pair.one.go.set()
+        assert (await one.answer_to(first))["error"] == told
+        for peer in (one, two):
+            assert await peer.error("tools/call", call("pay", "k", amount=5)) == told
+    assert (pair.one.runs, pair.two.runs) == ([5], [])
+
+
+async def test_a_result_that_is_kept_at_the_last_moment_comes_before_an_unknown_outcome() -> None:
+    async with (pair := Pair(frozen=True)) as (one, two):
+        first = asyncio.create_task(paid(one, "k", 5))
+        await pair.one.begun.wait()
+        pair.clock.advance(11)
+
+        async def end() -> None:
+            pair.one.go.set()
+            await first
+
+        pair.store.meanwhile = end  # after the other has read that the run was begun, and before it gives it up
+        assert await paid(two, "k", 5) == await first == 1
+    assert (pair.one.runs, pair.two.runs) == ([5], [])
+
+
 # --- processes ----------------------------------------------------------------------------------
 
 SCRIPT = """

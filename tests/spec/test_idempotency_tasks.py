@@ -347,6 +347,53 @@ async def test_a_call_that_was_taken_over_does_not_become_a_task() -> None:
     assert (one.runs, two.runs) == ([], [0])
 
 
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_a_call_that_cannot_become_a_task_leaves_its_key_free(confirmed: bool) -> None:
+    store = FaultyStore(MemoryStore())
+    bank = Bank(store=store)
+
+    @bank.server.tool(task=TaskPolicy(asks_first=True))
+    async def prepares(ctx: Context) -> int:
+        await ctx.begin_task()
+        bank.runs.append(0)
+        return 7
+
+    async with RawPeer(bank.server) as peer, asyncio.timeout(20):
+        fault = store.fail("acquire", done=not confirmed)
+        error = await peer.error("tools/call", known("prepares", "k"))
+        assert error["data"]["kind"] == "temporarily_unavailable"
+        fault.lift()
+        assert (await peer.result("tools/call", known("prepares", "k")))["resultType"] == "task"
+        assert (await peer.result("tools/call", enveloped(**call("prepares", "k"))))["structuredContent"] == 7
+    await bank.server.aclose()
+    assert bank.runs == [0]
+
+
+async def test_a_call_that_finds_no_room_when_it_becomes_a_task_leaves_its_key_free() -> None:
+    bank = Bank(settings=Settings(max_tasks=1))
+    bank.go.clear()
+    prepared = asyncio.Event()
+
+    @bank.server.tool(task=TaskPolicy(asks_first=True))
+    async def prepares(ctx: Context) -> int:
+        await prepared.wait()
+        await ctx.begin_task()
+        return 7
+
+    async with RawPeer(bank.server) as peer:
+        asked = peer.call("tools/call", known("prepares", "k"))
+        await peer.result("tools/call", known("book", "other", amount=5))
+        prepared.set()
+        refused = await peer.answer_to(asked)
+        assert refused["error"]["data"]["kind"] == "maximum_concurrent_tasks_exceeded"
+        bank.go.set()
+        async with asyncio.timeout(20):  # until the other task has ended
+            while "error" in (answer := await peer.request("tools/call", known("prepares", "k"))):
+                await asyncio.sleep(0)
+        assert answer["result"]["resultType"] == "task"
+    await bank.server.aclose()
+
+
 # --- room and time ----------------------------------------------------------------------------------
 
 

@@ -7,10 +7,12 @@ thought dead cannot write over what its successor did.
 A run belongs to its key and not to its connection: who has lost the line comes back and finds it under way, or done.
 It ends when the client cancels it, or its time is up, or the server ends. Of such a run, and of one whose process died,
 nobody knows what it has done. It is run again if the tool says that this does no harm; otherwise the answer is
-`outcome_unknown`, and stays that.
+`outcome_unknown`. That is written down before anybody is told, in place of the version that says that the run was
+begun. So it is final: a run that was only paused cannot write its result any more.
 
-What came of a run is kept, failed or not: a tool that raises may have done half of its work by then. Nothing is kept
-of what never began: arguments that do not fit, a tool that is busy, a question to the user that comes first.
+What came of a run is kept, failed or not: a tool that raises may have done half of its work by then. While the store is
+unavailable that is tried again, and nobody is answered before. Nothing is kept of what never began: arguments that do
+not fit, a tool that is busy, a question to the user that comes first.
 
 A call that becomes a task has its key name that task, from the moment that there is one: both are one commit. From
 then on the task says what becomes of it, also if its process dies.
@@ -27,7 +29,15 @@ from trunkline.config import Settings
 from trunkline.conversation.dispatch import failure_of
 from trunkline.conversation.drive import Work
 from trunkline.conversation.perform import perform
-from trunkline.errors import Conflict, MisuseError, NotNow, StoreError, StoreUnavailable, UrlElicitationRequired
+from trunkline.errors import (
+    Conflict,
+    MisuseError,
+    NotNow,
+    ProtocolError,
+    StoreError,
+    StoreUnavailable,
+    UrlElicitationRequired,
+)
 from trunkline.protocol.codes import code_of
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import CallToolResult
@@ -54,6 +64,7 @@ __all__ = ["Ledger"]
 T = TypeVar("T")
 _DIED: Final = "whoever did it was stopped, or died"
 _GONE: Final = "it became a task, which is not kept any more"
+_AGAIN: Final = 0.1  # seconds until a store that is unavailable is asked again
 
 
 def _away() -> NotNow:
@@ -66,6 +77,12 @@ async def _answered(asked: Awaitable[T]) -> T:
         return await asked
     except StoreUnavailable as error:
         raise _away() from error
+
+
+def _raised(keyed: Keyed, error: ProtocolError) -> Raised:
+    """An error as what came of a call."""
+    revision = keyed.connection.session.revision_of(keyed.call)
+    return Raised(keyed.asked, code_of(error, revision), error.message, error.data)
 
 
 class _Run:
@@ -112,6 +129,8 @@ class Ledger:
         self._wall = wall
         self._clock = clock
         self._runs: dict[str, _Run] = {}
+        self._beside: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def once(self, keyed: Keyed, start: Start, of_task: Callable[[TaskRecord], Awaitable[Any]]) -> Any:
         """What came of a call: now, or when it was made first; what `of_task` gives if it became a task. Raises the
@@ -143,10 +162,13 @@ class Ledger:
         run = self._runs[keyed.where]
         async with run.turn:
             try:
-                return await make(self._claim(keyed, run.version))
+                return await _answered(make(self._claim(keyed, run.version)))
             except Conflict as taken:
                 run.taken = taken
                 raise asyncio.CancelledError from None
+            except ProtocolError:  # the store is unavailable, or there are too many tasks
+                run.begun = False  # all that it has done by now it would do again as a task
+                raise
 
     def _claim(self, keyed: Keyed, version: int) -> Claim:
         return Claim(keyed, version, self._wall.now() + self._ttl)
@@ -168,10 +190,21 @@ class Ledger:
                 await asyncio.wait([run.task])
             elif item is not None and isinstance(entry, Begun) and entry.until > self._wall.now():
                 await self._change_of(item, entry.until)
+            elif isinstance(entry, Begun) and not keyed.idempotent:
+                with contextlib.suppress(Conflict):  # it has come to something at the last moment
+                    await self._give_up(keyed, version)
             elif entry is not None and not keyed.idempotent:
-                raise RunLost(_GONE if isinstance(entry, Became) else _DIED)
+                raise RunLost(_GONE)
             else:
                 return None, version
+
+    async def _give_up(self, keyed: Keyed, version: int) -> None:
+        """Write down that the outcome of a run is unknown, unless the run changes what is kept before. Then raise
+        `RunLost`."""
+        unknown = RunLost(_DIED)
+        entry = codec.to_json(_raised(keyed, unknown))
+        await self._store.commit([Put(keyed.where, entry, self._wall.now() + self._ttl, version)])
+        raise unknown
 
     async def _change_of(self, item: Item, until: float) -> None:
         """Waits until somebody changes what is kept, or is taken for dead."""
@@ -196,10 +229,13 @@ class Ledger:
             await asyncio.wait([run.task for run in self._runs.values()])
 
     async def close(self) -> None:
-        """Stops what is being done, and keeps that it was."""
+        """Stops what is being done, and keeps that it was. What cannot be written now is not tried again."""
+        self._closed = True
         for run in list(self._runs.values()):
             run.stop()
         await self.drained()
+        if self._beside:
+            await asyncio.wait(self._beside)
 
     # --- a run -----------------------------------------------------------------------------------
 
@@ -233,7 +269,7 @@ class Ledger:
         try:
             await self._write(run, self._begun(run))
         except StoreUnavailable as error:
-            await self._leave(run, None)  # it may have been kept all the same
+            self._unbegin_later(run)
             raise _away() from error
         run.known = True
         self._renew_later(run)
@@ -276,9 +312,8 @@ class Ledger:
         if isinstance(failure.answer, CallToolResult):
             await self._keep(run, Gave(run.keyed.asked, codec.to_raw(failure.answer)))
             return failure.answer
-        told = failure.answer
-        await self._keep(run, Raised(run.keyed.asked, code_of(told, revision), told.message, told.data))
-        raise told
+        await self._keep(run, _raised(run.keyed, failure.answer))
+        raise failure.answer
 
     # --- what is kept ------------------------------------------------------------------------------
 
@@ -313,13 +348,35 @@ class Ledger:
         return True
 
     async def _keep(self, run: _Run, ended: Gave | Raised) -> None:
+        """Keep what came of a run, or, if the store refuses that, that it is unknown. Raise `Conflict` if another
+        process took this one for dead: what that has written is the answer."""
         try:
-            await self._write(run, ended)
-        except Conflict:
-            raise  # what another came to, who took this one for dead, is the answer
-        except (StoreError, MisuseError) as error:  # it does not answer; or that is more than it can keep
-            await self._leave(run, self._begun(run, lasts=False))
-            raise RunLost("what came of it could not be kept") from error
+            await self._insist(run, ended)
+        except MisuseError as error:  # it is larger than what a store keeps
+            unknown = RunLost("what came of it could not be kept")
+            await self._insist(run, _raised(run.keyed, unknown))
+            raise unknown from error
+
+    async def _insist(self, run: _Run, entry: Entry | None) -> None:
+        """Write as often as it takes until the store has answered."""
+        while True:
+            try:
+                return await self._write(run, entry)
+            except StoreUnavailable as error:
+                if self._closed:
+                    raise _away() from error
+                await asyncio.sleep(_AGAIN)
+
+    def _unbegin_later(self, run: _Run) -> None:
+        """Remove what the store may have kept of a run that is not begun, when it answers again."""
+
+        async def unbegin() -> None:
+            with contextlib.suppress(StoreError, NotNow):  # another process has begun it since; or this one ends
+                await self._insist(run, None)
+
+        task = asyncio.create_task(unbegin())
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
 
     async def _leave(self, run: _Run, record: Begun | None) -> None:
         """Lets others have it, now if that can be written, or else when the time is up."""

@@ -33,14 +33,17 @@ _CALLS: Final = frozenset({"get", "scan", *_WRITING})
 
 
 class StoreFault:
-    """A fault that is in force until it is lifted. `reached` is set by the first call that meets it."""
+    """A fault that is in force until it is lifted, or so many calls have met it. `reached` is set by the first."""
 
-    def __init__(self, kind: Kind, calls: Sequence[Call], key: str, faults: "list[StoreFault]") -> None:
+    def __init__(
+        self, kind: Kind, calls: Sequence[Call], key: str, times: int | None, faults: "list[StoreFault]"
+    ) -> None:
         self.reached = asyncio.Event()
         self.calls = 0  # that have met it
         self._kind = kind
         self._names = frozenset(calls)
         self._key = key
+        self._times = times
         self._lifted = asyncio.Event()
         self._faults = faults
 
@@ -54,10 +57,15 @@ class StoreFault:
         """Whether a call that touches these keys meets the fault."""
         return call in self._names and any(self._key in key for key in keys)
 
-    async def around(self, act: Callable[[], Awaitable[Any]]) -> Any:
+    def around(self, act: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
         """Make a call that meets the fault."""
         self.calls += 1
         self.reached.set()
+        if self.calls == self._times:
+            self._faults.remove(self)
+        return self._do(act)
+
+    async def _do(self, act: Callable[[], Awaitable[Any]]) -> Any:
         if self._kind == "hold":
             await self._lifted.wait()
             return await act()
@@ -75,19 +83,19 @@ class FaultyStore:
 
     # --- faults ----------------------------------------------------------------------------------
 
-    def fail(self, *calls: Call, key: str = "", done: bool = False) -> StoreFault:
+    def fail(self, *calls: Call, key: str = "", done: bool = False, times: int | None = None) -> StoreFault:
         """Let calls raise `StoreUnavailable`, of the given names or all that write, if they touch a key that contains
         `key`. Nothing of them takes effect; with `done` all does, and is not confirmed."""
-        return self._add("fail after" if done else "fail", calls, key)
+        return self._add("fail after" if done else "fail", calls, key, times)
 
-    def hold(self, *calls: Call, key: str = "") -> StoreFault:
+    def hold(self, *calls: Call, key: str = "", times: int | None = None) -> StoreFault:
         """Let calls wait until the fault is lifted, and take effect then."""
-        return self._add("hold", calls, key)
+        return self._add("hold", calls, key, times)
 
-    def _add(self, kind: Kind, calls: Sequence[Call], key: str) -> StoreFault:
+    def _add(self, kind: Kind, calls: Sequence[Call], key: str, times: int | None) -> StoreFault:
         if unknown := sorted(set(calls) - _CALLS):
             raise MisuseError(f"a store has no call {unknown[0]!r}; {', '.join(sorted(_CALLS))} can fail")
-        fault = StoreFault(kind, calls or _WRITING, key, self._faults)
+        fault = StoreFault(kind, calls or _WRITING, key, times, self._faults)
         self._faults.append(fault)
         return fault
 
