@@ -83,6 +83,7 @@ class Attempt:
         self.work: asyncio.Task[None]  # from when it is started
         self._over = False  # nothing of it is kept any more
         self._came_to = False  # the work is done, and what it came to is being written
+        self._ending = False  # nothing runs any more, and the lease is being given back
 
     @property
     def checkpoint(self) -> Raw | UnsetType:
@@ -158,6 +159,7 @@ class Attempt:
         return codec.to_raw(project(result, Revision(self.caller.revision)))
 
     async def _end(self) -> None:
+        self._ending = True
         self._over = self._call.done = True
         for timer in filter(None, (*self._timers, self._renewal, self._flushing)):
             timer.cancel()
@@ -275,10 +277,16 @@ class Attempt:
     def stop(self) -> None:
         """Nothing of this is wanted any more: the work is cancelled. What it has come to by now is written."""
         self._over = self._call.done = self._call.cancelled = True
-        if self.work is not asyncio.current_task() and not self._came_to:
-            self.work.cancel()
+        if self.work is asyncio.current_task():
+            self._shared.threads.loop.call_soon(self._cancel)  # a handler may catch what is raised now, and go on
+        else:
+            self._cancel()
         for waiting in self._waiting.values():
             waiting.cancel()
+
+    def _cancel(self) -> None:
+        if not self._came_to and not self._ending:
+            self.work.cancel()
 
     # --- asking ----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import pytest
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from tests.limits import PATIENCE
 
 from trunkline import Context, Server, Settings, TaskPolicy, ToolAnnotations
@@ -291,6 +291,39 @@ async def test_who_was_taken_for_dead_is_cancelled_and_what_it_writes_is_refused
         await scene.time_passes(peer, LEASE + 1)
         result = await peer.result("tasks/result", {"taskId": task["taskId"]})
         assert result["structuredContent"] == {"result": "by another"}
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_a_checkpoint_of_a_run_that_has_lost_its_lease_raises_and_the_run_is_cancelled(taken: bool) -> None:
+    scene, go_on, raised, cancelled = Scene(), asyncio.Event(), list[Exception](), asyncio.Event()
+
+    async def work(ctx: Context) -> None:
+        await go_on.wait()
+        try:
+            await ctx.checkpoint("too late")
+        except Exception as error:
+            raised.append(error)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    server = scene.server(work, task=True)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        task = (await peer.result("tools/call", {"name": "work", "task": {}}))["task"]
+        await peer.quiet()
+        scene.clock._now += 2 * LEASE  # it stands still: no timer of its own is called
+        if taken:
+            lease = await scene.store.acquire(key_of_task("nobody", task["taskId"]), "another process", LEASE)
+            assert isinstance(lease, Lease)
+        go_on.set()
+        await asyncio.wait_for(cancelled.wait(), 20)
+        assert [type(error) for error in raised] == [Fenced]
+        assert (await scene.record(task["taskId"])).checkpoint is UNSET
+        while peer.connection.shared.tasks.works_on(task["taskId"]):
+            await asyncio.sleep(0)
 
 
 async def test_where_there_is_no_room_a_task_waits_for_it() -> None:
