@@ -36,6 +36,7 @@ class Gathering:
         self._writing: dict[Holding, Writes] = {}  # in the round that is under way
         self._round: asyncio.Future[None] | None = None  # when those are
         self._urgent: asyncio.Future[None] | None = None  # when the last is that answers wait for
+        self._impatient: list[asyncio.Future[None]] = []  # waiting, and told if a commit has to be tried again
         self._task: asyncio.Task[None] | None = None
 
     # --- asking --------------------------------------------------------------------------------
@@ -52,10 +53,13 @@ class Gathering:
 
     def keep(self, at: Holding, key: str, value: bytes, expires: float | None) -> "asyncio.Future[Any]":
         """Keeps a value; gives what is done when it is. What is alone in its session goes to the store by itself, which
-        costs half; it is not tried again."""
+        costs half; it is not tried again. Otherwise it goes with a round, which is; yet whoever waits for it is told
+        that the store is unavailable as soon as that is known."""
         put = Put(key, value, expires)
         if at in self._waiting or at in self._writing:
-            return _heeding(at, self._add(at, put))
+            heeding = _heeding(at, self._add(at, put))
+            self._impatient.append(heeding)
+            return heeding
         return at.begin(put)
 
     def delete(self, at: Holding, key: str) -> "asyncio.Future[None]":
@@ -103,6 +107,7 @@ class Gathering:
                 commits = [self._begin(at, list(writes.values())) for at, writes in self._writing.items()]
                 failures = [await self._end(*commit) for commit in commits]  # all of them are under way
                 self._writing, self._round = {}, None
+                self._impatient = [heeding for heeding in self._impatient if not heeding.done()]
                 if (failure := next(filter(None, failures), None)) is None:
                     done.set_result(None)
                 else:
@@ -133,13 +138,21 @@ class Gathering:
         while True:
             try:
                 await commit
-            except StoreUnavailable:
+            except StoreUnavailable as error:
                 if self._closed:
                     raise
+                self._tell_impatient(error)
                 await asyncio.sleep(_AGAIN)
                 _, _, commit = self._begin(at, writes)
             else:
                 return
+
+    def _tell_impatient(self, error: StoreUnavailable) -> None:
+        waiting, self._impatient = self._impatient, []
+        for heeding in waiting:
+            if not heeding.done():
+                heeding.set_exception(error)
+                heeding.exception()  # the caller may have stopped waiting
 
 
 def _heeding(at: Holding, done: "asyncio.Future[None]") -> "asyncio.Future[None]":

@@ -15,7 +15,7 @@ that one is gone, and reads what is kept of it only then: nothing is written any
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.conversation.drive import After, Work
-from trunkline.errors import Fenced, Interrupted, StoreError, StoreUnavailable, StoreUnusable
+from trunkline.errors import Fenced, Interrupted, NotNow, StoreError, StoreUnavailable, StoreUnusable
 from trunkline.facts import HandlerFailed, Observers, RestoreStep
 from trunkline.protocol.capabilities import Negotiated
 from trunkline.protocol.inflight import Running
@@ -60,6 +60,28 @@ _PAGE: Final = 500
 _FOR_GOOD: Final = 20 * 365 * 86400.0  # seconds that a session is held which never expires
 
 
+def _unavailable() -> NotNow:
+    return NotNow("the store is unavailable, so the session cannot be changed; try again later")
+
+
+def _or_not_now(keeping: "asyncio.Future[Any]") -> "asyncio.Future[None]":
+    """A future for when something is kept; it raises `NotNow` if the store is unavailable."""
+    told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(_: "asyncio.Future[Any]") -> None:
+        error = keeping.exception()
+        if told.done():
+            return
+        if error is None:
+            told.set_result(None)
+        else:
+            told.set_exception(_unavailable() if isinstance(error, StoreUnavailable) else error)
+            told.exception()  # the call may have ended meanwhile
+
+    keeping.add_done_callback(settle)
+    return told
+
+
 class KeptSession:
     """One session."""
 
@@ -92,6 +114,8 @@ class KeptSession:
         self._generation = 0
         self._found: SessionRecord | None = None  # what another process has left
         self._told: Callable[[], None] | None = None  # that yet another has taken it
+        self._turn = asyncio.Lock()  # of changes that requests ask for
+        self._ending: set[str] = set()  # subscriptions that end when it is kept that they have
         self.events = KeptEvents(holding, gathering, settings, self._expires)
 
     def _expires(self) -> float | None:
@@ -170,7 +194,9 @@ class KeptSession:
                 event=self.events.last,
             ),
             capabilities=Agreed(dict(agreed.server), dict(agreed.client)),
-            subscriptions=connection.shared.watchers.subscriptions.uris(connection),
+            subscriptions=[
+                uri for uri in connection.shared.watchers.subscriptions.uris(connection) if uri not in self._ending
+            ],
         )
 
     def _keep(self) -> "asyncio.Future[Any] | None":
@@ -187,9 +213,57 @@ class KeptSession:
             raise Fenced(self._home, 0)
 
     def kept(self, answer: Any) -> Work:
-        """An answer, once what it says is kept."""
+        """An answer, once what it says is kept. If the store is unavailable, `NotNow` is answered instead."""
         keeping = self._keep()
-        return answer if keeping is None else After(keeping, answer)
+        return answer if keeping is None else After(_or_not_now(keeping), answer)
+
+    async def unsubscribe(self, uri: str, end: Callable[[], Awaitable[object]]) -> None:
+        """End a subscription when it is kept that there is none: until then, its client may not miss an update. Raise
+        `NotNow` if the store is unavailable."""
+
+        async def do() -> bool:
+            connection = self.connection
+            if connection is None or uri not in connection.shared.watchers.subscriptions.uris(connection):
+                return False
+            self._ending.add(uri)
+            return True
+
+        async def undo() -> None:
+            self._ending.discard(uri)
+
+        async with self._turn:
+            if await self._change(do, undo):
+                self._ending.discard(uri)
+                await end()
+
+    async def change(self, do: Callable[[], Awaitable[bool]], undo: Callable[[], Awaitable[object]]) -> None:
+        """Change the session, and wait until that is kept; `do` returns whether there is anything to change. If it
+        cannot be kept, undo it, so that the answer agrees with what is in force; raise `NotNow` if the store is
+        unavailable. Changes of one session do not overlap."""
+        async with self._turn:
+            await self._change(do, undo)
+
+    async def _change(self, do: Callable[[], Awaitable[bool]], undo: Callable[[], Awaitable[object]]) -> bool:
+        """Make a change and keep it, or undo it; return whether there was anything to change."""
+        try:
+            if not await do():
+                return False
+            await self.keep()
+        except BaseException as error:
+            if isinstance(error, StoreUnavailable | asyncio.CancelledError):
+                await self._undo(undo)
+            self.changed()  # half of it may be done; and the store may have kept it all the same
+            if isinstance(error, StoreUnavailable):
+                raise _unavailable() from error
+            raise
+        return True
+
+    async def _undo(self, undo: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await undo()
+        except Exception as error:  # noqa: BLE001 - of a watcher; the client is told that it may try again
+            if self.connection is not None:
+                self.connection.report_crash("-", error)
 
     @property
     def unsettled(self) -> "asyncio.Future[None] | None":

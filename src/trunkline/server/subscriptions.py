@@ -30,10 +30,14 @@ class Subscriptions(Generic[S]):
     def __len__(self) -> int:
         return sum(map(len, self._by_uri.values()))
 
-    def add(self, uri: str, subscriber: S) -> None:
-        """Subscribes; twice is once."""
-        self._by_uri.setdefault(uri, {})[subscriber] = None
+    def add(self, uri: str, subscriber: S) -> bool:
+        """Subscribe; return False if there was a subscription."""
+        subscribers = self._by_uri.setdefault(uri, {})
+        if subscriber in subscribers:
+            return False
+        subscribers[subscriber] = None
         self._by_subscriber.setdefault(subscriber, {})[uri] = None
+        return True
 
     def remove(self, uri: str, subscriber: S) -> bool:
         """Ends a subscription; False if there was none."""

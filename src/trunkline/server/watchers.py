@@ -29,9 +29,9 @@ class Watchers(Generic[S]):
             WeakValueDictionary()
         )  # gone when nobody holds or awaits one
 
-    async def started(self, uri: str, subscriber: S, most: int | None = None) -> None:
-        """Subscribes, once watching has begun. If a watcher raises, there is no subscription; nor if the subscriber has
-        `most` of them already, which raises `TooManySubscriptions`."""
+    async def started(self, uri: str, subscriber: S, most: int | None = None) -> bool:
+        """Subscribe, once watching has begun; return False if there was a subscription. If a watcher raises, there is
+        none; nor if the subscriber has `most` of them already, which raises `TooManySubscriptions`."""
         async with self._turn(uri):
             self._check(uri, subscriber, most)
             begun = not self.subscriptions.subscribers(uri)
@@ -43,7 +43,7 @@ class Watchers(Generic[S]):
                 if begun:
                     await self._end(uri)
                 raise
-            self.subscriptions.add(uri, subscriber)
+            return self.subscriptions.add(uri, subscriber)
 
     def _check(self, uri: str, subscriber: S, most: int | None) -> None:
         subscriptions = self.subscriptions
@@ -69,10 +69,12 @@ class Watchers(Generic[S]):
                 failed.append(error)
         return failed
 
-    async def stopped(self, uri: str, subscriber: S) -> None:
-        """Ends a subscription; without one there is nothing to end."""
-        if self.subscriptions.remove(uri, subscriber):
-            await self.ended([uri])
+    async def stopped(self, uri: str, subscriber: S) -> bool:
+        """End a subscription; return False if there was none."""
+        if not self.subscriptions.remove(uri, subscriber):
+            return False
+        await self.ended([uri])
+        return True
 
     async def ended(self, uris: Iterable[str]) -> None:
         """Ends watching what nobody is subscribed to any more: all of it, though some watcher may raise."""

@@ -28,6 +28,9 @@ __all__ = ["FaultyStore", "StoreFault"]
 Call = Literal["get", "scan", "commit", "acquire", "renew", "release"]
 Kind = Literal["hold", "fail", "fail after"]
 
+Act = Callable[[], Awaitable[Any]]
+"""Make a call of the store."""
+
 _WRITING: Final[tuple[Call, ...]] = ("commit", "acquire", "renew", "release")
 _CALLS: Final = frozenset({"get", "scan", *_WRITING})
 
@@ -44,34 +47,42 @@ class StoreFault:
         self._names = frozenset(calls)
         self._key = key
         self._times = times
-        self._lifted = asyncio.Event()
+        self._held: list[tuple[Act, asyncio.Future[Awaitable[Any]]]] = []
         self._faults = faults
 
     def lift(self) -> None:
-        """End the fault. Calls that are held take effect now."""
+        """End the fault. Calls that are held take effect now, before any that is made later."""
         if self in self._faults:
             self._faults.remove(self)
-        self._lifted.set()
+        held, self._held = self._held, []
+        for act, making in held:
+            if not making.done():
+                making.set_result(asyncio.ensure_future(act()))
 
     def concerns(self, call: Call, keys: Sequence[str]) -> bool:
         """Whether a call that touches these keys meets the fault."""
         return call in self._names and any(self._key in key for key in keys)
 
-    def around(self, act: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+    def around(self, act: Act) -> Awaitable[Any]:
         """Make a call that meets the fault."""
         self.calls += 1
         self.reached.set()
         if self.calls == self._times:
             self._faults.remove(self)
-        return self._do(act)
+        if self._kind != "hold":
+            return self._fail(act)
+        making: asyncio.Future[Awaitable[Any]] = asyncio.get_running_loop().create_future()
+        self._held.append((act, making))
+        return _made(making)
 
-    async def _do(self, act: Callable[[], Awaitable[Any]]) -> Any:
-        if self._kind == "hold":
-            await self._lifted.wait()
-            return await act()
+    async def _fail(self, act: Act) -> Any:
         if self._kind == "fail after":
             await act()
         raise StoreUnavailable("the store is unavailable because of a fault")
+
+
+async def _made(making: "asyncio.Future[Awaitable[Any]]") -> Any:
+    return await (await making)
 
 
 class FaultyStore:
@@ -89,7 +100,8 @@ class FaultyStore:
         return self._add("fail after" if done else "fail", calls, key, times)
 
     def hold(self, *calls: Call, key: str = "", times: int | None = None) -> StoreFault:
-        """Let calls wait until the fault is lifted, and take effect then."""
+        """Let calls wait until the fault is lifted, and take effect then, in order. What the fault does not concern may
+        overtake them."""
         return self._add("hold", calls, key, times)
 
     def _add(self, kind: Kind, calls: Sequence[Call], key: str, times: int | None) -> StoreFault:
@@ -99,7 +111,7 @@ class FaultyStore:
         self._faults.append(fault)
         return fault
 
-    def _do(self, call: Call, keys: Sequence[str], act: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+    def _do(self, call: Call, keys: Sequence[str], act: Act) -> Awaitable[Any]:
         for fault in self._faults:
             if fault.concerns(call, keys):
                 return fault.around(act)

@@ -10,7 +10,7 @@ from trunkline import Context, Server
 from trunkline.errors import StoreUnavailable
 from trunkline.server.records import SessionRecord, read_record
 from trunkline.stores.sqlite import SqliteStore
-from trunkline.testing import ManualClock, RecordingObserver
+from trunkline.testing import FaultyStore, ManualClock, RecordingObserver
 
 TTL = 3600.0
 
@@ -21,8 +21,9 @@ class Life:
     def __init__(self, path: Path, clock: ManualClock, **options: Any) -> None:
         self.path = path
         self.store = SqliteStore(path, clock=clock)
+        self.faults = FaultyStore(self.store)
         self.seen = RecordingObserver()
-        self.server = Server("kept", store=self.store, clock=clock, observers=[self.seen], **options)
+        self.server = Server("kept", store=self.faults, clock=clock, observers=[self.seen], **options)
         self.watched: list[str] = []
         self.trusted = {"anna"}
 

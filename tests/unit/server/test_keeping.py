@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.server.lives import TTL, Lives, Slow
+from tests.unit.server.lives import TTL, Life, Lives, Slow
 from tests.unit.transports.http.asgi import request
 
 from trunkline import Context, Settings
 from trunkline.auth.principal import Principal
 from trunkline.errors import StoreUnavailable, StoreUnusable
 from trunkline.facts import HandlerFailed, RestoreStep
+from trunkline.protocol.types import LOGGING_LEVELS
 from trunkline.server.records import LAYOUT, Metadata, SessionRecord, read_record
 from trunkline.server.rounds import named
 from trunkline.stores.store import Put
@@ -110,6 +111,114 @@ async def test_d04_that_a_session_is_used_is_written_once_in_a_tenth_of_its_time
     await life.request(session, "ping")
     await life.request(session, "logging/setLevel", {"level": "info"})
     assert (await life.record(session)).last_accessed == opened + TTL / 10
+
+
+# --- what cannot be written ---------------------------------------------------------------------------
+
+INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+CHANGES = {
+    "subscribe": ("resources/subscribe", {"uri": "note://b"}),
+    "unsubscribe": ("resources/unsubscribe", {"uri": "note://a"}),
+    "level": ("logging/setLevel", {"level": "error"}),
+}
+
+
+async def standing(life: Life, session: str) -> list[tuple[list[str], str]]:
+    """The subscriptions and the log level of a session, as they are in force and as they are kept."""
+    [kept] = [one.kept for one in life.host.endpoint.sessions if one.id == session]
+    connection = kept.connection  # type: ignore[union-attr]
+    uris = connection.shared.watchers.subscriptions.uris(connection)
+    record = await life.record(session)
+    return [
+        (uris, LOGGING_LEVELS[connection.log_level]),
+        (record.subscriptions, record.metadata.log_level),
+    ]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("round_", [False, True])
+async def test_a_change_that_cannot_be_kept_is_refused_and_not_in_force(
+    lives: Lives, clock: ManualClock, change: str, done: bool, round_: bool
+) -> None:
+    """Nor is it kept, if the store does not confirm it; nor does it matter what else is being written."""
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    before = await standing(life, session)
+    fault = life.faults.fail("commit", key="session/", done=done)
+    if round_:
+        clock.advance(TTL / 10)
+        await life.request(session, "ping")  # that it was used is to be written, too
+    async with asyncio.timeout(20):
+        error = (await life.request(session, *CHANGES[change])).json["error"]
+    assert (error["code"], error["data"]["kind"]) == (1008, "temporarily_unavailable")
+    assert "store" in error["message"]
+    fault.lift()
+    assert await standing(life, session) == before
+    assert "result" in (await life.request(session, *CHANGES[change])).json
+    in_force, kept = await standing(life, session)
+    assert in_force == kept != before[0]
+
+
+async def test_a_change_that_is_cancelled_while_the_store_does_not_answer_is_not_in_force(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    before = await standing(life, session)
+    held = life.faults.hold("commit", key="session/")
+    asked = asyncio.create_task(life.request(session, "resources/subscribe", {"uri": "note://a"}))
+    await asyncio.wait_for(held.reached.wait(), 20)
+    body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+    await life.host.ask("POST", body, mcp_session_id=session)
+    [kept] = [one.kept for one in life.host.endpoint.sessions]
+    connection = kept.connection  # type: ignore[union-attr]
+    async with asyncio.timeout(20):
+        while connection.shared.watchers.subscriptions.uris(connection):
+            await asyncio.sleep(0)
+        held.lift()
+        while await standing(life, session) != before:
+            await asyncio.sleep(0.01)
+    asked.cancel()
+
+
+async def test_a_watcher_that_cannot_end_does_not_hide_why_a_change_was_refused(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+
+    @life.server.on_last_unsubscribed
+    def fails(uri: str) -> None:
+        raise OSError("cannot end")
+
+    life.faults.fail("commit", key="session/")
+    error = (await life.request(session, "resources/subscribe", {"uri": "note://a"})).json["error"]
+    assert error["data"]["kind"] == "temporarily_unavailable"
+    assert any(isinstance(fact.error, OSError) for fact in life.seen.of(HandlerFailed))
+
+
+async def test_a_subscription_that_a_watcher_could_not_end_is_not_kept(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+
+    @life.server.on_last_unsubscribed
+    def fails(uri: str) -> None:
+        raise OSError("cannot end")
+
+    assert "error" in (await life.request(session, "resources/unsubscribe", {"uri": "note://a"})).json
+    in_force, kept = await standing(life, session)
+    assert in_force == kept == ([], "info")
+
+
+async def test_a_handshake_that_cannot_be_kept_is_refused_and_opens_no_session(lives: Lives) -> None:
+    life = await lives.begin()
+    await life.server.start()
+    fault = life.faults.fail("commit", "acquire", key="session/")
+    refused = await life.host.ask("POST", request("initialize", INITIALIZE))
+    assert refused.json["error"]["data"]["kind"] == "temporarily_unavailable"
+    assert "mcp-session-id" not in refused.headers
+    assert list(life.host.endpoint.sessions) == []
+    fault.lift()
+    await life.host.session()
 
 
 # --- how it is brought back ---------------------------------------------------------------------------

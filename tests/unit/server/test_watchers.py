@@ -60,7 +60,7 @@ async def test_f20_if_watching_fails_for_the_first_the_second_begins_it_for_itse
 
     watchers.on_first.append(watch)
     outcomes = await asyncio.gather(watchers.started(URI, "a"), watchers.started(URI, "b"), return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [OSError, type(None)]
+    assert [type(outcome) for outcome in outcomes] == [OSError, bool]
     assert watchers.subscriptions.subscribers(URI) == ["b"]
 
 

@@ -5,13 +5,32 @@ from trunkline.conversation.drive import Work
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import LOGGING_LEVELS, Empty, SetLevelParams
 from trunkline.server.connection import Connection
+from trunkline.server.keeping import KeptSession
 
 __all__ = ["FEATURE"]
 
 
 def _set_level(connection: Connection, call: Running, params: SetLevelParams) -> Work:  # noqa: ARG001
-    connection.log_level = LOGGING_LEVELS.index(params.level)
-    return connection.keep(Empty())
+    level = LOGGING_LEVELS.index(params.level)
+    if connection.kept is not None:
+        return _set_and_keep(connection, connection.kept, level)
+    connection.log_level = level
+    return Empty()
+
+
+async def _set_and_keep(connection: Connection, kept: KeptSession, level: int) -> Empty:
+    before = connection.log_level
+
+    async def do() -> bool:
+        nonlocal before
+        before, connection.log_level = connection.log_level, level
+        return before != level
+
+    async def undo() -> None:
+        connection.log_level = before
+
+    await kept.change(do, undo)
+    return Empty()
 
 
 FEATURE = Feature("logging", {"logging/setLevel": _set_level})

@@ -102,17 +102,22 @@ def _subscribe(connection: Connection, call: Running, params: SubscribeParams) -
 async def _subscribed(connection: Connection, uri: str) -> Empty:
     _step(connection, "RegisterSubscription", uri)
     _step(connection, "SetupWatcher", uri)
-    await connection.shared.watchers.started(uri, connection, connection.settings.max_subscriptions)
-    if connection.kept is not None:
-        await connection.kept.keep()
+    watchers = connection.shared.watchers
+    subscribe = partial(watchers.started, uri, connection, connection.settings.max_subscriptions)
+    if connection.kept is None:
+        await subscribe()
+    else:
+        await connection.kept.change(subscribe, partial(watchers.stopped, uri, connection))
     _step(connection, "ConfirmSubscription", uri)
     return Empty()
 
 
 async def _unsubscribe(connection: Connection, call: Running, params: UnsubscribeParams) -> Empty:  # noqa: ARG001
-    await connection.shared.watchers.stopped(params.uri, connection)
-    if connection.kept is not None:
-        await connection.kept.keep()
+    unsubscribe = partial(connection.shared.watchers.stopped, params.uri, connection)
+    if connection.kept is None:
+        await unsubscribe()
+    else:
+        await connection.kept.unsubscribe(params.uri, unsubscribe)
     return Empty()
 
 

@@ -403,7 +403,10 @@ async def test_unfinished_tasks_without_a_mark_are_found() -> None:
     await scene.shelf.keep(done)
     await scene.store.commit([Put("owner/ann/once/key", b"another kind of item")])
 
-    async with RawPeer(scene.server(lambda: scene.runs.append(1), task=TaskPolicy(recovery="restart"))) as peer:
+    async def work() -> None:
+        scene.runs.append(1)
+
+    async with RawPeer(scene.server(work, task=TaskPolicy(recovery="restart"))) as peer:
         await peer.initialize()
         await scene.time_passes(peer, 4 * LEASE)  # there is room for two at a time
         for name, owner in lost:
