@@ -315,7 +315,7 @@ class Server(Ending):
 
         if not self.settings.health:
             return None
-        return Health(lambda: (self._standing(),) if post is None else post.states(), self._store.answers)
+        return Health(lambda: (self._standing(),) if post is None else post.states(), self._store.writable)
 
     def asgi(self, *, path: str = "/", identify: "Callable[[dict[str, Any]], Any] | None" = None) -> "App":
         """An ASGI application: Streamable HTTP and WebSocket at a path, HTTP+SSE at /sse beside it. It runs under any

@@ -1,20 +1,30 @@
-"""The store of a server: opened before anything is kept in it, closed when everything else has ended."""
+"""The store of a server: opened before anything is kept in it, closed when everything else has ended.
+
+While it is open, a monitor writes to it every few seconds, also if nothing else does. So the log says when the store
+has become unavailable, and when it is back, once each; and a health check is answered by a write, since a store on a
+full disk or behind a lock can still be read.
+"""
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final
 
 from trunkline.clock import Clock
 from trunkline.errors import MisuseError, StoreError
-from trunkline.stores.store import Store, key_of
+from trunkline.stores.store import Delete, Store, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OwnStore"]
+__all__ = ["OwnStore", "StoreMonitor"]
 
-_LOOKED_AT: Final = key_of("health", "look")  # nothing is ever kept there
-_PATIENCE: Final = 0.3  # seconds that it has to answer
-_KNOWN: Final = 0.5  # seconds that this is not asked again
+_PROBE: Final = Delete(key_of("health", "probe"))  # a write that leaves nothing behind
+_PROBE_EVERY: Final = 2.0  # seconds: less than stores wait for a lock or a connection before they refuse a call
+_LATE: Final = 2.0  # seconds after which a probe without an answer is logged
+_PATIENCE: Final = 0.3  # seconds that a health check waits for a probe
+_FRESH: Final = 0.5  # seconds that the outcome of a probe answers health checks
+
+_log: Final = logging.getLogger("trunkline")
 
 
 class OwnStore:
@@ -25,8 +35,7 @@ class OwnStore:
         self._in_memory = in_memory
         self._opening: asyncio.Task[None] | None = None
         self._used: Store | None = None
-        self._look: asyncio.Task[bool] | None = None  # at whether it answers
-        self._looked_at = 0.0
+        self._monitor: StoreMonitor | None = None
 
     @property
     def given(self) -> Store | None:
@@ -49,19 +58,15 @@ class OwnStore:
         opening = self._opening = self._opening or asyncio.create_task(self._given.open())
         try:
             await asyncio.shield(opening)  # one who stops waiting does not stop it for the others
+            self._monitor = self._monitor or StoreMonitor(self._given)
         except BaseException:
             if opening.done():
                 self._opening = None
             raise
 
-    async def answers(self) -> bool:
-        """Whether the store answers. What it did within the last half second counts: so it can be asked often."""
-        if self._opening is None or self._given is None:
-            return True
-        if self._look is None or _now() >= self._looked_at + _KNOWN:
-            self._looked_at = _now()
-            self._look = asyncio.ensure_future(_answers(self._given))
-        return await asyncio.shield(self._look)
+    async def writable(self) -> bool:
+        """Whether the store can be written. A write of the last half second counts, so it can be asked often."""
+        return True if self._monitor is None else await self._monitor.writable()
 
     def use(self, clock: Clock) -> Store:
         """The store, open. Raises `MisuseError` if somebody has to wait for that first."""
@@ -74,7 +79,10 @@ class OwnStore:
 
     async def close(self) -> None:
         """Closes it, if it was opened. A store that was given is of no use then."""
-        used, self._used, self._look = self._used, None, None
+        if self._monitor is not None:
+            self._monitor.close()
+            self._monitor = None
+        used, self._used = self._used, None
         opening, self._opening = self._opening, None
         if opening is not None:
             await asyncio.gather(opening, return_exceptions=True)
@@ -83,14 +91,59 @@ class OwnStore:
             await used.close()
 
 
-async def _answers(store: Store) -> bool:
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            await store.get(_LOOKED_AT)
-    except (StoreError, TimeoutError):
-        return False
-    return True
+class StoreMonitor:
+    """Finds out by small writes whether a store can be written, and logs when that changes."""
 
+    def __init__(self, store: Store, *, every: float = _PROBE_EVERY, late: float = _LATE) -> None:
+        """`every` so many seconds it writes; an answer that takes longer than `late` is logged."""
+        self._store = store
+        self._every = every
+        self._late = late
+        self._loop = asyncio.get_running_loop()
+        self._probe: asyncio.Task[bool] | None = None
+        self._probed_at = 0.0
+        self._failing_since: float | None = None
+        self._timer = self._loop.call_later(every, self._probe_again)
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+    async def writable(self) -> bool:
+        """Whether a write takes effect, now or within the last half second."""
+        probe = self._recent_probe(_FRESH)
+        await asyncio.wait([probe], timeout=_PATIENCE)
+        return probe.done() and not probe.cancelled() and probe.result()
+
+    def close(self) -> None:
+        """Probe no more."""
+        self._timer.cancel()
+        if self._probe is not None:
+            self._probe.cancel()
+
+    def _probe_again(self) -> None:
+        self._recent_probe(self._every / 2)
+        self._timer = self._loop.call_later(self._every, self._probe_again)
+
+    def _recent_probe(self, age: float) -> "asyncio.Task[bool]":
+        """The probe that is under way, or was begun not longer ago than that; or else a new one."""
+        now = self._loop.time()
+        if self._probe is None or (self._probe.done() and now >= self._probed_at + age):
+            self._probed_at = now
+            self._probe = self._loop.create_task(self._write())
+        return self._probe
+
+    async def _write(self) -> bool:
+        late = self._loop.call_later(self._late, self._note_failure, f"no answer for {self._late:g} s")
+        try:
+            await self._store.commit([_PROBE])
+        except StoreError as error:
+            self._note_failure(str(error))
+            return False
+        finally:
+            late.cancel()
+        if self._failing_since is not None:
+            _log.warning("the store can be written again after %.0f s", self._loop.time() - self._failing_since)
+            self._failing_since = None
+        return True
+
+    def _note_failure(self, why: str) -> None:
+        if self._failing_since is None:
+            self._failing_since = self._probed_at
+            _log.error("the store cannot be written: %s; what has to be kept is refused or waits until it can", why)

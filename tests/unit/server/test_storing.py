@@ -1,13 +1,17 @@
 """The store of a server: opened before it serves, closed when it has ended."""
 
 import asyncio
+import logging
+from collections.abc import Callable
 
 import pytest
 
 from trunkline import Server
 from trunkline.errors import MisuseError, StoreUnavailable, StoreUnusable
+from trunkline.server.storing import StoreMonitor
 from trunkline.stores.memory import MemoryStore
-from trunkline.testing import RawPeer
+from trunkline.testing import FaultyStore, RawPeer
+from trunkline.testing.store_faults import StoreFault
 
 
 class Slow(MemoryStore):
@@ -71,3 +75,51 @@ async def test_without_a_store_there_is_one_in_memory_for_each_time_that_a_serve
             assert await stores[-1].get("a/b") is None
         await server.aclose()
     assert stores[0] is not stores[1]
+
+
+# --- whether it can be written ------------------------------------------------------------------
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "the store can" in record.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "why"), [(FaultyStore.hold, "no answer for 0.01 s"), (FaultyStore.fail, "because of a fault")]
+)
+async def test_a_store_that_becomes_unavailable_is_logged_once_and_so_is_that_it_is_back(
+    caplog: pytest.LogCaptureFixture, trouble: Callable[[FaultyStore], StoreFault], why: str
+) -> None:
+    """Also if nobody asks for anything."""
+    store = FaultyStore(MemoryStore())
+    await store.open()
+    monitor = StoreMonitor(store, every=0.01, late=0.01)
+    async with asyncio.timeout(30):
+        for times in (1, 2):
+            fault = trouble(store)
+            while len(logged(caplog)) < 2 * times - 1:
+                await asyncio.sleep(0.01)
+            probes = fault.calls
+            while fault.calls < probes + 3 and trouble is FaultyStore.fail:
+                await asyncio.sleep(0.01)
+            fault.lift()
+            while len(logged(caplog)) < 2 * times:
+                await asyncio.sleep(0.01)
+    monitor.close()
+    lost, back = logged(caplog)[:2]
+    assert lost.startswith("the store cannot be written: ")
+    assert why in lost
+    assert back.startswith("the store can be written again after ")
+    levels = {record.levelno for record in caplog.records if "the store can" in record.getMessage()}
+    assert levels == {logging.ERROR, logging.WARNING}
+
+
+async def test_the_store_of_a_server_is_monitored_until_the_server_ends() -> None:
+    store = FaultyStore(MemoryStore())
+    server = Server("t", store=store, observers=[])
+    await server.start()
+    fault = store.hold("commit", key="health/")
+    async with asyncio.timeout(30):
+        await fault.reached.wait()
+        await server.aclose()
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []

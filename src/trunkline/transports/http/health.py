@@ -26,7 +26,7 @@ class Health(Struct, frozen=True):
     """What is known of how a server stands."""
 
     states: Callable[[], Sequence[str]]  # of each worker, by its number
-    store_answers: Callable[[], Awaitable[bool]]
+    store_writable: Callable[[], Awaitable[bool]]
 
     async def told(self, visit: Visit, route: str) -> bool:
         """Answers a request, if that is what it asks for."""
@@ -59,5 +59,5 @@ class Health(Struct, frozen=True):
         return any(state not in _DEAD for state in states)
 
     async def _ready(self, states: Sequence[str]) -> "tuple[bool, dict[str, bool]]":
-        answers = await self.store_answers()
-        return answers and _READY in states, {"store": answers}
+        writable = await self.store_writable()
+        return writable and _READY in states, {"store": writable}

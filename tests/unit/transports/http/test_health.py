@@ -1,7 +1,10 @@
 """How a server says whether it lives and is ready, to whoever watches over it."""
 
 import asyncio
+import contextlib
+import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,9 @@ from tests.unit.transports.http.asgi import Answer, Host, hosted
 from trunkline import Server, Settings
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.redis.store import RedisStore
-from trunkline.stores.store import Item
+from trunkline.stores.sqlite import SqliteStore
+from trunkline.testing import FaultyStore
+from trunkline.testing.store_faults import StoreFault
 
 
 async def ask(server: Server, path: str, method: str = "GET", *, endpoint: str = "/mcp") -> Answer:
@@ -70,36 +75,50 @@ async def test_a_server_that_rests_or_ends_lives_and_is_not_ready() -> None:
         house.server.resume()
 
 
-class Slow(MemoryStore):
-    """A store that answers when it is let."""
+@pytest.mark.parametrize("trouble", [FaultyStore.hold, FaultyStore.fail])
+async def test_a_store_that_cannot_be_written_makes_a_server_unready(trouble: Callable[..., StoreFault]) -> None:
+    store = FaultyStore(MemoryStore())
+    server = Server("house", store=store)
+    async with hosted(server) as host, asyncio.timeout(PATIENCE):
+        host.app = server.asgi(path="/mcp")
+        assert (await looked(host, "/readyz")).status == 200
+        fault = trouble(store)
+        while (answer := await looked(host, "/readyz")).status == 200:
+            await asyncio.sleep(0.01)
+        assert (answer.status, answer.json["store"]) == (503, False)
+        assert (await looked(host, "/livez")).status == 200
+        fault.lift()
+        while (await looked(host, "/readyz")).status == 503:
+            await asyncio.sleep(0.01)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stalls = False
-        self.asked = 0
 
-    async def get(self, key: str) -> Item | None:
-        self.asked += 1
-        if self.stalls:
-            await asyncio.Event().wait()
-        return await super().get(key)
-
-
-async def test_a_store_that_does_not_answer_in_time_makes_a_server_unready_and_is_not_asked_too_often() -> None:
-    store = Slow()
+async def test_a_store_that_does_not_answer_is_not_asked_again_meanwhile() -> None:
+    store = FaultyStore(MemoryStore())
     server = Server("house", store=store)
     async with hosted(server) as host:
         host.app = server.asgi(path="/mcp")
-        assert [answer.status for answer in await asyncio.gather(*(looked(host, "/readyz") for _ in range(5)))] == [
-            200
-        ] * 5
-        assert store.asked == 1
-        store.stalls = True
-        async with asyncio.timeout(PATIENCE):
+        await server.start()
+        fault = store.hold("commit")
+        for _ in range(3):
+            answers = await asyncio.gather(*(looked(host, "/readyz") for _ in range(5)))
+            assert [answer.status for answer in answers] == [503] * 5
+        assert fault.calls == 1
+
+
+async def test_a_file_that_is_locked_makes_a_server_unready_though_it_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    server = Server("house", store=SqliteStore(path))
+    async with hosted(server) as host, asyncio.timeout(PATIENCE):
+        host.app = server.asgi(path="/mcp")
+        while (await looked(host, "/readyz")).status == 503:
+            await asyncio.sleep(0.01)
+        with contextlib.closing(sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
             while (await looked(host, "/readyz")).status == 200:
                 await asyncio.sleep(0.01)
-        assert (await looked(host, "/livez")).status == 200
-    assert store.asked == 2
+            other.execute("ROLLBACK")
+        while (await looked(host, "/readyz")).status == 503:
+            await asyncio.sleep(0.01)
 
 
 async def test_d03_a_redis_that_has_died_is_told_and_so_is_that_it_is_back(tmp_path: Path) -> None:
