@@ -55,18 +55,22 @@ class Holding:
         return await self._heed(self.store.commit(writes, fence=lease))
 
     def begin(self, put: Put) -> "asyncio.Future[Any]":
-        """Does the first write, and asks for the right with it, so that both are one wait. It needs no fence: it says
-        that nothing is there, and nobody else knows yet that anything will be."""
+        """Do the first write, in one commit with acquiring the lease. It needs no fence: it says that nothing is there,
+        and nobody else knows yet that anything will be."""
         if self._crew is None or self._lease is not None or self.over or self._acquiring is not None:
             return self.commit((put,))
-        acquiring = self._acquire(self._crew)
-        return asyncio.gather(acquiring, self.store.commit((replace(put, version=ABSENT),)))
+        return asyncio.ensure_future(self._acquire_with(self._crew, replace(put, version=ABSENT)))
+
+    async def _acquire_with(self, crew: "Crew", put: Put) -> None:
+        if not isinstance(await asyncio.shield(self._acquire(crew, (put,))), Lease):
+            raise Fenced(self.at, 0)
 
     # --- the right -----------------------------------------------------------------------------
 
-    def _acquire(self, crew: "Crew") -> "asyncio.Future[Lease | Held]":
+    def _acquire(self, crew: "Crew", writes: Sequence[Write] = ()) -> "asyncio.Future[Lease | Held]":
+        """Acquire the lease, with writes if it is not being acquired already."""
         if self._acquiring is None:
-            self._acquiring = asyncio.ensure_future(self.store.acquire(self.at, crew.name, self._ttl))
+            self._acquiring = asyncio.ensure_future(self.store.acquire(self.at, crew.name, self._ttl, writes=writes))
             self._acquiring.add_done_callback(self._given)
         return self._acquiring
 
