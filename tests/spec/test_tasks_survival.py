@@ -18,6 +18,7 @@ from tests.processes import StdioPeer
 import trunkline
 from trunkline import Client, PeerError, Server, Settings, TaskPolicy
 from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.store import Item
 from trunkline.testing import RawPeer
 
 SOURCE = str(Path(trunkline.__file__).parents[1])  # servers are started without our environment
@@ -83,6 +84,73 @@ async def test_j16_a_task_of_a_process_that_was_killed_is_not_lost(
                 await task.result(timeout=PATIENCE)
         else:
             assert (await task.result(timeout=PATIENCE)).data == outcome
+
+
+PAUSES = """
+import asyncio, sys, time
+from pathlib import Path
+from trunkline import Server, Settings, TaskPolicy
+from trunkline.stores.sqlite import SqliteStore
+
+folder = Path(sys.argv[1])
+
+class Pausing(SqliteStore):
+    def acquire(self, *asked, writes=(), **more):
+        return asyncio.ensure_future(self._acquire(*asked, writes=writes, **more))
+
+    async def _acquire(self, *asked, writes, **more):
+        if writes and "/tasks/" in writes[0].key:
+            while not await self.scan("working/"):
+                await asyncio.sleep(0.01)
+            (folder / "paused").write_text("x")  # the task is marked, and its record is not written
+            while not (folder / "go on").exists():
+                time.sleep(0.01)  # nothing else of this process runs, except that a commit that was begun ends
+        return await super().acquire(*asked, writes=writes, **more)
+
+server = Server("maker", store=Pausing(folder / "store"), settings=Settings(task_lease=0.2))
+
+@server.tool(task=TaskPolicy(recovery="restart"))
+async def work() -> str:
+    await asyncio.Event().wait()
+
+server.run()
+"""
+
+
+class LookedAt(SqliteStore):
+    """A store that counts how often its process looks for lost tasks."""
+
+    looks = 0
+
+    async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> list[Item]:
+        self.looks += prefix == "working/"
+        return list(await super().scan(prefix, after=after, limit=limit))
+
+
+async def test_a_task_is_finished_whose_maker_stood_still_and_died_after_it_was_acknowledged(tmp_path: Path) -> None:
+    store = LookedAt(tmp_path / "store")
+    other = Server("other", store=store, observers=[], settings=Settings(task_lease=0.2))
+
+    @other.tool(task=TaskPolicy(recovery="restart"))
+    async def work() -> str:
+        return "recovered"
+
+    with StdioPeer(PAUSES, str(tmp_path)) as maker:
+        maker.initialize()
+        asked = maker.call("tools/call", {"name": "work", "task": {}})
+        async with asyncio.timeout(20):
+            while not (tmp_path / "paused").exists():
+                await asyncio.sleep(0.01)
+        async with RawPeer(other) as peer, asyncio.timeout(40):
+            await peer.initialize()
+            while store.looks < 6:  # more than a lease
+                await asyncio.sleep(0.01)
+            (tmp_path / "go on").write_text("x")
+            made = (await asyncio.to_thread(maker.answer_to, asked))["result"]["task"]["taskId"]
+            maker.kill(signal.SIGKILL)
+            result = await peer.result("tasks/result", {"taskId": made})
+            assert result["structuredContent"] == {"result": "recovered"}
+    await other.aclose()
 
 
 # --- what its client hears ---------------------------------------------------------------------------
