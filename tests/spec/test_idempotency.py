@@ -281,7 +281,7 @@ async def test_a_server_that_stops_while_the_store_is_unavailable_does_not_say_t
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
     bank.go.clear()
-    async with RawPeer(bank.server) as peer, asyncio.timeout(20):
+    async with RawPeer(bank.server) as peer, asyncio.timeout(PATIENCE):
         await peer.initialize()
         asked = peer.call("tools/call", call("pay", "k", amount=5))
         await bank.begun.wait()

@@ -358,7 +358,7 @@ async def test_a_call_that_cannot_become_a_task_leaves_its_key_free(confirmed: b
         bank.runs.append(0)
         return 7
 
-    async with RawPeer(bank.server) as peer, asyncio.timeout(20):
+    async with RawPeer(bank.server) as peer, asyncio.timeout(PATIENCE):
         fault = store.fail("acquire", done=not confirmed)
         error = await peer.error("tools/call", known("prepares", "k"))
         assert error["data"]["kind"] == "temporarily_unavailable"
@@ -387,7 +387,7 @@ async def test_a_call_that_finds_no_room_when_it_becomes_a_task_leaves_its_key_f
         refused = await peer.answer_to(asked)
         assert refused["error"]["data"]["kind"] == "maximum_concurrent_tasks_exceeded"
         bank.go.set()
-        async with asyncio.timeout(20):  # until the other task has ended
+        async with asyncio.timeout(PATIENCE):  # until the other task has ended
             while "error" in (answer := await peer.request("tools/call", known("prepares", "k"))):
                 await asyncio.sleep(0)
         assert answer["result"]["resultType"] == "task"

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from tests.limits import PATIENCE
 from tests.spec.bank import Bank, call
 
 from trunkline import MemoryStore
@@ -52,7 +53,7 @@ async def test_j06_a_task_that_cannot_be_kept_is_not_begun_and_may_be_asked_for_
 async def test_a_task_that_was_kept_without_confirmation_is_cancelled_before_it_is_begun() -> None:
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
-    async with RawPeer(bank.server) as peer, asyncio.timeout(20):
+    async with RawPeer(bank.server) as peer, asyncio.timeout(PATIENCE):
         await peer.initialize()
         fault = store.fail(done=True)
         told = await peer.error("tools/call", ORDER)
@@ -71,7 +72,7 @@ async def test_a_task_that_was_kept_without_confirmation_is_cancelled_before_it_
 async def test_a_task_that_was_kept_without_confirmation_is_begun_if_a_key_names_it() -> None:
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
-    async with RawPeer(bank.server) as peer, asyncio.timeout(20):
+    async with RawPeer(bank.server) as peer, asyncio.timeout(PATIENCE):
         await peer.initialize()
         fault = store.fail(done=True)
         told = await peer.error("tools/call", KEYED)
@@ -91,6 +92,6 @@ async def test_a_server_that_stops_leaves_unconfirmed_tasks_to_recovery() -> Non
         await peer.initialize()
         store.fail(done=True)
         await peer.error("tools/call", ORDER)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await bank.server.aclose()
     assert bank.runs == []

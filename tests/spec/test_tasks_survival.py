@@ -138,10 +138,10 @@ async def test_a_task_is_finished_whose_maker_stood_still_and_died_after_it_was_
     with StdioPeer(PAUSES, str(tmp_path)) as maker:
         maker.initialize()
         asked = maker.call("tools/call", {"name": "work", "task": {}})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not (tmp_path / "paused").exists():
                 await asyncio.sleep(0.01)
-        async with RawPeer(other) as peer, asyncio.timeout(40):
+        async with RawPeer(other) as peer, asyncio.timeout(PATIENCE):
             await peer.initialize()
             while store.looks < 6:  # more than a lease
                 await asyncio.sleep(0.01)

@@ -548,7 +548,7 @@ async def test_d08_a_session_that_is_opened_under_a_name_that_is_dead_by_then_is
     await renamed(first, second, clock)
     waiting.go_on.set()
     assert (await opening).json["error"]["data"]["kind"] == "temporarily_unavailable"
-    async with asyncio.timeout(20):  # the store may answer later
+    async with asyncio.timeout(PATIENCE):  # the store may answer later
         while not isinstance(await keeper_of(second).find(held.id, None), KeptSession):
             await turns()
 

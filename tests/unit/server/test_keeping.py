@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.limits import PATIENCE
 from tests.unit.server.lives import TTL, Life, Lives, Slow
 from tests.unit.transports.http.asgi import request
 
@@ -150,7 +151,7 @@ async def test_a_change_that_cannot_be_kept_is_refused_and_not_in_force(
     if round_:
         clock.advance(TTL / 10)
         await life.request(session, "ping")  # that it was used is to be written, too
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         error = (await life.request(session, *CHANGES[change])).json["error"]
     assert (error["code"], error["data"]["kind"]) == (1008, "temporarily_unavailable")
     assert "store" in error["message"]
@@ -167,12 +168,12 @@ async def test_a_change_that_is_cancelled_while_the_store_does_not_answer_is_not
     before = await standing(life, session)
     held = life.faults.hold("commit", key="session/")
     asked = asyncio.create_task(life.request(session, "resources/subscribe", {"uri": "note://a"}))
-    await asyncio.wait_for(held.reached.wait(), 20)
+    await asyncio.wait_for(held.reached.wait(), PATIENCE)
     body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
     await life.host.ask("POST", body, mcp_session_id=session)
     [kept] = [one.kept for one in life.host.endpoint.sessions]
     connection = kept.connection  # type: ignore[union-attr]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while connection.shared.watchers.subscriptions.uris(connection):
             await asyncio.sleep(0)
         held.lift()

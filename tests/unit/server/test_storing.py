@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Server
 from trunkline.errors import MisuseError, StoreUnavailable, StoreUnusable
@@ -94,7 +95,7 @@ async def test_a_store_that_becomes_unavailable_is_logged_once_and_so_is_that_it
     store = FaultyStore(MemoryStore())
     await store.open()
     monitor = StoreMonitor(store, every=0.01, late=0.01)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         for times in (1, 2):
             fault = trouble(store)
             while len(logged(caplog)) < 2 * times - 1:
@@ -119,7 +120,7 @@ async def test_the_store_of_a_server_is_monitored_until_the_server_ends() -> Non
     server = Server("t", store=store, observers=[])
     await server.start()
     fault = store.hold("commit", key="health/")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await fault.reached.wait()
         await server.aclose()
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []

@@ -168,10 +168,11 @@ class Shelf:
             self._store.acquire(key, holder, ttl, writes=_new(record, beside)),
             return_exceptions=True,
         )
-        for outcome in (marked, lease):
-            if isinstance(outcome, BaseException):
-                raise outcome
-        if not isinstance(lease, Lease):
+        if isinstance(marked, BaseException):
+            raise marked
+        if isinstance(lease, BaseException):
+            raise lease
+        if isinstance(lease, Held):
             raise InternalError(f"{lease.holder} has a task that was only just made")
         return Kept(record, lease.token), lease
 

@@ -319,7 +319,7 @@ async def test_a_checkpoint_of_a_run_that_has_lost_its_lease_raises_and_the_run_
             lease = await scene.store.acquire(key_of_task("nobody", task["taskId"]), "another process", LEASE)
             assert isinstance(lease, Lease)
         go_on.set()
-        await asyncio.wait_for(cancelled.wait(), 20)
+        await asyncio.wait_for(cancelled.wait(), PATIENCE)
         assert [type(error) for error in raised] == [Fenced]
         assert (await scene.record(task["taskId"])).checkpoint is UNSET
         while peer.connection.shared.tasks.works_on(task["taskId"]):
@@ -368,7 +368,7 @@ async def test_a_task_whose_maker_paused_for_longer_than_a_lease_is_recovered(pa
         await other.initialize()
         pause = dying.hold(key=paused_before)
         asked = maker.call("tools/call", {"name": "work", "task": {}})
-        await asyncio.wait_for(pause.reached.wait(), 20)
+        await asyncio.wait_for(pause.reached.wait(), PATIENCE)
         await scene.time_passes(other, 3 * LEASE)
         pause.lift()
         made = (await maker.answer_to(asked))["result"]["task"]["taskId"]
