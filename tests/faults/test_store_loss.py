@@ -54,10 +54,13 @@ class Shops:
             await asyncio.sleep(0.05)
 
     async def answers(self, at: Served, session: str) -> int:
-        """Calls a tool that changes nothing; gives the process that has answered, or the status of a refusal."""
+        """Call a tool that changes nothing; return the process that has answered, the status of a refusal, or 0 if the
+        outcome is not known."""
         call = {"id": 2, "method": "tools/call", "params": {"name": "look", "arguments": {"what": "x"}}}
         status, body, _ = await self._post(at, session, call)
-        return int(body["result"]["content"][0]["text"].rpartition(" ")[2]) if status == 200 else -status
+        if status != 200:
+            return -status
+        return int(body["result"]["content"][0]["text"].rpartition(" ")[2]) if "result" in body else 0
 
     async def steady(self, session: str) -> int:
         """Asks both in turn until the same answer has come from both for a while; gives that."""

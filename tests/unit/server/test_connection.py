@@ -414,6 +414,7 @@ async def test_d12_what_does_not_end_is_stopped_at_the_deadline() -> None:
         await asyncio.wait_for(gate.server.aclose(), PATIENCE)
         await turns()
         assert gate.running == 0
+        assert (await peer.answer_to(call))["error"]["data"]["kind"] == "outcome_unknown"
         assert peer.waiting() == []
     assert [fact.outcome for fact in gate.observer.of(CallEnded) if fact.request == call] == ["closed"]
 

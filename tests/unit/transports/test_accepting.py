@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
+from itertools import count, islice
 
 import pytest
 from tests.contract.lines import server_tls
-from tests.processes import PATIENCE
+from tests.limits import PATIENCE
 
 from trunkline import Server, Settings
 from trunkline.errors import TransportError
@@ -22,13 +24,13 @@ CLIENTS = 15
 
 @pytest.fixture
 def little_room() -> Iterator[Reserve]:
-    """A reserve that few connections reach."""
+    """A reserve that few connections reach: `ROOM` descriptors are free below it."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as probe:
-        lowest_free = probe.fileno()
-    limit = (lowest_free + ROOM) * 4 // 3
+    opened = {int(name) for name in os.listdir("/proc/self/fd")}
+    first_reserved = next(islice((number for number in count() if number not in opened), ROOM, None))
+    limit = first_reserved * 4 // 3
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
-    yield Reserve(limit // 4)
+    yield Reserve(limit - first_reserved)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
@@ -58,13 +60,13 @@ async def test_accepting_pauses_at_the_reserve_and_goes_on_when_descriptors_are_
             async with asyncio.timeout(PATIENCE):
                 while not caplog.records:
                     await asyncio.sleep(0.01)
-            count = accepted.qsize()
-            assert count < CLIENTS
+            at_once = accepted.qsize()
+            assert at_once < CLIENTS
             assert "no connections are accepted until file descriptors are free" in caplog.text
-            for _ in range(count):
+            for _ in range(at_once):
                 accepted.get_nowait().close()
             async with asyncio.timeout(PATIENCE):
-                for _ in range(CLIENTS - count):
+                for _ in range(CLIENTS - at_once):
                     (await accepted.get()).close()
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
