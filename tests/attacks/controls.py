@@ -157,8 +157,8 @@ def _as_whoever_has_the_session(patch: pytest.MonkeyPatch) -> None:
     add, post = sessions.Sessions.add, stateless.StatelessEndpoint._post
     owners: dict[bytes, Any] = {}
 
-    def added(self: Any, ident: str, made: Any, principal: Any, *kept: Any) -> Any:
-        session = add(self, ident, made, principal, *kept)
+    def added(self: Any, ident: str, made: Any, principal: Any, *kept: Any, **options: Any) -> Any:
+        session = add(self, ident, made, principal, *kept, **options)
         owners[session.id.encode()] = principal
         return session
 
