@@ -202,7 +202,7 @@ async def test_answers_pay_nothing_where_nothing_is_new_or_nobody_else_is_there(
 
 @pytest.mark.off_the_record  # there is too much of it
 async def test_much_that_is_new_at_once_arrives_in_order_and_the_same_is_not_kept_without_end(houses: Houses) -> None:
-    here, there = await houses.one(), await houses.one()
+    here, there = await houses.one(), await houses.one(max_subscriptions=2500)
     uris = [f"note://{number}" for number in range(2500)]
     hearer = await subscriber(there, *uris)
     await do(here, "change", uri="note://{}", times=2500)

@@ -301,11 +301,12 @@ def test_d12_d13_what_is_in_flight_is_answered_before_the_server_ends_with_0(end
 def test_d12_what_does_not_end_is_cut_off_at_the_deadline(end: Ending) -> None:
     with StdioPeer(WORKER, env={"TRUNKLINE_DRAIN_TIMEOUT": "0.2"}) as peer:
         peer.initialize()
-        peer.tool("forever")
-        peer.tool("forever_on_thread")
+        calls = [peer.tool("forever"), peer.tool("forever_on_thread")]
         assert [peer.receive()["params"]["data"] for _ in range(2)] == ["started", "started"]
         end(peer)
-        assert peer.rest() == []
+        answers = peer.rest()
+        assert [answer["id"] for answer in answers] == calls
+        assert {answer["error"]["data"]["kind"] for answer in answers} == {"outcome_unknown"}
         assert peer.exit_code() == 82
 
 
