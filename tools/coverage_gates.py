@@ -11,7 +11,7 @@ from coverage import Coverage
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "src/trunkline/"
-GATES = {"wire": 100.0, "protocol": 100.0, "registry": 100.0}  # what decides has no line that no test has seen
+GATES = {"wire": 100.0, "protocol": 100.0, "registry": 100.0, "server/features": 100.0}
 OVERALL = 90.0
 COUNTED = ("num_statements", "covered_lines", "num_branches", "covered_branches")
 
@@ -36,7 +36,8 @@ def by_part(files: Mapping[str, Any]) -> dict[str, Counter[str]]:
     for name, file in files.items():
         inside = name.replace("\\", "/").partition(PACKAGE)[2]
         part = inside.partition("/")[0] if "/" in inside else "ground floor"
-        for key in ("all", part):
+        gated = [folder for folder in GATES if "/" in folder and inside.startswith(f"{folder}/")]
+        for key in ("all", part, *gated):
             parts[key].update({counted: file["summary"][counted] for counted in COUNTED})
     return dict(parts)
 
@@ -61,7 +62,7 @@ def main() -> int:
     files = measure()["files"]
     parts = by_part(files)
     failed: list[str] = []
-    print(f"{'part':<14}{'lines':>13}{'branches':>13}{'seen':>9}  gate")
+    print(f"{'part':<16}{'lines':>13}{'branches':>13}{'seen':>9}  gate")
     for part in [*sorted(parts.keys() - {"all"}), "all"]:
         counted = parts[part]
         gate = OVERALL if part == "all" else GATES.get(part)
@@ -71,7 +72,7 @@ def main() -> int:
         if gate is not None and percent(counted) < gate:
             verdict += "  FAIL"
             failed.append(part)
-        print(f"{part:<14}{lines:>13}{branches:>13}{percent(counted):>8.2f}%  {verdict}".rstrip())
+        print(f"{part:<16}{lines:>13}{branches:>13}{percent(counted):>8.2f}%  {verdict}".rstrip())
     for part in failed:
         print(*gaps(files, part), sep="\n")
     if missing := GATES.keys() - parts.keys():

@@ -89,10 +89,9 @@ def _ended(task: "asyncio.Task[Any]", done: Told, call: Any) -> None:
     try:
         value = task.result()
     except (Exception, asyncio.CancelledError, GeneratorExit) as error:  # noqa: BLE001 - told to whoever waits
+        # Leave this frame out of the traceback: it refers to the task, and so to the error.
         beyond = None if error.__traceback__ is None else error.__traceback__.tb_next
-        done(
-            call, None, error.with_traceback(beyond)
-        )  # without this frame, which refers to the task, and so to the error
+        done(call, None, error.with_traceback(beyond))
     else:
         done(call, value, None)
 

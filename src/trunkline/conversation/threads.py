@@ -160,9 +160,8 @@ class Threads:
     def _collect(self) -> None:
         with self._state:
             self._collecting = False
-        for _ in range(
-            len(self._posted)
-        ):  # what a busy thread posts meanwhile has its own wake-up, so others get a turn
+        # Threads that post meanwhile wake the loop again, so that other work gets a turn in between.
+        for _ in range(len(self._posted)):
             action = self._posted.popleft()
             try:
                 action()

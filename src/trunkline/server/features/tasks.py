@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from msgspec import Raw
 
@@ -87,6 +87,8 @@ async def _get(connection: Connection, call: Running, params: GetTaskParams) -> 
             return detailed(record)
         case Dialect.FOUNDING:
             return GetFoundingTaskResult(founding(record))
+        case never:
+            assert_never(never)
 
 
 def wanted(offer: Offer, params: CreateFoundingTaskParams) -> Wanted | None:
