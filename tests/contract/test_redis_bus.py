@@ -120,6 +120,42 @@ async def test_whatever_connections_break_nothing_is_missing_that_nobody_knows_o
     assert {None, "one"} & two.lost_ones
 
 
+async def test_when_a_process_has_lost_the_connection_it_publishes_by_both_sides_are_told(
+    meeting: Meeting, tmp_path: Path
+) -> None:
+    """Each side drops what it works on for the other when it is told, so the other must not wait for that."""
+    server = started(tmp_path / "other")
+    try:
+        with server.client() as client:
+            two = await meeting.join("two", at(server.port, "x:"))
+            before = {known["id"] for known in client.client_list()}
+            one = await meeting.join("one", at(server.port, "x:"))
+            [publishing] = [new for new in client.client_list(_type="normal") if new["id"] not in before]
+            client.client_kill_filter(_id=publishing["id"])
+        await until(lambda: "one" in two.lost_ones)
+        await until(lambda: one.lost_ones & {"two", None})
+        await meeting.leave()
+    finally:
+        server.kill()
+
+
+async def test_a_process_that_is_told_late_of_a_loss_says_so_to_the_other_side(
+    meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the other side has sent since it came back is dropped then, so it has to know."""
+    monkeypatch.setattr(redis_bus, "OFTEN", 3.0)
+    one, two = await meeting.join("one"), await meeting.join("two", at(proxy.port, prefix))
+    proxy.refusing = True
+    proxy.reset()
+    await until(lambda: one.send("two", b"to no subscriber") and "two" in one.lost_ones)
+    one.send("two", b"to no subscriber")
+    proxy.refusing = False
+    await until(lambda: None in two.lost_ones and two.send("one", b"here again") and one.messages("two"))
+    sent, heard = len(two.told), len(one.told)
+    await until(lambda: ("lost", "two", b"") in one.told[heard:])
+    await until(lambda: ("lost", "one", b"") in two.told[sent:])
+
+
 async def test_a_connection_that_has_died_in_silence_is_found_out(meeting: Meeting, proxy: Proxy, prefix: str) -> None:
     one, two = await meeting.join("one", at(proxy.port, prefix, patience=0.1)), await meeting.join("two")
     proxy.half_open()

@@ -9,9 +9,15 @@ have the identity of the store in them, the name of a process goes with a tag th
 make, and every message is a signed frame (`frames.py`). A broadcast counts only from a process that has sent this one
 something before; any other is answered with a hello, and the answer to that proves that its sender is there.
 
-What is published while a connection is lost is lost, too, and Redis tells nobody. So whoever has lost one says so to
-all others when it is there again, before it says anything else; and whoever publishes to somebody who is not subscribed
-is told that by Redis. Who has ended without a word is found out by asking, now and then, who is still subscribed.
+What is published while a connection is lost is lost, too, and Redis reports it to no process. So a process that has
+lost a connection starts over with all others once it has both again: it sends each of them an `_AGAIN`, reports
+`lost(None)` to its own listener in the same turn of the loop, and sends nothing else before that. A process that
+receives an `_AGAIN` reports its sender as lost. Redis says how many subscribers have received a message: a process that
+has none is reported as lost, and sent an `_AGAIN` at that moment, in case it has subscribed meanwhile. A listener that
+is told of a loss drops what it does for the other process, and no process waits for what was dropped: whenever one side
+is told, the other is told as well, and not before it.
+
+A process that has ended without a goodbye is found by asking, now and then, for the number of its subscribers.
 """
 
 import asyncio
@@ -41,7 +47,7 @@ MOST_GONE: Final = 1000  # names
 
 _MESSAGE: Final = b"m"
 _HELLO: Final = b"h"
-_AGAIN: Final = b"a"  # hello from one whose messages, from it or to it, may be lost
+_AGAIN: Final = b"a"  # hello from a process that has just reported the receiver as lost to its own listener
 _HERE: Final = b"y"  # the answer to either
 _BYE: Final = b"b"
 _KINDS: Final = {_MESSAGE, _HELLO, _AGAIN, _HERE, _BYE}
@@ -86,13 +92,14 @@ class RedisBus:
         self._subscribing: list[asyncio.Future[Any]] = []
         self._subscribed = False
         self._hello = _HELLO
-        self._greeting = True  # is to be said before anything else
+        self._broken = False  # something was lost, and the other processes do not know that yet
         self._peers: set[str] = set()
         self._gone: dict[str, None] = {}  # who has said goodbye, the last ones
         self._unheard: set[str] = set()  # peers whose broadcasts were dropped, since they may have been replays
         self._awaited: set[str] = set()  # names, whose answers
         self._answered: asyncio.Future[None] | None = None
         self._meeting: asyncio.Task[None] | None = None
+        self._asked: asyncio.Future[Any] | None = None  # which channels there are
         self._unsent = 0  # bytes that were not confirmed
         self._relief: asyncio.Future[None] | None = None
         self._look: asyncio.TimerHandle | None = None
@@ -124,6 +131,8 @@ class RedisBus:
             raise
         self._opened = True
         self._plan_look()
+        if self._broken:
+            self._meet_again()
 
     async def close(self) -> None:
         """Says goodbye, and hangs up."""
@@ -151,14 +160,14 @@ class RedisBus:
         if to in self._gone:
             return False
         if not self._closed:
-            self._say(to, _MESSAGE, message)
+            self._post(to, message)
         return True
 
     def publish(self, message: bytes) -> None:
         """Publishes a message for all."""
         self._check(message)
         if not self._closed:
-            self._say(None, _MESSAGE, message)
+            self._post(None, message)
 
     async def sent(self) -> None:
         """Waits for Redis."""
@@ -172,12 +181,15 @@ class RedisBus:
         if not self._name:
             raise MisuseError(f"the bus at {self._where} is not open yet")
 
+    def _post(self, to: str | None, message: bytes) -> None:
+        """Publish a message. It is lost if an earlier one was, and the other processes do not know that yet."""
+        if self._broken:
+            self._failed(to)
+        else:
+            self._say(to, _MESSAGE, message)
+
     def _say(self, to: str | None, kind: bytes, body: bytes = b"") -> None:
-        """Publishes to one or to all, and before that what is to be said first. Nothing waits for a connection: what
-        cannot be sent now is lost."""
-        if self._greeting:
-            self._greeting = False
-            self._say(None, self._hello)
+        """Publish to one process or to all. Nothing waits for a connection: what cannot be sent now is lost."""
         line = self._speaking
         if line is None or not line.connected or self._unsent > TOO_MUCH:
             self._failed(to)
@@ -201,7 +213,7 @@ class RedisBus:
                 self._missing(to)
 
     def _failed(self, to: str | None) -> None:
-        """Something may not have arrived: we say so here, and to the others before anything else."""
+        """Something may not have arrived: report it here soon, and to the other processes before anything else."""
         self._broke()
         self._admit_soon(to)
 
@@ -214,10 +226,16 @@ class RedisBus:
             self._admitting = loop.call_at(max(loop.time(), self._admitted + OFTEN), self._admit)
 
     def _admit(self) -> None:
+        """Report losses. A process that had no subscriber may have subscribed since, and sent something that the
+        listener drops when it is told: so that process is told as well."""
         self._admitting, self._admitted = None, asyncio.get_running_loop().time()
         unreached, self._unreached = self._unreached, set()
         for name in unreached:
+            if name is not None and name not in self._gone and not self._broken:
+                self._say(name, _AGAIN)
             self._ears.lost(name)
+        if self._broken and (self._asked is None or self._asked.done()):
+            self._meet_again()
 
     def _missing(self, name: str) -> None:
         self._peers.discard(name)
@@ -294,19 +312,19 @@ class RedisBus:
         if done.exception() is not None:
             return  # the connection is lost, so there will be another
         self._subscribed = True
-        if self._hello == _AGAIN:
-            self._ears.lost(None)
+        if self._broken:
+            self._ears.lost(None)  # what is heard from now on may follow something that is missing
         self._meet_again()
 
     def _broke(self) -> None:
-        self._hello, self._greeting = _AGAIN, True
+        self._hello, self._broken = _AGAIN, True
 
     def _went_deaf(self) -> None:
         self._subscribed = False
         self._broke()
 
     def _meet_again(self) -> None:
-        """After a connection was lost: once both are there."""
+        """Start over with the other processes after a loss, as soon as there are both connections."""
         speaking = self._speaking
         if self._closed or not self._opened or not self._subscribed or speaking is None or not speaking.connected:
             return
@@ -317,13 +335,19 @@ class RedisBus:
 
     async def _meet(self, speaking: Line) -> None:
         """Says hello to all, and waits for those that are there; not for ever, since one may be stopped."""
-        channels = await speaking.submit(command("PUBSUB", "CHANNELS", pattern(self._channels.start)))
+        self._asked = speaking.submit(command("PUBSUB", "CHANNELS", pattern(self._channels.start)))
+        channels = await self._asked
+        if not self._subscribed:  # another meeting follows the next subscription
+            raise StoreUnavailable(f"a connection of the bus at {self._where} was lost")
         names = [self._channels.name(channel.decode("utf-8", "replace")) for channel in channels]
         self._awaited = {name for name in names if name is not None} - {self._name}
         self._answered = asyncio.get_running_loop().create_future()
-        self._greeting = False
+        self._broken = False
         for name in [*self._awaited]:
             self._say(name, self._hello)
+        if self._hello == _AGAIN:
+            self._unreached.clear()
+            self._ears.lost(None)
         if self._awaited:
             await asyncio.wait([self._answered], timeout=ANSWERS)
         for name in [*self._awaited]:
