@@ -59,6 +59,10 @@ def fill(place: Path, callers: ExitStack) -> None:
             caller.connect(str(place))
 
 
+def index(listener: Listener, what: str, name: str, message: bytes) -> int:
+    return listener.told.index((what, name, message))
+
+
 async def until_it_ends(line: socket.socket) -> None:
     """Waits for the other side to hang up; all that it may say before is a welcome."""
     line.setblocking(False)
@@ -205,6 +209,29 @@ async def test_one_who_is_there_and_cannot_be_dialled_is_not_gone(meeting: Meeti
         assert one.told[before:] == [("lost", "full", b"")]  # once: who tries again at once is not kept busy
         assert one.send("full", b"x")
         await asyncio.wait_for(one.bus.close(), 1)
+
+
+async def test_a_process_that_could_not_be_dialled_is_told_of_the_loss_when_it_is(
+    meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has sent meanwhile was dropped when the other side was told, so it must not wait for that."""
+    monkeypatch.setattr(unix_links, "TOO_MUCH", 1000)
+    monkeypatch.setattr(unix_bus, "OFTEN", 1.0)
+    one, two = await meeting.join("one"), await meeting.join("two")
+    (folder / "two").rename(folder / ".two")
+    (folder / "two").symlink_to(folder / "two")  # dialling it fails, and not for want of a process
+    for _ in range(3):
+        one.send("two", bytes(1000))
+    await until(lambda: "two" in one.lost_ones and "one" in two.lost_ones)
+    assert one.send("two", b"lost")
+    assert two.send("one", b"over a line that is whole")
+    await until(lambda: one.messages("two"))
+    sent, heard = len(two.told), len(one.told)
+    await until(lambda: ("lost", "two", b"") in one.told[heard:])
+    (folder / "two").unlink()
+    (folder / ".two").rename(folder / "two")
+    await until(lambda: one.send("two", b"x") and b"x" in two.messages("one"))
+    assert ("lost", "one", b"") in two.told[sent : index(two, "heard", "one", b"x")]
 
 
 async def test_of_the_lines_of_one_process_the_newest_counts(meeting: Meeting, folder: Path) -> None:

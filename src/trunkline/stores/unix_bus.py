@@ -10,6 +10,9 @@ A socket at which nobody listens is what a dead process has left, and whoever fi
 no socket has its name before it listens. The folder is its owner's alone, and goes with the last one who leaves.
 
 All that goes over a line is a signed frame (`frames.py`), the hello included, which is for the process that is dialled.
+
+When a line ends, both sides see that, and each tells its listener. A line that could not be dialled is seen by one side
+only: so the next hello says that something was lost before it.
 """
 
 import asyncio
@@ -41,6 +44,7 @@ _BACKLOG: Final = 1024
 PATIENCE: Final = 2.0  # seconds that who joins waits for those that do not answer, and who leaves for slow readers
 OFTEN: Final = 0.2  # seconds between two times that one is told that somebody who is there cannot be dialled
 _ATTEMPTS: Final = 10
+_AGAIN: Final = b"a"  # in a hello: its sender has reported the receiver as lost since the hello before
 
 
 def folder_for(file: Path, identity: StoreIdentity) -> Path:
@@ -68,6 +72,7 @@ class UnixBus:
         self._incoming: dict[str, Incoming] = {}
         self._lines: set[Incoming | Outgoing] = set()  # that have not ended
         self._dialling: set[asyncio.Task[None]] = set()
+        self._lost: set[str] = set()  # reported since they were dialled last, and may not know it
         self._flushing = False
 
     # --- from open to closed ---------------------------------------------------------------------
@@ -197,7 +202,9 @@ class UnixBus:
         """A line to a process; None if nobody is there. A Unix socket says so at once."""
         rules.check_process(name)
         place = self._folder / name
-        link = Outgoing(name, self._signer.sign(name), met=self._ears.met, lost=self._bereft)
+        hello = self._signer.sign(name, _AGAIN if name in self._lost else b"")
+        link = Outgoing(name, hello, met=self._ears.met, lost=self._bereft)
+        self._lost.discard(name)
         try:
             dialled = _connected(place)
         except (FileNotFoundError, ConnectionRefusedError) as error:
@@ -228,6 +235,7 @@ class UnixBus:
         self._lines.discard(link)
         if self._peers.get(link.to) is link:
             self._peers[link.to] = None
+        self._lost.add(link.to)
         self._ears.lost(link.to)
         if not self._closed and link.welcomed and self._peers.get(link.to, link) is None:
             self._dial(link.to)
@@ -247,7 +255,7 @@ class UnixBus:
             return None
         return frame
 
-    def _greeted(self, line: Incoming) -> None:
+    def _greeted(self, line: Incoming, hello: bytes) -> None:
         """Another process has dialled us. Of several lines of its own, the last one counts: it has given up the others,
         and what may still come over them would be out of its order. (The hello of an earlier one is rejected.)"""
         name, known = line.sender, self._incoming.get(line.sender)
@@ -257,6 +265,7 @@ class UnixBus:
         self._incoming[name] = line
         if known is not None:
             known.abort()
+        if known is not None or hello == _AGAIN:
             self._ears.lost(name)
         self._ears.met(name)
         if not self._closed and self._peers.get(name) is None:

@@ -1,10 +1,10 @@
 """The lines of a bus on Unix sockets. A process sends over lines that it has dialled itself, and hears over those that
 it was dialled by; so there are two between any two, and each has one direction.
 
-Who dials says hello, a signed frame without a payload. What follows are messages, each a signed frame. One that fails
-verification is dropped, and what comes next is read; a line whose hello fails is closed. The other side answers with a
-welcome, once it has met the caller, and says nothing else; both see it when the line ends. Hello, welcome and messages
-each follow their length, of four bytes.
+Who dials says hello, a signed frame that says at most whether something was lost before. What follows are messages,
+each a signed frame. One that fails verification is dropped, and what comes next is read; a line whose hello fails is
+closed. The other side answers with a welcome, once it has met the caller, and says nothing else; both see it when the
+line ends. Hello, welcome and messages each follow their length, of four bytes.
 """
 
 import asyncio
@@ -204,13 +204,13 @@ class Outgoing(_Line):
 
 class Incoming(_Line):
     """A line over which another process sends. `verify` is given the sender, or "" before the hello, and a frame; it
-    returns None for one that is to be dropped. `greeted` is told when the sender is known."""
+    returns None for one that is to be dropped. `greeted` is told of the hello, when the sender is known."""
 
     def __init__(
         self,
         *,
         verify: Callable[[str, bytes], Frame | None],
-        greeted: Callable[["Incoming"], None],
+        greeted: Callable[["Incoming", bytes], None],
         heard: Callable[[str, bytes], None],
         lost: Callable[["Incoming"], None],
     ) -> None:
@@ -246,7 +246,7 @@ class Incoming(_Line):
             self.abort()
         else:
             self.sender = hello.sender
-            self._greeted(self)
+            self._greeted(self, hello.payload)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """What was on the way is lost."""
