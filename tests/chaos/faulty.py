@@ -30,7 +30,7 @@ class _Losing:
 
     def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> Any:
         """Keeps most of it."""
-        if left := [write for write in writes if self._chance.randrange(LOSING)]:
+        if left := self._left(writes):
             above: Any = super()
             kept = asyncio.ensure_future(above.commit(left, fence=fence))
             kept.add_done_callback(self._note)
@@ -38,6 +38,16 @@ class _Losing:
         lost: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         lost.set_result(self._version)
         return lost
+
+    def acquire(
+        self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
+    ) -> Any:
+        """Grant a lease, and keep most of what is written together with it."""
+        above: Any = super()
+        return above.acquire(name, holder, ttl, over=over, writes=self._left(writes))
+
+    def _left(self, writes: Sequence[Write]) -> list[Write]:
+        return [write for write in writes if self._chance.randrange(LOSING)]
 
     def _note(self, kept: "asyncio.Future[int]") -> None:
         """Remembers a version, to say of what is lost."""
