@@ -238,6 +238,25 @@ async def test_one_who_has_ended_without_a_word_is_missed_although_nobody_sends_
     await until(lambda: "silent" in one.lost_ones)
 
 
+async def test_a_process_whose_connections_break_while_it_joins_starts_over_once_it_has_joined(
+    meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_bus, "ANSWERS", 1.0)
+    channels = redis_bus.Channels(prefix, IDENTITY)
+    with valkey().client() as client, client.pubsub(ignore_subscribe_messages=True) as silent:
+        silent.subscribe(channels.of("silent"))
+        await until(lambda: len(cast("list[bytes]", client.pubsub_channels(f"{prefix[:-4]}*"))) == 1)
+        joining = asyncio.ensure_future(meeting.join("one", at(proxy.port, prefix)))
+        await until(silent.get_message)  # a hello, which stays without an answer
+        proxy.reset()
+        one = await joining
+        await until(lambda: None in one.lost_ones)
+        two = await meeting.join("two")
+        await until(lambda: "two" in one.met_ones)
+        assert one.send("two", b"first")
+        await until(lambda: two.messages("one") == [b"first"])
+
+
 async def test_what_a_process_said_before_it_has_answered_is_known_to_be_lost(
     meeting: Meeting, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
