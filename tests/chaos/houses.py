@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from tests.chaos.diary import PATIENCE, Diary
@@ -32,6 +33,7 @@ _WORKERS = 4
 _PROCESSES = 3
 _NOTICED = 0.5  # seconds after which whoever spreads connections knows that a process does not answer
 _LOOK = 0.02  # seconds between two looks
+_DROPPED = 0.5  # the share of connections to Valkey that break while the others stay
 _ALL = 0.5  # the share of graceful stops that stop all workers, and not one of them
 _DRAIN_OVERRAN = EXIT_CODES["DrainPendingRequests"]
 _SETTINGS = {"stream_retry": 0.05, "task_poll_interval": 0.1, "drain_timeout": 0.05}
@@ -224,6 +226,8 @@ class OverValkey(House):
                 await self._restart(mischief.lasts)
             case "cut":
                 await self._between("cut", "mend", mischief.lasts)
+            case "drop":
+                await asyncio.to_thread(self._drop, Random(mischief.who))
             case "stall":
                 await self._between("stall", "flow", mischief.lasts)
 
@@ -243,6 +247,13 @@ class OverValkey(House):
         await self._lines.say(f"avoid {self._ports[which]}")
         await asleep
         await self._lines.say("meet")
+
+    def _drop(self, chance: Random) -> None:
+        """Break about half of all connections, so that a process keeps some of its own."""
+        with self._valkey.client() as client:
+            for other in client.client_list():
+                if int(other["id"]) != client.client_id() and chance.random() < _DROPPED:
+                    client.client_kill_filter(_id=other["id"])
 
     async def _between(self, first: str, then: str, lasts: float) -> None:
         await self._lines.say(first)

@@ -47,15 +47,16 @@ LEASE: Final = 2.0
 not a file. A busy machine needs that much; where there is little to do, half of it will do."""
 
 House = Literal["file", "workers", "valkey"]
-Kind = Literal["death", "term", "kill", "stop", "restart", "cut", "stall"]
+Kind = Literal["death", "term", "kill", "stop", "restart", "cut", "drop", "stall"]
 """What is done to a house: all of it dies and comes back; it, or one of its processes, is stopped by SIGTERM with a drain
 that is too short for most calls, and started again; one of its processes is killed, or is asleep for longer than its
-leases last; its store is killed and started again, cannot be reached, or does not answer for longer than anybody waits."""
+leases last; its store is killed and started again, cannot be reached, breaks some of its connections and not the others,
+or does not answer for longer than anybody waits."""
 
 HOUSES: Final[Mapping[House, tuple[Kind, ...]]] = {
     "file": ("death", "term"),
     "workers": ("kill", "stop", "term"),
-    "valkey": ("kill", "stop", "restart", "cut", "stall", "term"),
+    "valkey": ("kill", "stop", "restart", "cut", "drop", "stall", "term"),
 }
 """One process on a file; four on one port, over a file and sockets; three over one Valkey. What is done to each."""
 
