@@ -3,8 +3,8 @@ each session that it is about.
 
 There is one round at a time, so what was asked for first is kept first, whichever session it belongs to: who learns
 that something is kept knows it of all that was asked for before. What comes meanwhile goes with the next round. A store
-that cannot be reached is tried again, until it can or until nobody cares any more. A session that another process has
-taken is no matter to the others: what was asked for it is refused, and the round goes on.
+that cannot be reached is tried again, until it can; when the server stops, once more. A session that another process
+has taken is no matter to the others: what was asked for it is refused, and the round goes on.
 """
 
 import asyncio
@@ -31,6 +31,7 @@ class Gathering:
         """`failed` is told of what can never be written."""
         self._failed = failed
         self._closed = False
+        self._away = False  # the store has failed once more since `close`
         self._waiting: dict[Holding, Writes] = {}  # for the next round
         self._next: asyncio.Future[None] | None = None  # when those are written
         self._writing: dict[Holding, Writes] = {}  # in the round that is under way
@@ -92,7 +93,8 @@ class Gathering:
         return self._urgent
 
     async def close(self) -> None:
-        """Waits for what is under way; what cannot be written now is not tried again."""
+        """Waits for what is under way. What failed before is tried once more, since the store may be back; when that
+        fails, nothing else is tried."""
         self._closed = True
         if self._task is not None:
             await asyncio.wait([self._task])
@@ -135,14 +137,18 @@ class Gathering:
 
     async def _again(self, at: Holding, writes: Sequence[Write], commit: "asyncio.Future[int]") -> None:
         """Waits for a commit, and makes it again for as long as the store cannot be reached."""
+        last = False
         while True:
             try:
                 await commit
             except StoreUnavailable as error:
-                if self._closed:
+                self._away = self._away or last
+                if self._away:
                     raise
                 self._tell_impatient(error)
-                await asyncio.sleep(_AGAIN)
+                if not self._closed:
+                    await asyncio.sleep(_AGAIN)
+                last = self._closed
                 _, _, commit = self._begin(at, writes)
             else:
                 return
