@@ -333,6 +333,23 @@ async def test_a_server_that_is_about_to_stop_brings_nothing_back(lives: Lives) 
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (503, "temporarily_unavailable")
 
 
+async def test_a_session_that_is_being_brought_back_when_the_server_begins_to_stop_is_left_to_others(
+    lives: Lives,
+) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    life = await lives.begin()
+    await life.host.session()
+    read = life.faults.hold("get", key=session)
+    asking = asyncio.ensure_future(life.request(session, "ping"))
+    await asyncio.wait_for(read.reached.wait(), PATIENCE)
+    life.host.app.release()
+    read.lift()
+    answer = await asking
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (503, "temporarily_unavailable")
+    assert not life.host.endpoint.sessions.holds(session)
+
+
 # --- what cannot be brought back --------------------------------------------------------------------------
 
 

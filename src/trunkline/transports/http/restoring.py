@@ -80,12 +80,15 @@ class Restoring:
             return TOO_OLD
         if isinstance(kept, Elsewhere):
             return kept
-        found = self._full_for(principal) or await self._revive(kept, ident, principal, peer)
+        found = self._refusal(principal) or await self._revive(kept, ident, principal, peer)
         if isinstance(found, Missing):
-            await kept.leave()  # others may have room for it
+            await kept.leave()  # others may take it
         return found
 
-    def _full_for(self, principal: Any) -> Missing | None:
+    def _refusal(self, principal: Any) -> Missing | None:
+        """Return why no session is brought here now: the server is stopping, or has too many. None if one may be."""
+        if self._guard.closing:
+            return STOPPING
         full = self._sessions.full_for(principal)
         return None if full is None else Missing(full, "too_many_sessions", 503, b"30")
 
@@ -100,9 +103,9 @@ class Restoring:
             raise
         if channel.closed:
             return STOPPING
-        full = self._full_for(principal)  # others may have come meanwhile
-        if revived is None or full is not None:
+        refusal = self._refusal(principal)  # others may have come meanwhile
+        if revived is None or refusal is not None:
             channel.lost(Closed("the session is not brought back"))
-            return full or NO_SUCH
+            return refusal or NO_SUCH
         channel.restore(revived.streams, revived.newest, revived.read)
         return self._sessions.add(ident, channel, principal, kept)
