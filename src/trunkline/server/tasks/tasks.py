@@ -55,6 +55,7 @@ class Tasks:
         self._of_owner: Counter[str] = Counter()
         self._recovery: Recovery | None = None
         self._closing = False
+        self._making: set[asyncio.Future[None]] = set()  # done when a task is kept and begun, or is not
         self._unconfirmed = Unconfirmed(self, settings.max_tasks)
         self.augmenting: WeakSet[Connection] = WeakSet()  # where somebody has asked for a task as 2025-11-25 does
 
@@ -126,16 +127,20 @@ class Tasks:
             self._start(Attempt(self, shared, kept, lease, entry, principal=principal), kept, work, teller)
 
         self._of_owner[record.client] += 1  # it has a place while it is being kept
+        made = asyncio.get_running_loop().create_future()
+        self._making.add(made)
         try:
             if not pending:
                 record = record.start(self._wall.now())
             kept, lease = await self.shelf.create(record, self.holder, self.lease, beside, places=self._places)
+            start(kept, lease)
         except StoreUnavailable:
             self._unconfirmed.add(record, start if beside else None)
             raise
         finally:
             self._uncount(record.client)
-        start(kept, lease)
+            self._making.discard(made)
+            made.set_result(None)
         return kept.record
 
     def _uncount(self, owner: str) -> None:
@@ -225,6 +230,8 @@ class Tasks:
         self._closing = True
         if self._recovery is not None:
             await self._recovery.close()
+        if self._making:
+            await asyncio.wait(self._making)
         await self._unconfirmed.close()
         attempts = list(self._at_work.values())
         for attempt in attempts:

@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from tests.contract.lines import turns, until
+from tests.limits import PATIENCE
+
 from trunkline import Context, Server, Settings
 from trunkline.errors import RequestTimeout, StoreUnavailable
 from trunkline.server.ask import ClientLacks
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.store import Lease, Write
-from trunkline.testing import ManualClock, RawPeer
+from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 
 class Flaky(MemoryStore):
@@ -60,6 +63,34 @@ async def test_work_does_not_fail_because_the_store_cannot_be_reached_for_a_mome
         result = await peer.result("tasks/result", await task_of(peer, "work"))
         assert result["structuredContent"] == {"result": "done"}
     await server.aclose()
+
+
+async def test_a_server_that_stops_waits_for_a_task_that_is_being_kept_and_leaves_no_work_behind() -> None:
+    store = FaultyStore(MemoryStore())
+    server = Server("s", store=store, observers=[], settings=Settings(drain_timeout=0.01))
+    working = list[str]()
+
+    @server.tool(task=True)
+    async def work() -> None:
+        working.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            working.append("ended")
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        keeping = store.hold("acquire", key="/tasks/")
+        peer.call("tools/call", {"name": "work", "task": {}})
+        await asyncio.wait_for(keeping.reached.wait(), PATIENCE)
+        stopping = asyncio.ensure_future(server.aclose())
+        await until(lambda: peer.closed is not None)
+        await turns(1000)
+        assert not stopping.done()
+        keeping.lift()
+        await asyncio.wait_for(stopping, PATIENCE)
+        await turns(100)
+    assert working in ([], ["begun", "ended"])
 
 
 async def test_what_the_client_cannot_be_asked_is_not_asked_and_silence_is_told() -> None:
