@@ -79,7 +79,8 @@ def _dialect(connection: Connection, call: Running, about: TaskRecord | None = N
 async def _get(connection: Connection, call: Running, params: GetTaskParams) -> Any:
     _dialect(connection, call)
     record = (await connection.shared.tasks.get(owner_of(call.origin.principal), params.task_id)).record
-    match _dialect(connection, call, record):
+    dialect = _dialect(connection, call, record)
+    match dialect:
         case Dialect.AUGMENTED:
             connection.shared.tasks.looks.looked(connection, record)
             return augmented(record, GetTaskResult)
@@ -87,8 +88,8 @@ async def _get(connection: Connection, call: Running, params: GetTaskParams) -> 
             return detailed(record)
         case Dialect.FOUNDING:
             return GetFoundingTaskResult(founding(record))
-        case never:
-            assert_never(never)
+        case _:
+            assert_never(dialect)
 
 
 def wanted(offer: Offer, params: CreateFoundingTaskParams) -> Wanted | None:
