@@ -22,6 +22,7 @@ from trunkline.errors import (
     TransportError,
 )
 from trunkline.testing import ManualClock
+from trunkline.transports.http.client import streamable
 from trunkline.transports.http.client.connector import HttpConnector
 
 QUICK = Settings(stream_retry=0.02, backoff_first=0.02, stop_timeout=1.0)
@@ -340,6 +341,19 @@ async def test_a_notification_that_may_not_have_arrived_is_posted_again(server: 
         await until(lambda: len(server.seen(method)) == 4)
         await it.ping()
         assert it.losses == 0
+
+
+async def test_a_session_whose_initialized_does_not_arrive_is_given_up_for_another(
+    server: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the server would ask the client nothing, and whatever needs that would wait in vain."""
+    monkeypatch.setattr(streamable, "_AGAIN", (0.0, 0.0))
+    refusals = [503, 502, 503]
+    server.on("notifications/initialized", lambda visit: visit.respond(refusals.pop() if refusals else 202))
+    async with client(server.url) as it:
+        await until(lambda: len(server.seen("notifications/initialized")) == 4)
+        await it.ping()
+        assert len(server.seen("initialize")) == 2
 
 
 async def test_a_stream_of_its_own_that_cannot_be_had_now_is_asked_for_again(server: Web) -> None:

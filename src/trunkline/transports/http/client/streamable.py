@@ -67,6 +67,8 @@ class Streamable:
                     await asyncio.sleep(pause)
                     continue
                 _log.warning("%s did not take %s: %s", self._peer.place.name, letter.method or "an answer", error)
+                if letter.method == INITIALIZED:  # the server waits for it before it asks anything
+                    self._above.lose(f"the server did not take {INITIALIZED}: {error}", letter)
             return
 
     async def _take(self, reply: Reply, letter: Letter) -> None:
