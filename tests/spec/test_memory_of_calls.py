@@ -176,9 +176,20 @@ def nothing_else() -> Iterator[None]:
 
 
 async def left_by(action: Callable[[], Awaitable[object]]) -> tuple[int, int]:
-    """Objects that only the collector finds after `CALLS` calls, and bytes that stay."""
+    """Objects that only the collector finds after `CALLS` calls, and bytes that stay.
+
+    A call leaves the same each time. What comes only now and then, such as a connection that is closed between two
+    calls, is not there in the least of three counts.
+    """
     for _ in range(3):
         await action()
+    counts = [await _left_by_calls(action)]
+    while counts[-1][0] >= CALLS and len(counts) < 3:
+        counts.append(await _left_by_calls(action))
+    return min(counts)
+
+
+async def _left_by_calls(action: Callable[[], Awaitable[object]]) -> tuple[int, int]:
     gc.collect()
     gc.disable()
     tracemalloc.start()
