@@ -21,12 +21,21 @@ SCRIPT = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from trunkline import Context, Server, Settings, TaskPolicy
+from trunkline.facts import CallStarted
 from trunkline.protocol.types import ToolAnnotations
 from trunkline.stores.sqlite import SqliteStore
 
 folder, port = Path(sys.argv[1]), int(sys.argv[2])
 settings = Settings(task_lease=1.5, idempotency_lease=1.5, task_poll_interval=0.05, stream_retry=0.05)
-server = Server("mortal", store=SqliteStore(folder / "store"), settings=settings)
+
+class TaskRequests:
+    # leaves a file once the client asks about its task
+
+    def on(self, fact):
+        if isinstance(fact, CallStarted) and fact.method in ("tasks/get", "tasks/result"):
+            (folder / "asked").touch()
+
+server = Server("mortal", store=SqliteStore(folder / "store"), settings=settings, observers=[TaskRequests()])
 
 def dies_once(name: str) -> None:
     if not (folder / name).exists():
@@ -148,6 +157,7 @@ async def test_who_awaits_a_call_on_the_web_gets_its_result_from_the_process_tha
     async with Client(process.url, revision=revision, settings=settings, observers=[]) as client:
         calling = asyncio.create_task(client.call_tool("report", timeout=PATIENCE))
         await until((tmp_path / "report").exists)
+        await until((tmp_path / "asked").exists)  # only then does the client know the task
         process.kill()
         if not restored:
             await forget_sessions(tmp_path / "store")
