@@ -4,12 +4,13 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count, islice
 from pathlib import Path
 
 import pytest
+import uvloop
 from tests.contract.lines import turns, until
 from tests.contract.meeting import IDENTITY, Listener, Meeting, judge
 from tests.limits import PATIENCE
@@ -194,6 +195,33 @@ async def test_nobody_waits_for_one_who_reads_nothing_at_all(
         assert one.send("stopped", b"x")  # it is there, and may read again
         stopped.close()
         await until(lambda: not one.send("stopped", b"x"))
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_connection_that_is_reset_while_it_opens_is_closed_once(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second close would hit whatever has been opened under the same number since then."""
+    dialled: list[socket.socket] = []
+
+    async def scenario() -> None:
+        with listening(folder / "killed") as listener:
+
+            def connect(place: Path) -> socket.socket:
+                line = connected(place)
+                listener.close()
+                dialled.append(line)
+                return line
+
+            monkeypatch.setattr(unix_bus, "_connected", connect)
+            bus = UnixBus(tmp_path / "store.db")
+            await bus.open("a", Listener(), IDENTITY)
+            await bus.close()
+
+    connected = unix_bus._connected
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(asyncio.wait_for(scenario(), PATIENCE))
+    assert [line.fileno() for line in dialled] == [-1]
 
 
 async def test_one_who_is_there_and_cannot_be_dialled_is_not_gone(meeting: Meeting, folder: Path) -> None:

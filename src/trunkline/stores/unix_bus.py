@@ -225,7 +225,9 @@ class UnixBus:
     @staticmethod
     async def _attach(link: Outgoing, dialled: socket.socket) -> None:
         try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=dialled)
+            # Not create_unix_connection: when the first write fails, uvloop closes the descriptor without telling the
+            # socket object, which closes the number again later, whatever it stands for by then.
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: link, dialled)
         except OSError:
             dialled.close()
             link.connection_lost(None)
