@@ -60,6 +60,38 @@ async def create(peer: RawPeer, *, action: str = "work", metadata: Any = None, *
     return (await peer.result("tasks/create", asked))["taskId"]
 
 
+@pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_the_profile_has_tasks_in_every_revision_of_the_handshake(revision: str) -> None:
+    work = Work()
+    async with RawPeer(work.server) as peer:
+        answer = await peer.initialize(revision)
+        assert answer["protocolVersion"] == revision
+        assert "tasks" in answer["capabilities"]
+        ident = await create(peer, text="well", metadata={"progressToken": "progress-123", "timeout": 30000})
+        await work.begun.wait()
+        (listed,) = (await peer.result("tasks/list", {}))["tasks"]
+        assert (listed["taskId"], listed["status"]) == (ident, "processing")
+        work.go_on.set()
+        assert (await ended(peer, ident))["status"] == "completed"
+        result = (await peer.result("tasks/result", {"taskId": ident}))["result"]
+        assert result["content"] == [{"type": "text", "text": "well"}]
+        told = [said["params"]["status"] for said in await peer.quiet() if "tasks/status" in said.get("method", "")]
+        assert told[-1] == "completed"
+
+
+async def test_old_revisions_have_no_tasks_without_the_profile() -> None:
+    server = Server("plain", observers=[])
+
+    @server.tool(task=True)
+    async def work() -> str:
+        return "done"
+
+    async with RawPeer(server) as peer:
+        assert "tasks" not in (await peer.initialize("2024-11-05"))["capabilities"]
+        for method in ("tasks/create", "tasks/list", "tasks/get"):
+            assert (await peer.error(method, {"taskId": "1"}))["code"] == -32601
+
+
 async def ended(peer: RawPeer, ident: str) -> Any:
     """The task once it has ended."""
     while (task := (await peer.result("tasks/get", {"taskId": ident}))["task"])["status"] in {"pending", "processing"}:

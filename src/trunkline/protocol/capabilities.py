@@ -94,12 +94,18 @@ def agree(offered: Capabilities, theirs: Capabilities) -> Negotiated:
     return Negotiated(offered if mine == offered else mine, theirs or _NONE)  # what is the same is kept once
 
 
-def without_newer(capabilities: Capabilities, revision: Revision) -> dict[str, Any]:
-    """Capabilities without those that a revision has no name for. Its methods may be there all the same.
+def without_newer(
+    capabilities: Capabilities, revision: Revision, *, keep: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Capabilities without those that a revision has no name for, except `keep`. Its methods may be there all the same.
 
     Before elicitation had modes it was about forms: whoever has none does not declare it then.
     """
-    known = {name: on for name, on in capabilities.items() if name not in _WINDOWS or _WINDOWS[name].covers(revision)}
+    known = {
+        name: on
+        for name, on in capabilities.items()
+        if name not in _WINDOWS or name in keep or _WINDOWS[name].covers(revision)
+    }
     for feature, windows in _MEMBERS.items():
         members: Any = known.get(feature)
         if isinstance(members, Mapping):

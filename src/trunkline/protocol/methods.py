@@ -13,11 +13,11 @@ from msgspec import Struct
 from trunkline.config import Settings
 from trunkline.protocol import types as t
 from trunkline.protocol.lifecycle import Signal
-from trunkline.protocol.revisions import Revision
+from trunkline.protocol.revisions import HANDSHAKE, Revision
 from trunkline.protocol.types import tasks_extension as extension
 from trunkline.protocol.types import tasks_founding as founding
 
-__all__ = ["ALIASES", "METHODS", "Method", "Side", "Wait", "find", "known"]
+__all__ = ["ALIASES", "METHODS", "Method", "Side", "Wait", "find", "known", "widened_capabilities"]
 
 
 class Side(Enum):
@@ -70,6 +70,7 @@ class Method(Struct, frozen=True):
     since: Revision = Revision.V2024_11_05
     until: Revision | None = None
     profile: str | None = None  # the one that has it, if no revision does
+    widened_by: str | None = None  # the profile that has it in every revision of the handshake era
 
     @property
     def request(self) -> bool:
@@ -92,6 +93,8 @@ class Method(Struct, frozen=True):
 
     def exists(self, revision: Revision, profile: str | None = None) -> bool:
         """Whether that revision has it, or that profile does."""
+        if self.widened_by is not None and self.widened_by == profile and revision in HANDSHAKE:
+            return True
         return (
             self.profile in {None, profile}
             and self.since <= revision
@@ -163,17 +166,19 @@ METHODS: Final = (
         since=V2025_11_25, until=_LAST,
     ),
     # tasks, as 2025-11-25 has them; from then on they are an extension, which has some methods of the same name
-    Method("tasks/get", EITHER, t.GetTaskParams, t.AnyTaskResult, "tasks", since=V2025_11_25),
+    Method("tasks/get", EITHER, t.GetTaskParams, t.AnyTaskResult, "tasks", since=V2025_11_25, widened_by="erlmcp"),
     Method("tasks/result", EITHER, t.GetTaskPayloadParams, t.GetTaskPayloadResult, "tasks", Wait.ENDLESS,
-           since=V2025_11_25, until=_LAST),
+           since=V2025_11_25, until=_LAST, widened_by="erlmcp"),
     Method("tasks/list", EITHER, t.PaginatedParams, t.ListTasksResult, "tasks.list", Wait.QUICK,
-           since=V2025_11_25, until=_LAST),
-    Method("tasks/cancel", EITHER, t.CancelTaskParams, t.AnyTaskResult, "tasks.cancel", since=V2025_11_25),
+           since=V2025_11_25, until=_LAST, widened_by="erlmcp"),
+    Method("tasks/cancel", EITHER, t.CancelTaskParams, t.AnyTaskResult, "tasks.cancel", since=V2025_11_25,
+           widened_by="erlmcp"),
     Method("tasks/create", SERVER, founding.CreateFoundingTaskParams, founding.CreateFoundingTaskResult, "tasks",
-           since=V2025_11_25, until=_LAST, profile="erlmcp"),
+           until=_LAST, profile="erlmcp"),
     Method("tasks/update", SERVER, extension.UpdateTaskParams, t.Empty, "tasks", since=V2026_07_28),
     Method("notifications/tasks", CLIENT, extension.DetailedTask, since=V2026_07_28),
-    Method("notifications/tasks/status", EITHER, t.TaskStatusParams, needs="tasks", since=V2025_11_25, until=_LAST),
+    Method("notifications/tasks/status", EITHER, t.TaskStatusParams, needs="tasks", since=V2025_11_25, until=_LAST,
+           widened_by="erlmcp"),
 )  # fmt: skip
 
 _PREFIX: Final = "notifications/"
@@ -181,6 +186,13 @@ ALIASES: Final = {row.name.removeprefix(_PREFIX): row.name for row in METHODS if
 """Bare notification names, as some peers send them. They are accepted and never sent."""
 
 _BY_NAME: Final = {row.name: row for row in METHODS}
+
+
+def widened_capabilities(profile: str | None) -> frozenset[str]:
+    """The capabilities that a profile has in every revision of the handshake era."""
+    return frozenset(
+        row.needs.partition(".")[0] for row in METHODS if row.needs and row.widened_by and row.widened_by == profile
+    )
 
 
 def find(name: str) -> Method | None:

@@ -33,7 +33,7 @@ from trunkline.protocol.events import (
 from trunkline.protocol.inflight import Aftermath, Awaited, Running, Timetable, Tracked
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.meta import PROGRESS_TOKEN
-from trunkline.protocol.methods import ALIASES, Method, Side, Wait, find
+from trunkline.protocol.methods import ALIASES, Method, Side, Wait, find, widened_capabilities
 from trunkline.protocol.projection import project
 from trunkline.protocol.refusals import unavailable, unreadable, why_not_sent, why_not_taken
 from trunkline.protocol.revisions import HANDSHAKE, NEWEST, Revision, negotiate
@@ -179,7 +179,7 @@ class Session:
         self.step(Signal.RECV_INITIALIZE)
         return InitializeResult(
             protocol_version=revision.value,
-            capabilities=without_newer(self.negotiated.server, revision),
+            capabilities=without_newer(self.negotiated.server, revision, keep=widened_capabilities(self.profile)),
             server_info=self.info,
             instructions=self.instructions,
         )

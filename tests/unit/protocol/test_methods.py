@@ -7,7 +7,7 @@ from tests.official import schema
 
 from trunkline.config import Settings
 from trunkline.protocol.lifecycle import Signal
-from trunkline.protocol.methods import ALIASES, METHODS, Method, Side, Wait, find, known
+from trunkline.protocol.methods import ALIASES, METHODS, Method, Side, Wait, find, known, widened_capabilities
 from trunkline.protocol.revisions import Revision
 
 PUBLISHED = [Revision.V2025_03_26, Revision.V2025_06_18, Revision.V2025_11_25, Revision.V2026_07_28]
@@ -117,3 +117,12 @@ def test_k16_the_times_are_those_of_the_settings() -> None:
 
 def test_only_the_failure_of_a_tool_is_a_result() -> None:
     assert [row.name for row in METHODS if row.fails_as_result] == ["tools/call"]
+
+
+def test_a_profile_has_its_methods_in_every_revision_of_the_handshake_and_in_no_later_one() -> None:
+    listed = find("tasks/list")
+    assert listed is not None
+    assert [listed.exists(revision, "erlmcp") for revision in Revision] == [True, True, True, True, False]
+    assert [listed.exists(revision) for revision in Revision] == [False, False, False, True, False]
+    assert widened_capabilities("erlmcp") == {"tasks"}
+    assert widened_capabilities(None) == frozenset()
