@@ -177,3 +177,20 @@ async def test_cmp_01_2024_11_05_has_the_method_and_no_name_for_the_capability()
     async with RawPeer(server) as peer:
         assert "completions" not in (await peer.initialize("2024-11-05"))["capabilities"]
         assert (await complete(peer, PROMPT, "sql"))["result"]["completion"]["values"] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("ref", "code"),
+    [
+        ({"type": "resource", "name": "table://{schema}/{name}"}, None),
+        ({"type": "resource", "uri": "table://{schema}/{name}"}, None),
+        ({"type": "ref/resource", "name": "table://{schema}/{name}"}, -32602),
+    ],
+)
+async def test_only_a_reference_without_the_prefix_names_a_template_by_name(ref: Any, code: int | None) -> None:
+    server = make_server()
+    server.add_completion(resource="table://{schema}/{name}", argument="name", values=["users"])
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        answer = await complete(peer, ref, "name")
+        assert answer.get("error", {}).get("code") == code

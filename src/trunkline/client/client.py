@@ -340,7 +340,7 @@ class Client(Tasking):
             asked = self._ask(name, params, repeatable=repeatable, timeout=timeout, on_progress=on_progress)
             return await self._at_home(asked)
         if line.connection is not None and (kept := self._cache.get(name, params, clock.now())) is not None:
-            return self._read(name, kept, line.connection)
+            return self._read(name, kept, line.connection, params)
         told = None if on_progress is None else self._teller(line, on_progress)
         due = None if timeout is None else clock.now() + timeout
         if name == "tools/call" and not self._catalogue.fresh:
@@ -363,7 +363,7 @@ class Client(Tasking):
                 self._cache.drop(name)  # the cursor may be of a list that is no more
             raise
         called = name == "tools/call"
-        answer = read_call(raw, asked, is_task=is_task) if called else self._read(name, raw, line.last)
+        answer = read_call(raw, asked, is_task=is_task) if called else self._read(name, raw, line.last, params)
         kept = name in CACHEABLE and not rounds and self.revision is Revision.V2026_07_28
         if kept and (seconds := head_of(raw).fresh_for):
             self._cache.keep(name, params, raw, clock.now() + seconds, drops=drops)
@@ -371,9 +371,9 @@ class Client(Tasking):
             await self._catalogued(line, due)
         return answer
 
-    def _read(self, name: str, raw: Any, connection: Connection | None) -> Any:
+    def _read(self, name: str, raw: Any, connection: Connection | None, asked: Any = None) -> Any:
         """An answer in its type; of tools, those that can be called from here."""
-        answer = read(name, raw)
+        answer = read(name, raw, asked)
         if isinstance(answer, ListToolsResult) and connection is not None and connection.repeats:
             answer.tools = self._catalogue.callable(answer.tools)
         return answer

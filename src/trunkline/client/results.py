@@ -1,7 +1,7 @@
 """What a tool gave back, as a program wants it."""
 
 from collections.abc import Callable, Hashable
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, cast
 
 from msgspec import UNSET, Struct
@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct
 from trunkline.client.catalogue import KnownTool
 from trunkline.client.rebuild import WRAPPED
 from trunkline.errors import BadAnswer, ToolFailed
+from trunkline.protocol import lenient
 from trunkline.protocol.methods import find
 from trunkline.protocol.types import CallToolResult, ContentBlock, TextContent
 from trunkline.registry import types
@@ -17,16 +18,11 @@ from trunkline.wire import codec
 __all__ = ["ToolResult", "read", "tool_result"]
 
 
-@cache
-def _type_of(name: str) -> Callable[[Any], Any]:
+def read(name: str, raw: Any, asked: Any = None) -> Any:
+    """Decode the answer to a request with the params `asked` into its type. Raise `BadAnswer` if it does not fit."""
     row = find(name)
-    return codec.json_decoder(object if row is None or row.result is None else row.result)
-
-
-def read(name: str, raw: Any) -> Any:
-    """The answer to a request, in its type. Raises `BadAnswer`."""
     try:
-        return _type_of(name)(raw)
+        return lenient.read(object if row is None or row.result is None else row.result, raw, asked)
     except (codec.DecodeError, RecursionError) as error:
         raise BadAnswer(name, str(error)) from None
 

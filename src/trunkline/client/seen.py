@@ -7,13 +7,14 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from trunkline.client.results import read
 from trunkline.client.rounds import Asked
 from trunkline.errors import BadAnswer
+from trunkline.protocol import lenient
 from trunkline.protocol.inflight import Awaited
 from trunkline.protocol.types import CallToolResult, CreateTaskResult, TaskStatus
 from trunkline.protocol.types.tasks_extension import TaskCreated
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
-__all__ = ["ENDED", "TASK", "Seen", "Started", "read_call", "read_result", "read_seen"]
+__all__ = ["ENDED", "TASK", "Seen", "Started", "is_empty", "read_call", "read_result", "read_seen"]
 
 TASK: Final = "task"
 """What a result says of itself that is a task, in the modern era."""
@@ -66,7 +67,6 @@ _read_head: Final = codec.decoder(_Head)
 _read_seen: Final = codec.decoder(Seen)
 _read_created: Final = codec.decoder(TaskCreated)
 _read_augmented: Final = codec.decoder(CreateTaskResult)
-_read_result: Final = codec.decoder(CallToolResult)
 
 
 def read_call(raw: Any, asked: Awaited, *, is_task: bool) -> CallToolResult | Started:
@@ -88,12 +88,20 @@ def read_seen(raw: Any) -> Seen:
     try:
         return _read_seen(raw)
     except (codec.DecodeError, RecursionError) as error:
-        raise BadAnswer("tasks/get", str(error)) from None
+        seen = lenient.task(Seen, raw)
+        if seen is None:
+            raise BadAnswer("tasks/get", str(error)) from None
+        return seen
+
+
+def is_empty(raw: Any) -> bool:
+    """Whether an answer is an object without members, as some servers answer `tasks/cancel`."""
+    return bytes(raw).strip() == b"{}"
 
 
 def read_result(raw: Any) -> CallToolResult:
     """What a task came to. Raises `BadAnswer`."""
     try:
-        return _read_result(b"null" if raw is UNSET else raw)
+        return lenient.task_result(b"null" if raw is UNSET else raw)
     except (codec.DecodeError, RecursionError) as error:
         raise BadAnswer("tools/call", str(error)) from None

@@ -19,7 +19,7 @@ from trunkline.client.asking import judged
 from trunkline.client.patience import Patience, Signs, within
 from trunkline.client.results import ToolResult
 from trunkline.client.rounds import Asked
-from trunkline.client.seen import ENDED, Seen, read_result, read_seen
+from trunkline.client.seen import ENDED, Seen, is_empty, read_result, read_seen
 from trunkline.errors import (
     BadAnswer,
     ConnectionClosed,
@@ -114,7 +114,7 @@ class Task:
             if await self.refresh() not in ENDED:
                 raise
         else:
-            if self._host.modern():
+            if self._host.modern() or is_empty(raw):
                 await self._after_cancelling()
             else:
                 self._see(read_seen(raw))

@@ -26,6 +26,7 @@ from trunkline.errors import (
     RequestTimeout,
     ToolError,
 )
+from trunkline.protocol import lenient
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import REFUSAL
 from trunkline.protocol.methods import find
@@ -84,7 +85,9 @@ class Dispatcher:
         try:
             typed = read(params) if type(params) is Raw else decode(b"{}" if params is UNSET else params)
         except (codec.DecodeError, RecursionError) as error:
-            raise _misfit(call.method.name, error) from None
+            typed = None if params is UNSET else lenient.read_rewritten(call.method.params, params)
+            if typed is None:
+                raise _misfit(call.method.name, error) from None
         return answer(connection, call, typed)
 
 

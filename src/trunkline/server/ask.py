@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trunkline.errors import CapabilityNotSupported, ConnectionClosed, MethodNotFound, PeerError, RequestTimeout
+from trunkline.protocol import lenient
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import Side
 from trunkline.protocol.types import (
@@ -109,7 +110,7 @@ class LiveAsker:
             raw = await self._fetched(raw, timeout)
         result = self._connection.session.result_type(name)
         try:
-            return codec.decoder(result)(raw)
+            return lenient.read(result, raw)
         except msgspec.ValidationError as error:
             raise UnfitAnswer(-32603, f"the client's answer to {name} is malformed: {error}") from None
 

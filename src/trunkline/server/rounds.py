@@ -21,6 +21,7 @@ from trunkline.errors import (
     ProtocolError,
     UrlElicitationRequired,
 )
+from trunkline.protocol import lenient
 from trunkline.protocol.capabilities import declared
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import find
@@ -301,6 +302,6 @@ class RoundAsker:
         if answer is None:
             answer = await current.ask(own, InputRequest(name, codec.to_raw(project(params, Revision.V2026_07_28))))
         try:
-            return codec.decoder(row.result)(answer)
+            return lenient.read(row.result, answer)
         except codec.DecodeError as error:
             raise UnfitAnswer(-32602, f"inputResponses.{own} is no answer to {name}: {error}") from None

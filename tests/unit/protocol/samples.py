@@ -14,6 +14,14 @@ from trunkline.protocol import types as t
 BEYOND_THE_SCHEMA: Mapping[type, set[str]] = {
     t.TextContent: {"mimeType"},
     t.PaginatedParams: {"limit"},
+    **{
+        page: {"cursor"}
+        for page in (
+            *(t.PaginatedResult, t.ListToolsResult, t.ListResourcesResult, t.ListResourceTemplatesResult),
+            *(t.ListPromptsResult, t.ListTasksResult),
+        )
+    },
+    t.ResourceUpdatedParams: {"metadata"},
     t.StringSchema: {"pattern"},
     t.CancelTaskParams: {"reason"},
     t.SubscriptionFilter: {"taskIds"},  # of the extension for tasks

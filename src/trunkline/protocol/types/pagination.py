@@ -18,3 +18,11 @@ class PaginatedResult(Result, kw_only=True):
     """A page. Only the absence of a cursor ends the list: an empty one is a cursor like any other."""
 
     next_cursor: str | None = None
+    cursor: Any = None  # some servers name it so; read into `next_cursor`, and never sent
+
+    def __post_init__(self) -> None:
+        """Read the other name of the next cursor."""
+        if self.cursor is not None:
+            if self.next_cursor is None and isinstance(self.cursor, str):
+                self.next_cursor = self.cursor
+            self.cursor = None

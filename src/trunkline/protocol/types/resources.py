@@ -1,5 +1,7 @@
 """Resources: data that a server lets be read."""
 
+from typing import Any
+
 from trunkline.protocol.types.base import Item, Params, Result
 from trunkline.protocol.types.content import Annotations, Icon, ResourceContents
 from trunkline.protocol.types.pagination import PaginatedResult
@@ -84,3 +86,5 @@ class UnsubscribeParams(ResourceParams):
 
 class ResourceUpdatedParams(ResourceParams):
     """Tells that a resource has changed."""
+
+    metadata: Any = None  # not in the specification, whose objects are open; some servers send it

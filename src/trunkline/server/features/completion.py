@@ -64,9 +64,10 @@ def _run(
 
 
 def _target(ref: Reference) -> tuple[str, str]:
-    """What is being completed. The prefix of the type may be left out, as some peers do."""
+    """What is being completed. Some peers leave out the prefix of the type, and then give a template by
+    its name as well."""
     kind = ref.type.removeprefix("ref/")
-    name = ref.uri if kind == "resource" else ref.name
+    name = ref.uri if kind == "resource" and (ref.uri is not None or kind != ref.type) else ref.name
     if kind not in {"prompt", "resource", "tool"} or name is None:
         raise InvalidParams(
             f"a completion reference is ref/prompt with a name or ref/resource with a uri, not {ref.type!r}",

@@ -10,6 +10,7 @@ from trunkline.conversation.dispatch import Answer, Feature
 from trunkline.conversation.drive import Work
 from trunkline.conversation.perform import perform
 from trunkline.errors import InvalidParams, NotNow, ProtocolError, StoreUnavailable
+from trunkline.protocol import lenient
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
 from trunkline.protocol.methods import find
@@ -144,7 +145,7 @@ async def _update(connection: Connection, call: Running, params: UpdateTaskParam
 def _check(key: str, method: str, answer: Raw) -> None:
     row = find(method)
     try:
-        codec.decoder(Any if row is None or row.result is None else row.result)(answer)
+        lenient.read(object if row is None or row.result is None else row.result, answer)
     except codec.DecodeError as error:
         raise InvalidParams(f"inputResponses.{key} is no answer to {method}: {error}") from None
 

@@ -15,6 +15,7 @@ from trunkline.clock import Timer
 from trunkline.conversation.dispatch import failure_of
 from trunkline.conversation.perform import perform
 from trunkline.errors import Fenced, PeerError, ProtocolError, RequestTimeout, StoreError, StoreUnavailable
+from trunkline.protocol import lenient
 from trunkline.protocol.capabilities import declared
 from trunkline.protocol.codes import error_object
 from trunkline.protocol.envelope import Envelope
@@ -316,7 +317,7 @@ class Attempt:
             error = self.record.refusals[own]
             raise PeerError(error.code, error.message, error.data)
         try:
-            return codec.decoder(row.result)(self.record.answers[own])
+            return lenient.read(row.result, self.record.answers[own])
         except codec.DecodeError as error:
             raise UnfitAnswer(-32602, f"the answer to question {own!r} is none to {name}: {error}") from None
 
