@@ -194,6 +194,6 @@ class OwnTasks:
 
 
 def _told(error: Any) -> ProtocolError:
-    told = ProtocolError(error.message, code=error.code)
+    told = ProtocolError.rebuilt(error.message, error.code)
     told.data = error.data
     return told

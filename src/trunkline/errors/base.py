@@ -4,7 +4,7 @@ from typing import ClassVar, TypeVar
 
 from trunkline.errors.text import printable
 
-__all__ = ["TrunklineError", "again"]
+__all__ = ["MisuseError", "TrunklineError", "again"]
 
 
 class TrunklineError(Exception):
@@ -20,6 +20,16 @@ class TrunklineError(Exception):
 
 
 E = TypeVar("E", bound=TrunklineError)
+
+
+class MisuseError(TrunklineError):
+    """A mistake in the program that uses Trunkline. Its `kind` is a stable name."""
+
+    lines = True
+
+    def __init__(self, message: str, *, kind: str = "misuse") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 def again(error: E) -> E:

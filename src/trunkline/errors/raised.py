@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trunkline.errors.base import TrunklineError
+from trunkline.errors.base import MisuseError, TrunklineError
 from trunkline.errors.told import InternalError
 
 __all__ = [
@@ -85,16 +85,6 @@ class BadAnswer(PeerError):
 
 
 # --- our caller got it wrong -------------------------------------------------------------------
-
-
-class MisuseError(TrunklineError):
-    """A mistake in the program that uses Trunkline. Its `kind` is a stable name."""
-
-    lines = True
-
-    def __init__(self, message: str, *, kind: str = "misuse") -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 class RegistrationError(MisuseError, ValueError):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from trunkline.errors.base import TrunklineError
+from trunkline.errors.base import MisuseError, TrunklineError
 
 __all__ = [
     "CapabilityNotSupported",
@@ -44,6 +44,10 @@ __all__ = [
 
 
 _EXTENSIONS: Final = "extensions."
+_RESERVED: Final = range(-32768, -31999)  # by JSON-RPC
+_SPECIFIED: Final = frozenset({-32700, -32600, -32601, -32602, -32603, -32002, -32020, -32021, -32022, -32042})
+_FIRST_REFUSAL: Final = 1001
+_FIRST_OWN_REFUSAL: Final = 1090
 
 
 class ProtocolError(TrunklineError):
@@ -56,12 +60,35 @@ class ProtocolError(TrunklineError):
     code: int = -32603
     kind: ClassVar[str] = "internal_error"
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Check the code of a class of errors. Raise `MisuseError` for one that neither MCP nor JSON-RPC allows."""
+        super().__init_subclass__(**options)
+        if cls.code not in _SPECIFIED:
+            _check_code(cls.code)
+
+    @classmethod
+    def rebuilt(cls, message: str, code: int, data: Any = None) -> "ProtocolError":
+        """Rebuild an error that was stored or received, with whatever code it had."""
+        error = ProtocolError(message, data=data)
+        error.code = code
+        return error
+
     def __init__(self, message: str, *, code: int | None = None, data: Any = None) -> None:
         super().__init__(message)
         self.message = message
         self.data: Any = {"kind": self.kind, **(data or {})} if data is None or isinstance(data, Mapping) else data
         if code is not None:
+            _check_code(code)
             self.code = code
+
+
+def _check_code(code: Any) -> None:
+    """Raise `MisuseError` for a code that an application may not choose."""
+    if not isinstance(code, int) or isinstance(code, bool) or code in _RESERVED:
+        raise MisuseError(
+            f"an error cannot have the code {code!r}: JSON-RPC reserves {_RESERVED[0]} to {_RESERVED[-1]}; choose an "
+            "integer outside of that range, or raise the error that stands for a reserved code, such as InvalidParams"
+        )
 
 
 class ParseError(ProtocolError):
@@ -368,7 +395,10 @@ class TimeoutReconnecting(ConnectionTimeout):
 
 
 class Refusal(ProtocolError):
-    """Understood, and declined: a positive code that is legal in every revision."""
+    """Understood, and declined: a code from 1001 up, which is legal in every revision.
+
+    1001 to 1089 have a meaning that is the same everywhere; codes of your own start at 1090.
+    """
 
     kind = "refused"
 
@@ -381,6 +411,11 @@ class Refusal(ProtocolError):
         hint: str | None = None,
         retry_after: float | None = None,
     ) -> None:
+        if type(code) is not int or code < _FIRST_REFUSAL:
+            raise MisuseError(
+                f"a refusal cannot have the code {code!r}: it is an integer from {_FIRST_REFUSAL} up, and from "
+                f"{_FIRST_OWN_REFUSAL} up for a reason of your own"
+            )
         details: dict[str, Any] = {"kind": name, "name": name}
         if hint is not None:
             details["hint"] = hint

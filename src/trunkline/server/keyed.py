@@ -100,7 +100,7 @@ class Raised(Struct, tag="raised"):
 
     def value(self) -> CallToolResult:
         """Raises the error."""
-        raise ProtocolError(self.message, code=self.code, data=self.data)
+        raise ProtocolError.rebuilt(self.message, self.code, self.data)
 
 
 class Became(Struct, tag="became"):

@@ -42,5 +42,6 @@ class TaskFailed(ProtocolError):
 
     def __init__(self, error: ErrorObject) -> None:
         data: Any = None if error.data is UNSET else error.data
-        super().__init__(error.message, code=error.code)
+        super().__init__(error.message)
+        self.code = error.code
         self.data = UNSET if data is None else data

@@ -95,7 +95,7 @@ class Visit:
         data: dict[str, Any] = {"kind": kind}
         if (seconds := dict(headers).get(b"retry-after")) is not None:
             data["retryAfterMs"] = int(seconds) * 1000
-        await self.refuse_with(status, ProtocolError(why, code=code, data=data), *headers, about=about)
+        await self.refuse_with(status, ProtocolError.rebuilt(why, code, data), *headers, about=about)
 
     async def refuse_with(
         self, status: int, error: ProtocolError, *headers: tuple[bytes, bytes], about: RequestId | None = None
@@ -108,7 +108,7 @@ class Visit:
     async def not_allowed(self, allowed: bytes) -> None:
         """Another method than those that are served here."""
         await self.refuse_with(
-            405, ProtocolError(f"this address takes {allowed.decode()}", code=-32600), (b"allow", allowed)
+            405, ProtocolError.rebuilt(f"this address takes {allowed.decode()}", -32600), (b"allow", allowed)
         )
 
     @property
