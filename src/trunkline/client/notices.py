@@ -130,7 +130,9 @@ class Notices:
         """Tells one function; gives what has to be awaited."""
         try:
             value = handler(params)
-        except Exception as error:  # noqa: BLE001 - its own fault
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - its own fault
             connection.report_failure(call, "-", error)
             return None
         return value if inspect.isawaitable(value) else None
@@ -139,7 +141,7 @@ class Notices:
 async def _all(waiting: list[Any], connection: Connection, call: Running) -> None:
     """All of them at once: one that takes its time does not keep the others."""
     for outcome in await asyncio.gather(*waiting, return_exceptions=True):
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
             connection.report_failure(call, "-", outcome)
 
 

@@ -128,7 +128,9 @@ class OwnTasks:
             value = codec.to_raw(project(await perform(work, connection.threads), _SAID))
         except asyncio.CancelledError:
             return
-        except Exception as error:  # noqa: BLE001 - becomes the outcome
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - becomes the outcome
             failure = failure_of(error, own.call, _SAID)
             if failure.reference is not None:
                 connection.report_failure(own.call, failure.reference, error)

@@ -84,7 +84,9 @@ async def _answer(connection: Connection, key: str, question: Asked) -> Raw:
     dispatch: Callable[..., Any] = connection.dispatch
     try:
         answer = await perform(dispatch(call, question.params), connection.threads)
-    except Exception as error:
+    except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
         raise InputFailed(f"the server asks for {question.method}, and there is no answer: {error}") from error
     finally:
         call.done = True

@@ -199,7 +199,9 @@ class Connection(Asking):
         self._active += 1
         try:
             work = self._dispatcher.dispatch(self, call, params)
-        except Exception as error:  # noqa: BLE001 - becomes an answer
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - becomes an answer
             self._ended(call, None, error)
             return
         working = drive.start(work, self.threads, self._ended, call)
@@ -368,7 +370,9 @@ class Connection(Asking):
         self._active += 1
         try:
             work = self._dispatcher.dispatch(self, call, event.params)
-        except Exception as error:  # noqa: BLE001 - reported, never answered
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - reported, never answered
             self._noticed(call, None, error)
             return
         call.work = drive.start(work, self.threads, self._noticed, call)

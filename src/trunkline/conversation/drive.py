@@ -88,7 +88,9 @@ class _Later:
 def _ended(task: "asyncio.Task[Any]", done: Told, call: Any) -> None:
     try:
         value = task.result()
-    except (Exception, asyncio.CancelledError, GeneratorExit) as error:  # noqa: BLE001 - told to whoever waits
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - told to whoever waits
         # Leave this frame out of the traceback: it refers to the task, and so to the error.
         beyond = None if error.__traceback__ is None else error.__traceback__.tb_next
         done(call, None, error.with_traceback(beyond))
@@ -104,7 +106,9 @@ def _start_thread(work: OnThread, threads: Threads, done: Told, call: Any) -> Wo
                 return
             try:
                 value = work.finish(value)
-            except Exception as raised:  # noqa: BLE001 - told to whoever waits
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as raised:  # noqa: BLE001 - told to whoever waits
                 error = raised
         done(call, value, error)
 

@@ -148,7 +148,9 @@ class Requests:
             return
         try:
             event.request.on_progress(event.progress)
-        except Exception as error:  # noqa: BLE001 - reported
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - reported
             failed(event.request, "-", error)
 
     def expired(self, awaited: Awaited, now: float) -> None:

@@ -5,6 +5,7 @@ Scopes that are missing are an error at once, since a client can do something ab
 tool has a failed result, for the model to read, and anything else an error.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -84,7 +85,9 @@ async def answers(
     for predicate in predicates:
         try:
             found[predicate] = await holds(partial(predicate, context))
-        except Exception as error:  # noqa: BLE001 - a call would fail, too
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - a call would fail, too
             found[predicate] = False
             if not isinstance(error, ProtocolError):  # which is how a predicate says no in its own words
                 connection.report_failure(call, "-", error)

@@ -282,7 +282,9 @@ class Ledger:
             run.over = True
             await self._stopped(run)
             raise run.taken or asyncio.CancelledError from None
-        except Exception as error:  # noqa: BLE001 - kept, as what came of it
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - kept, as what came of it
             run.over = True
             return await self._failed(run, error)
         finally:
@@ -298,7 +300,7 @@ class Ledger:
         asks = call.round is not None and call.round.has_asked
         await self._leave(run, None if asks or not run.begun else self._begun(run, lasts=False))
 
-    async def _failed(self, run: _Run, error: Exception) -> CallToolResult:
+    async def _failed(self, run: _Run, error: BaseException) -> CallToolResult:
         """It raised something: before it began, to send the user elsewhere first, or else as what came of it."""
         call, connection = run.keyed.call, run.keyed.connection
         if not run.begun or isinstance(error, UrlElicitationRequired):

@@ -1,5 +1,7 @@
 """Roots: the client tells that they have changed."""
 
+import asyncio
+
 from trunkline.conversation.dispatch import Feature
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import Empty
@@ -13,7 +15,9 @@ async def _changed(connection: Connection, call: Running, params: Empty) -> None
     for told in connection.shared.on_roots_changed:
         try:
             await told(Context(connection, call))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the others are told all the same
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the others are told all the same
             connection.report_failure(call, "-", error)
 
 

@@ -138,7 +138,9 @@ class Attempt:
             if self._over or isinstance(error, Fenced):
                 raise
             return self._failure(error)  # the handler has cancelled itself
-        except Exception as error:  # noqa: BLE001 - becomes the outcome
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - becomes the outcome
             return self._failure(error)
         return lambda record, now: record.complete(now, result, is_error=value.is_error)
 
