@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/trunkline"
 MOST_PACKAGES = 3
 
-GROUND_FLOOR = {"errors", "config", "facts", "clock", "fdlimit", "version"}
+GROUND_FLOOR = {"errors", "config", "facts", "clock", "fdlimit", "backlog", "version"}
 SEAMS = {
     "transports.channel",
     "transports.http.events",
@@ -45,6 +45,7 @@ MAY_IMPORT = {
     "facts": set(),
     "clock": set(),
     "fdlimit": set(),
+    "backlog": {"fdlimit"},
     "version": set(),
     "wire": GROUND_FLOOR,
     "protocol": GROUND_FLOOR | {"wire"},

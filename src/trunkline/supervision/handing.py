@@ -10,15 +10,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Final
 
+from trunkline.backlog import DescriptorsShort, ListenerEnded, accept_waiting
 from trunkline.fdlimit import Notice, Reserve
 from trunkline.supervision.line import CONNECTION, Line, with_ticket
 from trunkline.supervision.rota import Rota
 
 __all__ = ["Handing"]
-
-_AT_ONCE: Final = 64  # connections that are taken in before anything else is looked at
 
 
 class Handing:
@@ -35,7 +33,7 @@ class Handing:
         say: Callable[[str], None],
     ) -> None:
         """`lines` lead to the workers that are there, by their numbers. `reserve` is left free, for new workers."""
-        self._places = places
+        self._places = list(places)
         self._rota = rota
         self._lines = lines
         self._selector = selector
@@ -68,21 +66,27 @@ class Handing:
                 self._selector.unregister(place)
 
     def _take(self, place: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
-            if self._closed or self._short or self._rota.turn(time.monotonic()) is None:
-                return
-            try:
-                connection, _ = place.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError:  # no descriptor is left, in spite of the reserve
-                self._pause()
-                return
-            if self._reserve.holds(connection.fileno()):
-                self._pause()
-            ticket = next(self._tickets)
-            self._connections[ticket] = connection
-            self._hand(ticket)
+        if not self._takes:
+            return
+        try:
+            for connection in accept_waiting(place, self._reserve):
+                ticket = next(self._tickets)
+                self._connections[ticket] = connection
+                self._hand(ticket)
+                if not self._takes:
+                    return
+        except DescriptorsShort:
+            self._pause()
+        except ListenerEnded as ended:
+            self._say(f"supervisor: {ended}")
+            self._selector.unregister(place)
+            self._places.remove(place)
+            place.close()
+
+    @property
+    def _takes(self) -> bool:
+        """Whether a connection that is accepted now has a worker to go to."""
+        return not self._closed and not self._short and self._rota.turn(time.monotonic()) is not None
 
     def _pause(self) -> None:
         """Accept nothing until descriptors are free; connections wait in the backlog."""

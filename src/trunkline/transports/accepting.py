@@ -3,7 +3,8 @@
 The listeners of asyncio and uvloop accept all of the backlog, a thousand connections, in one turn of the loop, before a
 protocol can refuse any. Out of descriptors, asyncio logs a traceback and accepts again a second later, and
 uvloop drops what waits. An `Acceptor` stops before: while the reserve of descriptors is in use, connections stay in the
-backlog, and are accepted when descriptors are free again.
+backlog, and are accepted when descriptors are free again. A socket that was shut down from outside is closed, with one
+line in the log.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from trunkline.backlog import DescriptorsShort, ListenerEnded, accept_waiting
 from trunkline.errors import TransportError
 from trunkline.fdlimit import Notice, Reserve
 from trunkline.transports.addresses import spelt
@@ -21,7 +23,6 @@ from trunkline.transports.addresses import spelt
 __all__ = ["BACKLOG", "Acceptor", "Opener", "Source", "bind", "resolve", "tls_arguments"]
 
 BACKLOG: Final = 1024  # connections that wait to be accepted
-_AT_ONCE: Final = 64  # connections that are accepted before anything else has its turn
 _PAUSE: Final = 0.1  # seconds until the descriptors are looked at again
 _INTERNET: Final = frozenset({socket.AF_INET, socket.AF_INET6})
 _NOT_HERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})  # a name may have more than the machine
@@ -107,7 +108,7 @@ class Acceptor:
     """Accept connections from listening sockets, which belong to it, for as long as descriptors last."""
 
     def __init__(self, listening: Sequence[socket.socket], reserve: Reserve) -> None:
-        self._listening = listening
+        self._listening = list(listening)
         self._reserve = reserve
         self._notice = Notice()
         self._loop = asyncio.get_running_loop()
@@ -134,7 +135,7 @@ class Acceptor:
             self._unwatch()
         for listening in self._listening:
             listening.close()
-        self._listening, self._tasks = (), []
+        self._listening, self._tasks = [], []
 
     def _watch(self) -> None:
         for listening in self._listening:
@@ -145,19 +146,20 @@ class Acceptor:
             self._loop.remove_reader(listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
-            try:
-                connection, _ = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError:  # no descriptor is left, in spite of the reserve
-                self._pause()
-                return
-            low = self._reserve.holds(connection.fileno())
-            self._take(connection)
-            if low:
-                self._pause()
-                return
+        try:
+            for connection in accept_waiting(listening, self._reserve):
+                self._take(connection)
+        except DescriptorsShort:
+            self._pause()
+        except ListenerEnded as ended:
+            self._loop.remove_reader(listening)
+            self._end(listening, ended)
+
+    def _end(self, listening: socket.socket, ended: ListenerEnded) -> None:
+        """Close a socket that does not listen any more; the others go on."""
+        _log.error("%s", ended)
+        self._listening.remove(listening)
+        listening.close()
 
     async def _accept_each(self, listening: socket.socket) -> None:
         while True:
@@ -165,21 +167,27 @@ class Acceptor:
                 connection, _ = await self._loop.sock_accept(listening)
             except ConnectionError:  # the peer has gone
                 continue
+            except OSError:
+                self._end(listening, ListenerEnded(listening))
+                return
             self._take(connection)
 
     def _pause(self) -> None:
         """Leave connections in the backlog until descriptors are free."""
         self._unwatch()
-        self._look()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        self._timer = self._loop.call_later(_PAUSE, self._look)
+        if self._notice.due(self._loop.time()):
+            _log.warning(self._reserve.shortage())
 
     def _look(self) -> None:
         if self._reserve.untouched():
             self._timer = None
             self._watch()
-            return
-        self._timer = self._loop.call_later(_PAUSE, self._look)
-        if self._notice.due(self._loop.time()):
-            _log.warning(self._reserve.shortage())
+        else:
+            self._look_later()
 
 
 class Opener:

@@ -2,18 +2,22 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
 from itertools import count, islice
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from tests.contract.lines import server_tls
 from tests.limits import PATIENCE
 
-from trunkline import Server, Settings
+from trunkline import Client, Server, Settings
+from trunkline.backlog import DescriptorsShort, ListenerEnded, accept_waiting
 from trunkline.errors import TransportError
 from trunkline.fdlimit import Reserve
 from trunkline.transports.accepting import Acceptor, bind, resolve
@@ -128,3 +132,87 @@ async def test_a_name_is_resolved_as_well_as_a_number() -> None:
     assert {entry[4][0] for entry in await resolve("127.0.0.1", 80)} == {"127.0.0.1"}
     assert {entry[4][0] for entry in await resolve("localhost", 80)} & {"127.0.0.1", "::1"}
     assert {entry[4][0] for entry in await resolve("", 80)} & {"0.0.0.0", "::"}
+
+
+def listening_at(address: object) -> socket.socket:
+    """A duplicate of the socket in this process that listens at an address."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            descriptor = os.dup(int(name))
+            try:
+                found = socket.socket(fileno=descriptor)
+            except OSError:  # it is no socket
+                os.close(descriptor)
+                continue
+            if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname() == address:
+                return found
+            found.close()
+    raise AssertionError(f"nothing listens at {address}")
+
+
+@pytest.mark.parametrize("transport", ["tcp", "unix", "http", "websocket"])
+async def test_a_listener_whose_socket_is_shut_down_ends_with_one_line_in_the_log(
+    transport: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server("listening", observers=[])
+    where = {"tcp": "tcp://127.0.0.1:0", "unix": f"unix://{tmp_path}/socket"}.get(transport, "http://127.0.0.1:0/")
+    listener = await server.listen(where)
+    target = listener.address.replace("http://", "ws://" if transport == "websocket" else "http://")
+    parts = urlsplit(target)
+    address = str(tmp_path / "socket") if transport == "unix" else (parts.hostname, parts.port)
+    async with Client(target, observers=[]) as client:
+        await client.ping()
+        with listening_at(address) as listening, caplog.at_level(logging.ERROR):
+            listening.shutdown(socket.SHUT_RDWR)
+            async with asyncio.timeout(PATIENCE):
+                while not caplog.records:
+                    await asyncio.sleep(0)
+        for _ in range(20):
+            await client.ping()
+        with pytest.raises(AssertionError):
+            listening_at(address).close()
+    await server.aclose()
+    (record,) = caplog.records
+    place = address if isinstance(address, str) else f"{address[0]}:{address[1]}"
+    assert f"the listener at {place} has ended" in record.getMessage()
+
+
+async def test_the_other_sockets_of_a_listener_stay_open(caplog: pytest.LogCaptureFixture) -> None:
+    first, second = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
+    accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
+    port = second[0].getsockname()[1]
+    acceptor = Acceptor([*first, *second], Reserve(0))
+    acceptor.begin(accepted.put_nowait)
+    first[0].shutdown(socket.SHUT_RDWR)
+    async with asyncio.timeout(PATIENCE):
+        while not caplog.records:
+            await asyncio.sleep(0)
+        with socket.create_connection(("127.0.0.1", port), PATIENCE):
+            (await accepted.get()).close()
+    assert first[0].fileno() == -1
+    acceptor.stop()
+    assert second[0].fileno() == -1
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "raises"),
+    [(errno.ENFILE, True), (errno.EMFILE, True), (errno.ENETUNREACH, False), (errno.EAGAIN, False)],
+)
+def test_accepting_pauses_only_if_no_descriptor_is_left(
+    number: int, raises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def accept(_: socket.socket) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    expected = pytest.raises(DescriptorsShort) if raises else contextlib.nullcontext()
+    with bind("127.0.0.1", 0)[0] as listening, expected:
+        assert list(accept_waiting(listening, Reserve(0))) == []
+
+
+def test_a_socket_that_was_closed_has_ended() -> None:
+    listening = socket.socket()
+    listening.close()
+    with pytest.raises(ListenerEnded, match="an address that is not known any more has ended"):
+        next(accept_waiting(listening, Reserve(0)))
