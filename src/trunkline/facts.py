@@ -1,11 +1,18 @@
 """What happened, as frozen records, and who is told.
 
 Shells and assembly report facts; logs, metrics and traces are observers, which nothing below imports. Where
-nobody listens, a fact is not even made: reporters look first (`if observers:`).
+nobody listens, a fact is not even made: reporters look first (`if observers:`). Observers run on a thread of their own,
+so that a call costs no more than putting its facts into a queue.
 """
 
-from collections.abc import Iterable
-from typing import Protocol
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -32,6 +39,11 @@ __all__ = [
     "ShutdownStep",
     "SubscriptionStep",
 ]
+
+_MOST_QUEUED: Final = 10_000  # facts
+_IDLE: Final = 5.0  # seconds without a fact, after which the thread of observers ends
+
+_log: Final = logging.getLogger("trunkline")
 
 
 class Fact(Struct, frozen=True, kw_only=True):
@@ -173,10 +185,12 @@ class Closed(Fact, frozen=True, kw_only=True):
 
 
 class Observer(Protocol):
-    """Told what happened. Whatever it raises is swallowed: watching never harms what is watched.
+    """Told what happened, on a thread of its own and in the order in which it happened: a slow observer delays no call.
 
-    One that has an attribute `failures_only` which is true hears of `HandlerFailed` and `ConnectionFailed` alone, and
-    costs a call nothing.
+    Exceptions that it raises are counted and otherwise ignored. Two optional attributes change what it is told:
+
+    - `failures_only`, if true: `HandlerFailed` and `ConnectionFailed` alone; calls that do not fail cost nothing then.
+    - `immediate`, if true: each fact when it happens, on the thread that reports it. It must be quick and not block.
     """
 
     def on(self, fact: Fact) -> None: ...
@@ -186,19 +200,126 @@ class Observers:
     """Those who are told. False when nobody listens to everything, so that a reporter can save itself the fact."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
-        self._observers = tuple(observers)
-        self._all = any(not getattr(observer, "failures_only", False) for observer in self._observers)
-        self.hear_failures = bool(self._observers)
-        self.failures = 0  # of observers, counted and otherwise ignored
+        told = tuple(observers)
+        immediate = tuple(observer for observer in told if getattr(observer, "immediate", False))
+        queued = tuple(observer for observer in told if observer not in immediate)
+        self._immediate = (immediate, _of_everything(immediate))  # of failures, and of everything else
+        self._queued = (queued, _of_everything(queued))
+        self._all = bool(_of_everything(told))
+        self._delivery = _Delivery(partial(self._tell, self._queued)) if queued else None
+        self.hear_failures = bool(told)
+        self.failures = 0  # exceptions of observers
 
     def __bool__(self) -> bool:
         return self._all
 
+    @property
+    def dropped(self) -> int:
+        """How many facts were dropped because observers did not keep up."""
+        return 0 if self._delivery is None else self._delivery.dropped
+
     def on(self, fact: Fact) -> None:
         """Passes a fact on."""
-        for observer in self._observers:
-            if isinstance(fact, HandlerFailed | ConnectionFailed) or not getattr(observer, "failures_only", False):
-                try:
-                    observer.on(fact)
-                except Exception:  # noqa: BLE001 - an observer's fault is its own
-                    self.failures += 1
+        self._tell(self._immediate, fact)
+        if self._delivery is not None and _concerned(self._queued, fact):
+            self._delivery.put(fact)
+
+    async def drain(self, timeout: float | None) -> None:
+        """Wait until every fact so far has been delivered, for so many seconds at most."""
+        if self._delivery is not None and (delivered := self._delivery.flush()) is not None:
+            await asyncio.wait([asyncio.wrap_future(delivered)], timeout=timeout)
+
+    def _tell(self, observers: "_Observed", fact: Fact) -> None:
+        for observer in _concerned(observers, fact):
+            try:
+                observer.on(fact)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException:  # noqa: BLE001 - an observer's fault is its own
+                self.failures += 1
+
+
+_Observed = tuple[tuple[Observer, ...], tuple[Observer, ...]]
+
+
+def _of_everything(observers: Iterable[Observer]) -> tuple[Observer, ...]:
+    return tuple(observer for observer in observers if not getattr(observer, "failures_only", False))
+
+
+def _concerned(observers: _Observed, fact: Fact) -> tuple[Observer, ...]:
+    return observers[0 if isinstance(fact, HandlerFailed | ConnectionFailed) else 1]
+
+
+class _Delivery:
+    """Delivers facts on a thread, in order. The thread starts with the first fact, and ends when there are no more.
+
+    So many facts wait at most. Those that come while there is no room are dropped, counted, and reported in the log:
+    once when that begins, and once when observers have caught up.
+    """
+
+    def __init__(self, deliver: Callable[[Fact], None]) -> None:
+        self.dropped = 0
+        self._unreported = 0  # of those that were dropped
+        self._deliver = deliver
+        self._queue: SimpleQueue[Fact | Future[None]] = SimpleQueue()
+        self._lock = threading.Lock()  # guards what follows, and is never held while observers run
+        self._thread: threading.Thread | None = None
+
+    def put(self, fact: Fact) -> None:
+        """Deliver a fact, later. Callable from any thread."""
+        with self._lock:
+            full = self._queue.qsize() >= _MOST_QUEUED
+            if full:
+                self.dropped += 1
+                self._unreported += 1
+                begins = self._unreported == 1
+            else:
+                begins = False
+                self._enqueue(fact)
+        if begins:
+            _log.warning("observers are too slow: %d facts wait for them, and further ones are dropped", _MOST_QUEUED)
+
+    def flush(self) -> "Future[None] | None":
+        """A future that is done when every fact so far has been delivered; None if that is so now."""
+        with self._lock:
+            if self._thread is None:
+                return None
+            delivered: Future[None] = Future()
+            self._enqueue(delivered)
+            return delivered
+
+    def _enqueue(self, item: "Fact | Future[None]") -> None:
+        """Add to the queue, and see that there is a thread to empty it. Called with the lock held."""
+        self._queue.put(item)
+        if self._thread is None or not self._thread.is_alive():  # a forked process has no threads of its parent
+            self._thread = threading.Thread(target=self._run, name="trunkline-observers", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            flushed: Future[None] | None = None
+            try:
+                item = self._queue.get(timeout=_IDLE)
+            except Empty:
+                pass
+            else:
+                if isinstance(item, Fact):
+                    self._deliver(item)
+                    del item  # it may refer to an error, and that to anything
+                    continue
+                flushed = item
+            self._report_dropped()
+            with self._lock:
+                ends = self._queue.empty()
+                if ends:
+                    self._thread = None
+            if flushed is not None:
+                flushed.set_result(None)
+            if ends:
+                return
+
+    def _report_dropped(self) -> None:
+        with self._lock:
+            dropped, self._unreported = self._unreported, 0
+        if dropped:
+            _log.warning("%d facts were dropped while observers were too slow", dropped)

@@ -343,6 +343,8 @@ async def test_p21_a_validation_error_names_path_rule_and_expectation() -> None:
 class Trace:
     """An observer that notes, with every fact, what was under way and whether the answer was out."""
 
+    immediate = True
+
     def __init__(self) -> None:
         self.peer: RawPeer | None = None
         self.steps: list[tuple[str, int, int]] = []

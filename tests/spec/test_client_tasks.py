@@ -28,6 +28,8 @@ class Sure:
 class Work:
     """A server whose tool runs until it is told to go on."""
 
+    immediate = True  # as an observer
+
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.go_on = asyncio.Event()
         self.begun = asyncio.Event()

@@ -43,6 +43,8 @@ class Stopping(ManualClock):
 class Scene:
     """A server with such a clock."""
 
+    immediate = True  # as an observer
+
     def __init__(self, **options: Any) -> None:
         self.clock = Stopping()
         self.seen = RecordingObserver()
@@ -461,6 +463,8 @@ SCRIPT = textwrap.dedent(
     clock = Stopping()
 
     class Watching:
+        immediate = True
+
         def on(self, fact): ...
 
     server = Server("failing", clock=clock, observers=[Watching()], settings=Settings(restart_intensity=1))

@@ -276,6 +276,8 @@ async def test_g04_a_formatter_makes_the_message_and_no_traceback() -> None:
 
 async def test_g04_what_an_observer_logs_of_one_client_never_reaches_another() -> None:
     class Talkative:
+        immediate = True
+
         def on(self, fact: Any) -> None:
             if isinstance(fact, CallEnded):
                 LOGGER.info("ended on %s", fact.connection)

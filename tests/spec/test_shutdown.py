@@ -212,6 +212,8 @@ from trunkline import Context, Server, Settings, SqliteStore, TaskPolicy
 from trunkline.facts import CrashStep, ShutdownStep
 
 class Print:
+    immediate = True
+
     def on(self, fact):
         if isinstance(fact, ShutdownStep | CrashStep):
             print(fact.step, file=sys.stderr, flush=True)

@@ -2,12 +2,14 @@
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
-from trunkline import Context, Server
+from trunkline import Client, Context, Server, Settings, facts
 from trunkline.facts import (
     CallEnded,
     CallStarted,
@@ -20,6 +22,7 @@ from trunkline.facts import (
     PhaseChanged,
     PromptStep,
     Received,
+    ShutdownStep,
     SubscriptionStep,
 )
 from trunkline.testing import RawPeer, RecordingObserver
@@ -33,6 +36,8 @@ class FailuresOnly(RecordingObserver):
 
 
 class Raising:
+    immediate = True
+
     def on(self, fact: Fact) -> None:
         raise RuntimeError("an observer's own fault")
 
@@ -70,6 +75,141 @@ def test_observers_are_true_when_somebody_listens_to_everything() -> None:
 def test_observers_hear_of_failures_when_anybody_is_there() -> None:
     assert not Observers().hear_failures
     assert Observers([FailuresOnly()]).hear_failures
+
+
+# --- observers that take their time ----------------------------------------------------------------------------------
+
+
+class Slow:
+    """Keeps facts, each when the test lets it."""
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self.threads: set[int] = set()
+        self.go_on = threading.Semaphore(0)
+
+    def on(self, fact: Fact) -> None:
+        assert self.go_on.acquire(timeout=PATIENCE)
+        self.threads.add(threading.get_ident())
+        self.facts.append(fact)
+
+
+def numbered(number: int) -> Fact:
+    return Received(connection=1, at=0.0, count=number)
+
+
+async def test_calls_are_answered_while_an_observer_takes_its_time() -> None:
+    slow = Slow()
+    server = Server("t", observers=[slow])
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        for _ in range(3):
+            assert await peer.result("ping") == {}
+        assert slow.facts == []
+    slow.go_on.release(1000)
+    await server.aclose()
+    assert [fact.outcome for fact in slow.facts if isinstance(fact, CallEnded)] == ["ok"] * 4
+    assert isinstance(slow.facts[0], Connected)
+    assert isinstance(slow.facts[-1], ShutdownStep)
+
+
+async def test_a_client_delivers_what_is_queued_when_it_is_closed() -> None:
+    slow, server = Slow(), Server("t", observers=[])
+    async with Client(server, observers=[slow]) as client:
+        await client.ping()
+        assert slow.facts == []
+        slow.go_on.release(1000)
+    assert isinstance(slow.facts[-1], Closed | PhaseChanged)
+
+
+async def test_facts_are_delivered_in_order_on_another_thread() -> None:
+    slow = Slow()
+    observers = Observers([slow])
+    facts = [numbered(number) for number in range(100)]
+    for fact in facts:
+        observers.on(fact)
+    slow.go_on.release(100)
+    await observers.drain(PATIENCE)
+    assert slow.facts == facts
+    assert len(slow.threads) == 1
+    assert threading.get_ident() not in slow.threads
+    await observers.drain(PATIENCE)  # there is nothing more
+    observers.on(CLOSED)
+    slow.go_on.release()
+    await observers.drain(PATIENCE)
+    assert slow.facts[-1] is CLOSED
+
+
+async def test_facts_beyond_the_queue_are_dropped_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    slow = Slow()
+    observers = Observers([slow])
+    for number in range(10_100):
+        observers.on(numbered(number))
+    assert 99 <= observers.dropped <= 100  # one may have been taken out of the queue
+    slow.go_on.release(20_000)
+    await observers.drain(PATIENCE)
+    assert len(slow.facts) == 10_100 - observers.dropped
+    assert slow.facts == [numbered(number) for number in range(len(slow.facts))]
+    first, last = (record.getMessage() for record in caplog.records)
+    assert first == "observers are too slow: 10000 facts wait for them, and further ones are dropped"
+    assert last == f"{observers.dropped} facts were dropped while observers were too slow"
+
+
+async def test_the_end_of_a_server_waits_for_observers_no_longer_than_a_stage_may_take() -> None:
+    slow = Slow()
+    server = Server("t", observers=[slow], settings=Settings(stage_timeout=0.05))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+    async with asyncio.timeout(PATIENCE):
+        await server.aclose()
+    assert slow.facts == []
+    slow.go_on.release(1000)
+
+
+async def test_an_observer_on_its_thread_that_raises_harms_nobody_and_is_counted() -> None:
+    class Abort(BaseException):
+        pass
+
+    class Failing:
+        def on(self, fact: Fact) -> None:
+            raise Abort
+
+    slow = Slow()
+    slow.go_on.release(2)
+    observers = Observers([Failing(), slow])
+    observers.on(CLOSED)
+    observers.on(FAILED)
+    await observers.drain(PATIENCE)
+    assert slow.facts == [CLOSED, FAILED]
+    assert observers.failures == 2
+
+
+async def test_an_observer_of_failures_on_its_thread_hears_of_nothing_else() -> None:
+    class Failures(Slow):
+        failures_only = True
+
+    slow = Failures()
+    slow.go_on.release(2)
+    observers = Observers([slow])
+    assert not observers
+    observers.on(CLOSED)
+    observers.on(FAILED)
+    await observers.drain(PATIENCE)
+    assert slow.facts == [FAILED]
+    assert observers.dropped == Observers().dropped == 0
+
+
+async def test_the_thread_of_observers_ends_when_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "_IDLE", 0.01)
+    slow = Slow()
+    observers = Observers([slow])
+    slow.go_on.release(2)
+    for _ in range(2):
+        observers.on(CLOSED)
+        async with asyncio.timeout(PATIENCE):
+            while any(thread.name == "trunkline-observers" for thread in threading.enumerate()):
+                await asyncio.sleep(0.001)
+    assert slow.facts == [CLOSED, CLOSED]
 
 
 # --- what it costs where nobody listens ----------------------------------------------------------------------------

@@ -163,6 +163,7 @@ class Client(Tasking):
             self._following.close()
             await self._partings.end(0.0 if self._line.connection is None else self.settings.stop_timeout)
             await self._line.close()
+            await self._observers.drain(self.settings.stop_timeout)
 
     async def __aenter__(self) -> Self:
         return await self.open()

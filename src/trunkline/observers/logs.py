@@ -13,7 +13,9 @@ _log: Final = logging.getLogger("trunkline")
 
 class LogObserver:
     """Logs failures of handlers and connections with their traceback; and everything else, if level debug is on when it
-    is made."""
+    is made. It logs at once: a log that lags behind could lose what was said last before a process ends."""
+
+    immediate = True
 
     def __init__(self) -> None:
         self.failures_only = not _log.isEnabledFor(logging.DEBUG)

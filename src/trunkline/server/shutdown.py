@@ -148,6 +148,7 @@ class Ending(Registrar):
                 if not await _within(seconds, stage(), failed):
                     overran.append(name)
                     self._tell(ShutdownOverran, step=name)
+            await self._observers.drain(settings.stage_timeout)
         finally:
             if self._ending is asyncio.current_task():  # and not one that ends faster
                 self._ending = None

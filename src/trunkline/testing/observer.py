@@ -10,7 +10,9 @@ F = TypeVar("F", bound=Fact)
 
 
 class RecordingObserver:
-    """Keeps every fact, in order."""
+    """Keeps every fact, in order. A test finds it there as soon as it has happened."""
+
+    immediate = True
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []

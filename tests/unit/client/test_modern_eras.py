@@ -169,6 +169,8 @@ async def test_a_silent_server_of_the_modern_era_is_asked_for_a_sign_of_life_tha
     asked = asyncio.Event()
 
     class Watching:
+        immediate = True
+
         def on(self, fact: Any) -> None:
             if isinstance(fact, CallStarted) and fact.method == "server/discover" and fact.request != PROBE:
                 asked.set()
