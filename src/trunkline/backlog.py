@@ -4,7 +4,7 @@ import errno
 import select
 import socket
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from trunkline.fdlimit import Reserve
 
@@ -68,5 +68,5 @@ def _address(listening: socket.socket) -> str:
         return "an address that is not known any more"
     if not isinstance(name, tuple):
         return str(name)
-    host, port = name[:2]
+    host, port = cast("tuple[str, int]", name[:2])
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
