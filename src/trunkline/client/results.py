@@ -1,7 +1,7 @@
 """What a tool gave back, as a program wants it."""
 
 from collections.abc import Callable, Hashable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 from msgspec import UNSET, Struct
@@ -18,13 +18,25 @@ from trunkline.wire import codec
 __all__ = ["ToolResult", "read", "tool_result"]
 
 
+def _type_of(name: str) -> type[Any]:
+    row = find(name)
+    return object if row is None or row.result is None else row.result
+
+
+@cache
+def _decoder(name: str) -> Callable[[Any], Any]:
+    return codec.json_decoder(_type_of(name))
+
+
 def read(name: str, raw: Any, asked: Any = None) -> Any:
     """Decode the answer to a request with the params `asked` into its type. Raise `BadAnswer` if it does not fit."""
-    row = find(name)
     try:
-        return lenient.read(object if row is None or row.result is None else row.result, raw, asked)
+        return _decoder(name)(raw)
     except (codec.DecodeError, RecursionError) as error:
-        raise BadAnswer(name, str(error)) from None
+        found = lenient.read_rewritten(_type_of(name), raw, asked)
+        if found is None:
+            raise BadAnswer(name, str(error)) from None
+        return found
 
 
 class ToolResult(Struct, frozen=True):
