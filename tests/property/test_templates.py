@@ -17,7 +17,9 @@ texts = st.one_of(st.text(max_size=4), st.lists(st.sampled_from(AWKWARD), max_si
 texts_without_triplet = texts.filter(lambda text: not TRIPLET.search(text))
 keys = st.text(st.characters(codec="utf-8", exclude_characters=RESERVED), max_size=4)
 keys_without_triplet = keys.filter(lambda key: not TRIPLET.search(key) and not key.startswith("v"))
-literals = st.sampled_from(["/", ":", "!", "@é b", "/lit.", ",", "=", "?", "&", "#", ".", "%", "50%25", "x"])
+literals = st.sampled_from(
+    ["/", ":", "!", "@é b", "/lit.", ",", "=", "?", "&", "#", ".", "%", "50%25", "x", ".json", "1", "a/b"]
+)
 operators = st.sampled_from(["", "+", "#", ".", "/", ";", "?", "&"])
 expressions = st.tuples(operators, st.lists(st.sampled_from(["", "", "*"]), min_size=1, max_size=3))
 

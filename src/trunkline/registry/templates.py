@@ -5,16 +5,19 @@ back exists only if no two sets of values become the same URI. So a template is 
 it obeys three rules, each of which makes one kind of guess unnecessary:
 
 1. *After an expression.* What follows an expression begins with a character that the expression
-   can never hold un-encoded, or nothing follows. Hence `{a}/{b}` and `{a}{?b}`, but not `{a}{b}`,
-   `{a}b` or `{/a}/b`; and `{+a}` and `{#a}`, which may hold anything, come last.
+   can never hold un-encoded, or nothing follows. Hence `{a}/{b}` and `{a}{?b}`, but not `{a}{b}`.
+   A literal that the expression could hold itself may stand between the two, as its suffix. Hence
+   `{a}.json`, `{a}.json/{b}` and `{+a}/edit`, but not `{a}-{b}`, where "1-2-3" could be split in two
+   ways, nor `{a}.json{.b}`. `{+a}` and `{#a}`, which may hold anything, are the last expression.
 2. *Between the items of an expression.* The separator is encoded inside an item. Hence `{a,b}`,
    `{/a*}` and `{?a,b}`, but not `{.a,b}` or `{+a*}`, where dots and commas stay as they are.
 3. *Within an expression.* One variable at most is exploded (`*`), and where the URI does not name
    it, it is the last one. Prefixes (`{a:3}`) lose text and are refused, as is a name used twice.
 
-By rule 1 each expression is one unbroken run of characters that ends where the next part begins.
-The whole template is therefore a regular expression of literals and runs `([...]*+)`. Every run is
-possessive, so the matcher never steps back, and its time is linear in the URI; so is the time to
+By rule 1 each expression, together with its suffix, is one unbroken run of characters that ends where
+the next part begins. The whole template is therefore a regular expression of literals and runs
+`([...]*+)`, or `(?>([...]*)suffix)`. Every run is possessive, and one with a suffix steps back to the
+last occurrence of that and then no more, so the time to match is linear in the URI; so is the time to
 split the runs into items and to decode them.
 
 *The domain* holds the values for which `match(expand(values)) == values` is promised; `covers` tells it.
@@ -29,9 +32,9 @@ A plain variable holds a string; an exploded one holds a list or a dict, not emp
 
 *Matching accepts more than expansion makes*, since people write URIs by hand: a variable may hold
 un-encoded any character of a URI but `/`, `?`, `#` (in a query: but `#`) and those that end it.
-Where the path ends, as nothing or only a query or a fragment follows, `{a}` may span `/` too. Pairs
-may come in any order and may be missing; one that is unknown or repeated is no match, unless an
-exploded variable takes it. Literals are compared as they are, in their encoded form.
+Where the path ends, as nothing or only a query or a fragment follows, `{a}` may span `/` too; with a
+suffix it does not. Pairs may come in any order and may be missing; one that is unknown or repeated is
+no match, unless an exploded variable takes it. Literals are compared as they are, in their encoded form.
 """
 
 import re
@@ -62,12 +65,24 @@ _ESCAPE: Final = re.compile(r"\x00|(?:\A|[/\\])\.\.(?:[/\\]|\Z)|\A(?:[/\\]|[A-Za
 class UriTemplate:
     """An RFC 6570 template that can be expanded and matched back."""
 
-    __slots__ = ("_expressions", "_fullmatch", "_parts", "_whole", "holds_texts", "template", "variables")
+    __slots__ = (
+        "_expressions",
+        "_fullmatch",
+        "_parts",
+        "_whole",
+        "holds_texts",
+        "keeps_reserved",
+        "template",
+        "variables",
+    )
 
-    def __init__(self, template: str) -> None:
-        """Compile `template`, or raise a `TemplateError` that says what is wrong and how to mend it."""
+    def __init__(self, template: str, *, errors: str = "strict") -> None:
+        """Compile `template`, or raise a `TemplateError` that says what is wrong and how to mend it.
+
+        `errors` says, as for `bytes.decode`, what becomes of bytes that are not UTF-8: by default they match nothing.
+        """
         self.template = template
-        self._parts = _parse(template)
+        self._parts = _parse(template, _STRICT if errors == "strict" else _Codec(errors))
         self._expressions = [part for part in self._parts if isinstance(part, _Expression)]
         self.variables = tuple(name for expression in self._expressions for name in expression.names)
         for name in self.variables:
@@ -76,6 +91,7 @@ class UriTemplate:
         self._fullmatch = _compile(template, self._parts).fullmatch
         self._whole = all(part.whole for part in self._expressions)
         self.holds_texts = not any(part.exploded for part in self._expressions)  # no variable is a list or a dict
+        self.keeps_reserved = any(part.operator.reserved for part in self._expressions)  # it has a `{+a}` or `{#a}`
 
     def __repr__(self) -> str:
         return f"UriTemplate({self.template!r})"
@@ -110,7 +126,7 @@ class UriTemplate:
 
 def expand(template: str, values: Mapping[str, Value]) -> str:
     """Expand any well-formed template without prefixes, also one that could not be matched back."""
-    return _fill(template, _parse(template), values)
+    return _fill(template, _parse(template, _STRICT), values)
 
 
 def escapes(values: Matched) -> bool:
@@ -157,10 +173,13 @@ _FUTURE_OPERATORS: Final = frozenset("=,!@|")  # RFC 6570, 2.2: kept for extensi
 class _Expression:
     """One `{...}` of a template: its text in a URI, in both directions."""
 
-    __slots__ = ("divided", "exploded", "holds", "names", "operator", "source", "whole")
+    __slots__ = ("codec", "divided", "exploded", "holds", "names", "operator", "source", "whole")
 
-    def __init__(self, source: str, operator: _Operator, names: Sequence[str], exploded: AbstractSet[str]) -> None:
+    def __init__(
+        self, source: str, operator: _Operator, names: Sequence[str], exploded: AbstractSet[str], codec: "_Codec"
+    ) -> None:
         self.source = source
+        self.codec = codec
         self.operator = operator
         self.names = names
         self.exploded = exploded
@@ -194,7 +213,7 @@ class _Expression:
 
     def _items(self, name: str, value: Value | None) -> list[str]:
         """What one variable adds (RFC 6570, 3.2.1): nothing if undefined, many items if exploded."""
-        encode = _encode_literal if self.operator.reserved else _encode
+        encode = self.codec.encode_literal if self.operator.reserved else self.codec.encode
         exploded = name in self.exploded
         if value is None:
             return []
@@ -205,7 +224,7 @@ class _Expression:
         elif not exploded:
             texts = [encode(text) for pair in value.items() for text in pair]
         elif self.operator.named:  # only here are keys encoded as literals are
-            return [self._item(_encode_literal(key), encode(text)) for key, text in value.items()]
+            return [self._item(self.codec.encode_literal(key), encode(text)) for key, text in value.items()]
         else:
             texts = [f"{encode(key)}={encode(text)}" for key, text in value.items()]
         if texts and not exploded:
@@ -227,7 +246,7 @@ class _Expression:
                 raise ValueError(text)
             text = text[1:]
         if not self.divided:
-            values[self.names[0]] = _decode(text)
+            values[self.names[0]] = self.codec.decode(text)
         elif operator.named:
             self._read_pairs(text.split(operator.separator), values)
         else:
@@ -237,7 +256,9 @@ class _Expression:
         if len(items) > len(self.names) and not self.exploded:
             raise ValueError(items)
         for index, (name, item) in enumerate(zip(self.names, items, strict=False)):
-            values[name] = _decode_members(items[index:]) if name in self.exploded else _decode(item)
+            values[name] = (
+                self.codec.decode_members(items[index:]) if name in self.exploded else self.codec.decode(item)
+            )
 
     def _read_pairs(self, items: Iterable[str], values: Matched) -> None:
         given: dict[str, list[str]] = {}
@@ -246,7 +267,7 @@ class _Expression:
             given.setdefault(key, []).append(text)
         for name in self.names:
             if name in given:
-                texts = [_decode(text) for text in given.pop(name)]
+                texts = [self.codec.decode(text) for text in given.pop(name)]
                 if name in self.exploded:
                     values[name] = texts
                 else:
@@ -255,7 +276,7 @@ class _Expression:
             (name,) = self.exploded  # an unknown name is a ValueError if no variable takes the rest
             if name in values:
                 raise ValueError(name)  # a list and a dict at once
-            values[name] = _decode_pairs([(key, *texts) for key, texts in given.items()])
+            values[name] = self.codec.decode_pairs([(key, *texts) for key, texts in given.items()])
 
     def covers(self, values: Mapping[str, Value]) -> bool:
         present = [name in values for name in self.names]
@@ -272,11 +293,13 @@ class _Expression:
         if not value or name not in self.exploded:
             return False
         if isinstance(value, dict) and self.operator.named:
-            return all(key not in self.names and _encode_literal(key) == _encode(key) for key in value)
+            return all(
+                key not in self.names and self.codec.encode_literal(key) == self.codec.encode(key) for key in value
+            )
         return isinstance(value, list | dict)
 
 
-def _parse(template: str) -> list[str | _Expression]:
+def _parse(template: str, codec: "_Codec") -> list[str | _Expression]:
     """The literals of a template, encoded, and its expressions, in order."""
     try:
         template.encode()
@@ -286,17 +309,17 @@ def _parse(template: str) -> list[str | _Expression]:
     for found in _PART.finditer(template):
         text = found[0]
         if found[1] is not None:
-            parts.append(_parse_expression(template, text, found[1]))
+            parts.append(_parse_expression(template, text, found[1], codec))
         elif text in "{}":
             raise TemplateError(
                 template, f"the {text!r} at {found.start()} has no partner; balance it, or write %7B or %7D for a brace"
             )
         else:
-            parts.append(_encode_literal(text))
+            parts.append(codec.encode_literal(text))
     return parts
 
 
-def _parse_expression(template: str, source: str, body: str) -> _Expression:
+def _parse_expression(template: str, source: str, body: str, codec: "_Codec") -> _Expression:
     if body[:1] in _FUTURE_OPERATORS:
         why = f"RFC 6570 keeps the operator {body[0]!r} of {source!r} for the future; use none, or one of + # . / ; ? &"
         raise TemplateError(template, why)
@@ -315,38 +338,56 @@ def _parse_expression(template: str, source: str, body: str) -> _Expression:
             why = f"{specification!r} keeps only the beginning of a value, so the rest is lost; write {name!r} instead"
             raise TemplateError(template, why)
         names.append(name)
-    return _Expression(source, operator or _SIMPLE, names, exploded)
+    return _Expression(source, operator or _SIMPLE, names, exploded, codec)
 
 
 def _compile(template: str, parts: Sequence[str | _Expression]) -> re.Pattern[str]:
     """The pattern with one group for each expression; refuses what breaks one of the three rules."""
-    pattern = ""
-    follows: dict[str, str] = {}  # the characters that may come next, each with the part it begins
+    pattern = literal = ""  # `literal` comes next, and then `pattern`
+    beyond: dict[str, str] = {}  # the characters that may come after `literal`, each with the part it begins
     for part in reversed(parts):
         if isinstance(part, str):
-            pattern = re.escape(part) + pattern
-            follows = {part[0]: part}
+            literal = part
             continue
         part.check(template)
-        for character, other in follows.items():
+        suffix = literal[: _count_held(literal, part.holds)]
+        rest = literal[len(suffix) :]
+        ends = {rest[0]: literal} if rest else beyond
+        for character, other in ends.items():
             if character in part.holds:
-                raise TemplateError(template, _confusion(part, other, character))
-        stops = {*part.operator.stops, *follows}
-        if part.operator is _SIMPLE and follows.keys() <= {"?", "#"}:
+                raise TemplateError(template, _confusion(part, suffix, other, character))
+        stops = {*part.operator.stops, *ends}
+        if part.operator is _SIMPLE and not suffix and ends.keys() <= {"?", "#"}:
             stops.discard("/")
         run = re.escape("".join(character for character in _URI if character not in stops))
         name = f"?P<{part.names[0]}>" if part.whole else ""
-        pattern = f"({name}[{run}]*+){pattern}"
-        follows |= dict.fromkeys(part.operator.first or part.holds, part.source)  # as it may be empty
-    return re.compile(pattern)
+        group = f"(?>({name}[{run}]*){re.escape(suffix)})" if suffix else f"({name}[{run}]*+)"
+        pattern = group + re.escape(rest) + pattern
+        follows = {literal[0]: literal} if literal else beyond  # as the expression may be empty
+        beyond = follows | dict.fromkeys(part.operator.first or part.holds, part.source)
+        literal = ""
+    return re.compile(re.escape(literal) + pattern)
 
 
-def _confusion(part: _Expression, other: str, character: str) -> str:
-    between = next((mark for mark in "/:" if mark not in part.holds), None)
-    mend = f"put a character such as {between!r} between them" if between else f"put {part.source!r} last"
-    if between and other.startswith("{"):
+def _count_held(literal: str, holds: str) -> int:
+    """How many characters at the beginning of a literal the expression before it may hold, too."""
+    return next((index for index, character in enumerate(literal) if character not in holds), len(literal))
+
+
+def _confusion(part: _Expression, suffix: str, other: str, character: str) -> str:
+    mark = next((mark for mark in "/:" if mark not in part.holds), None)
+    if suffix:
+        why = f"{part.source!r} and {suffix!r} cannot be told apart, as the first may hold {suffix[0]!r} itself"
+        mend = f"put a character such as {mark!r} after {suffix!r}" if mark else _only_last(part)
+        return f"{why} and {other!r} follows; {mend}"
+    mend = f"put a character such as {mark!r} between them" if mark else _only_last(part)
+    if mark and other.startswith("{"):
         mend += ", or join them in one expression"
     return f"{part.source!r} and {other!r} cannot be told apart, as the first may hold {character!r} itself; {mend}"
+
+
+def _only_last(part: _Expression) -> str:
+    return f"put {part.source!r} last, or only a literal after it"
 
 
 def _fill(template: str, parts: Iterable[str | _Expression], values: Mapping[str, Value]) -> str:
@@ -357,37 +398,44 @@ def _fill(template: str, parts: Iterable[str | _Expression], values: Mapping[str
         raise TemplateError(template, why, kind="template_render_failed") from fault
 
 
-def _encode(text: str) -> str:
-    from urllib.parse import quote  # when it is used: a server's start is paid for by everybody
+class _Codec:
+    """Percent-encoding in both directions."""
 
-    return quote(text, safe="")
+    __slots__ = ("_errors",)
+
+    def __init__(self, errors: str) -> None:
+        self._errors = errors
+
+    def encode(self, text: str) -> str:
+        from urllib.parse import quote  # when it is used: a server's start is paid for by everybody
+
+        return quote(text, safe="", errors=self._errors)
+
+    def encode_literal(self, text: str) -> str:
+        """Encode only what may not stand in a URI; triplets are kept."""
+        return _NOT_LITERAL.sub(lambda found: self.encode(found[0]), text)
+
+    def decode(self, text: str) -> str:
+        if "%" not in text:
+            return text
+        if _STRAY_PERCENT.search(text):
+            raise ValueError(text)
+        from urllib.parse import unquote
+
+        return unquote(text, errors=self._errors)
+
+    def decode_members(self, items: Sequence[str]) -> list[str] | dict[str, str]:
+        """The items of an exploded variable: a dict if they are pairs, as `=` is encoded in a list."""
+        if any("=" in item for item in items):
+            return self.decode_pairs([item.split("=", 1) for item in items])
+        return [self.decode(item) for item in items]
+
+    def decode_pairs(self, pairs: Collection[Sequence[str]]) -> dict[str, str]:
+        """A ValueError says that one is no pair, or that a key is repeated."""
+        decoded = {self.decode(key): self.decode(text) for key, text in pairs}
+        if len(decoded) < len(pairs):
+            raise ValueError(pairs)
+        return decoded
 
 
-def _encode_literal(text: str) -> str:
-    """Encode only what may not stand in a URI; triplets are kept."""
-    return _NOT_LITERAL.sub(lambda found: _encode(found[0]), text)
-
-
-def _decode(text: str) -> str:
-    if "%" not in text:
-        return text
-    if _STRAY_PERCENT.search(text):
-        raise ValueError(text)
-    from urllib.parse import unquote
-
-    return unquote(text, errors="strict")
-
-
-def _decode_members(items: Sequence[str]) -> list[str] | dict[str, str]:
-    """The items of an exploded variable: a dict if they are pairs, as `=` is encoded in a list."""
-    if any("=" in item for item in items):
-        return _decode_pairs([item.split("=", 1) for item in items])
-    return [_decode(item) for item in items]
-
-
-def _decode_pairs(pairs: Collection[Sequence[str]]) -> dict[str, str]:
-    """A ValueError says that one is no pair, or that a key is repeated."""
-    decoded = {_decode(key): _decode(text) for key, text in pairs}
-    if len(decoded) < len(pairs):
-        raise ValueError(pairs)
-    return decoded
+_STRICT: Final = _Codec("strict")

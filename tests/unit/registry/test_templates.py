@@ -1,4 +1,5 @@
 import gc
+import os
 import re
 import time
 
@@ -170,6 +171,16 @@ def test_literals_are_encoded_only_where_a_uri_needs_it():
     assert UriTemplate("x://a b/é/%41/50%/'[]\"/{a}").expand({"a": "1"}) == "x://a%20b/%C3%A9/%41/50%25/'[]%22/1"
 
 
+def test_bytes_that_are_not_utf_8_come_back_where_surrogates_stand_for_them():
+    name = os.fsdecode(b"\xff%41/\xc3\xa9")
+
+    for pattern, uri in (("x:{a}", "x:%FF%2541%2F%C3%A9"), ("x:{+a}", "x:%FF%2541/%C3%A9")):
+        template = UriTemplate(pattern, errors="surrogateescape")
+        assert template.match(uri) == {"a": name}
+        assert UriTemplate(pattern).match(uri) is None
+    assert UriTemplate("x:{a}", errors="surrogateescape").expand({"a": name}) == "x:%FF%2541%2F%C3%A9"
+
+
 @pytest.mark.parametrize("value", ["\ud800", 5, [5], b"bytes", {"key": None}])
 def test_y11_a_value_that_no_uri_can_carry_fails_the_expansion(value):
     with pytest.raises(TemplateError, match="cannot be expanded") as caught:
@@ -266,6 +277,27 @@ def test_a_template_shows_its_text():
         ("x:?a=1{&b}", "x:?a=1&b=2", {"b": "2"}),
         ("x:{?a}{&b}", "x:?a=1&b=2", {"a": "1", "b": "2"}),
         ("x:{?a}{&b}", "x:&b=2", {"b": "2"}),
+        ("x://{a}.json", "x://notes.json", {"a": "notes"}),
+        ("x://{a}.json", "x://a.json.json", {"a": "a.json"}),
+        ("x://{a}.json", "x://.json", {"a": ""}),
+        ("x://{a}.json", "x://a%2Fb.json", {"a": "a/b"}),
+        ("x://{a}.json", "x://a/b.json", None),
+        ("x://{a}.json", "x://a.json5", None),
+        ("x://{a}.json", "x://a.jso", None),
+        ("x.json{a}.json", "x.json", None),
+        ("x://v{a}.json/{b}", "x://v1.json/2", {"a": "1", "b": "2"}),
+        ("x://v{a}.json/{b}", "x://v1/a.json/2", None),
+        ("x://{a}.json{?b}", "x://1.json?b=2", {"a": "1", "b": "2"}),
+        ("x://{a}.json{?b}", "x://1.json", {"a": "1"}),
+        ("x://{a}.json{?b}", "x://1.jsonb=2", None),
+        ("x://{+a}/edit", "x://1/edit/2/edit", {"a": "1/edit/2"}),
+        ("x://{+a}/edit", "x://1/edit?2", None),
+        ("x:{/a}/b", "x:/b", {}),
+        ("x:{/a}/b", "x:/b/b", {"a": "b"}),
+        ("x:{a,b},c", "x:1,2,c", {"a": "1", "b": "2"}),
+        ("x:{a*}=c", "x:k=v=c", {"a": {"k": "v"}}),
+        ("x://{a}é", "x://%C3%A9%C3%A9", {"a": "é"}),
+        ("x://{a}1", "x://%41", None),
     ],
 )
 def test_each_operator_is_matched_by_its_own_form(template, uri, values):
@@ -338,26 +370,32 @@ def test_y11_a_malformed_template_is_refused_with_a_reason(template, why):
         ),
         ("x://{+a}{b}", "'{+a}' and '{b}' cannot be told apart, as the first may hold '-' itself; put '{+a}' last"),
         ("x://{+a}{+b}", "'{+a}' and '{+b}' cannot be told apart"),
-        ("x://{+a}/b", "'{+a}' and '/b' cannot be told apart, as the first may hold '/' itself; put '{+a}' last"),
+        (
+            "x://{+a}/{b}",
+            "'{+a}' and '/' cannot be told apart, as the first may hold '/' itself and '{b}' follows; put '{+a}' last, or only a literal after it",
+        ),
+        (
+            "x://{a}.json{.b}",
+            "'{a}' and '.json' cannot be told apart, as the first may hold '.' itself and '{.b}' follows; put a character such as '/' after",
+        ),
         ("x://{a}{+b}", "'{a}' and '{+b}' cannot be told apart"),
         ("x://{#a}{?b}", "'{#a}' and '{?b}' cannot be told apart"),
         (
-            "x://{a}b{c}",
-            "'{a}' and 'b' cannot be told apart, as the first may hold 'b' itself; put a character such as '/' between them",
+            "x://{a}-{c}",
+            "'{a}' and '-' cannot be told apart, as the first may hold '-' itself and '{c}' follows; put a character such as '/' after",
         ),
-        ("x://{a}é", "'{a}' and '%C3%A9' cannot be told apart"),
         ("x://{a}{.b}", "'{a}' and '{.b}' cannot be told apart"),
         ("x:{a,b}{/c},d", "'{a,b}' and ',d' cannot be told apart"),
         (
-            "x:{/a}/b",
-            "'{/a}' and '/b' cannot be told apart, as the first may hold '/' itself; put a character such as ':' between",
+            "x:{/a}/b{/c}",
+            "'{/a}' and '/b' cannot be told apart, as the first may hold '/' itself and '{/c}' follows; put a character such as ':' after",
         ),
         ("x:{/a}{/b}", "'{/a}' and '{/b}' cannot be told apart"),
         ("x:{;a}{;b}", "'{;a}' and '{;b}' cannot be told apart"),
         ("x:{?a}{?b}", "'{?a}' and '{?b}' cannot be told apart"),
         ("x:{?a,b}{&c}", "'{?a,b}' and '{&c}' cannot be told apart"),
-        ("x:{a,b},c", "'{a,b}' and ',c' cannot be told apart"),
-        ("x:{a*}=c", "'{a*}' and '=c' cannot be told apart"),
+        ("x:{a,b},c{d}", "'{a,b}' and ',c' cannot be told apart"),
+        ("x:{a*}=c{d}", "'{a*}' and '=c' cannot be told apart"),
         ("x{.a,b}", "the items of '{.a,b}' cannot be told apart, as each may hold '.' itself; use one variable"),
         ("x{.a*}", "the items of '{.a*}' cannot be told apart, as each may hold '.' itself"),
         ("x:{+a,b}", "the items of '{+a,b}' cannot be told apart, as each may hold ',' itself"),
@@ -464,6 +502,9 @@ LONG_URIS = [  # a template, and a URI made of a part that repeats, and of an en
     ("x:{;a*}", ";a=1", ""),
     ("x:{?a*}", "?&k=&", ""),
     ("x:aaaa{/a}", "a", ""),
+    ("x:{a}aab", "a", ""),
+    ("x:{a}.json/{b}.json/{c}.json", ".json", "/"),
+    ("x:{+a}/a/a/b", "/a", ""),
 ]
 
 
