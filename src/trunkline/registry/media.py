@@ -37,7 +37,7 @@ class Media:
     def _guess(self) -> str:
         import mimetypes  # when it is used: it brings much along
 
-        named = None if self.path is None else mimetypes.guess_type(self.path.name)[0]
+        named = None if self.path is None else mimetypes.guess_type(f"./{self.path.name}")[0]  # it takes URLs
         found = named or _by_content(self.data) or ""
         if not found.startswith(self.kind):
             raise ValueError(f"{self.path or 'these bytes'}: not known as {self.kind}…; say mime_type=…")

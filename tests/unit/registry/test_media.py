@@ -36,6 +36,11 @@ def test_bytes_tell_their_mime_type(kind: Any, data: bytes, mime_type: str) -> N
     assert kind(data, f"{kind.kind}x-mine").mime_type == f"{kind.kind}x-mine"
 
 
+def test_a_file_name_that_looks_like_a_url_tells_its_mime_type(tmp_path: Path) -> None:
+    (tmp_path / "data:,x?y#z.png").write_bytes(PNG)
+    assert File(tmp_path / "data:,x?y#z.png").mime_type == "image/png"
+
+
 @pytest.mark.parametrize("make", [lambda: Image(b"?"), lambda: Audio(PNG), lambda: Image(b"RIFF....????")])
 def test_bytes_that_tell_nothing_need_a_mime_type(make: Any) -> None:
     with pytest.raises(ValueError, match=r"these bytes: not known as .*; say mime_type="):
