@@ -5,6 +5,7 @@ thread, so it may well ask a person at a terminal.
 """
 
 import inspect
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -226,7 +227,8 @@ def _consent(given: Any) -> ElicitResult:
 def root_of(root: RootLike) -> Root:
     """A root, of whatever stands for one. Raises `MisuseError` for what is not below `file:`."""
     if isinstance(root, Path):
-        return Root(root.absolute().as_uri(), root.name or None)
+        name = os.fsencode(root.name).decode(errors="replace")  # JSON carries no bytes that are not UTF-8
+        return Root(root.absolute().as_uri(), name or None)
     given = Root(root) if isinstance(root, str) else root
     if urlsplit(given.uri).scheme != "file":
         raise MisuseError(f"a root is a file: URI or a path, not {given.uri!r}")

@@ -1,6 +1,7 @@
 """What a host application answers when a server asks: sampling, elicitation, roots."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,14 @@ async def test_o01_roots_are_listed(tmp_path: Path) -> None:
         answer = await server.line.call("roots/list")
         assert [root.uri for root in client.roots] == [tmp_path.as_uri(), "file:///srv", "file:///opt"]
     assert [root["uri"] for root in answer["result"]["roots"]] == [tmp_path.as_uri(), "file:///srv", "file:///opt"]
+
+
+async def test_a_root_whose_name_is_not_utf_8_is_listed(tmp_path: Path) -> None:
+    root = tmp_path / os.fsdecode(b"caf\xe9")
+    server = ScriptedServer()
+    async with Client(server, roots=[root]):
+        answer = await server.line.call("roots/list")
+    assert answer["result"]["roots"] == [{"uri": f"{tmp_path.as_uri()}/caf%E9", "name": "caf\ufffd"}]
 
 
 async def test_o02_new_roots_are_told() -> None:
