@@ -116,6 +116,75 @@ async def test_r01_folders_are_listed_in_the_order_of_their_names_and_links_to_t
     assert names == ["z", "a/1", "a/x/9", "b/2", "c/3"]
 
 
+AWKWARD_NAMES = [
+    b"%61.txt",
+    b"sub%2ffile",
+    b"C:x.txt",
+    b"a?b#c.txt",
+    b"a\\..\\b",
+    b"\\x",
+    b"caf\xe9.txt",
+    b"line\nbreak",
+    b"data:,x.txt",
+    b"100%",
+    b"[1] {2}",
+]
+
+
+@pytest.mark.parametrize("pattern", ["files:///{+path}", "files:///{path}"])
+@pytest.mark.parametrize("name", AWKWARD_NAMES)
+async def test_a_listed_file_is_read_and_watched_whatever_its_name_is(
+    tmp_path: Path, name: bytes, pattern: str
+) -> None:
+    path = tmp_path / os.fsdecode(name)
+    path.write_text("found")
+    looks = Looks(tmp_path, pattern)
+    async with RawPeer(looks.server) as peer:
+        await peer.initialize()
+        (_, found) = (await peer.result("resources/list"))["resources"]  # after the one of its own
+        assert found["name"] == name.decode(errors="replace")
+        read = await peer.result("resources/read", {"uri": found["uri"]})
+        assert [contents["text"] for contents in read["contents"]] == ["found"]
+        await peer.result("resources/subscribe", {"uri": found["uri"]})
+        os.utime(path, ns=(1, 1))
+        assert await looks.look(peer) == [found["uri"]]
+
+
+async def test_the_type_of_a_file_is_told_by_its_name_even_if_that_looks_like_a_url(tmp_path: Path) -> None:
+    (tmp_path / "data:,x?y#z.json").write_text("{}")
+    async with RawPeer(served(tmp_path)) as peer:
+        await peer.initialize()
+        (found,) = (await peer.result("resources/list"))["resources"]
+        assert found["mimeType"] == "application/json"
+
+
+async def test_a_file_whose_own_name_is_not_utf_8_is_listed(tmp_path: Path) -> None:
+    server = Server("t")
+    server.add_file("notes://menu", tmp_path / os.fsdecode(b"caf\xe9.txt"))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        (found,) = (await peer.result("resources/list"))["resources"]
+        assert found["name"] == "caf\ufffd.txt"
+
+
+async def test_a_path_with_two_dots_is_denied_even_where_it_stays_inside(folder: Path) -> None:
+    async with RawPeer(served(folder)) as peer:
+        await peer.initialize()
+        for method in ("resources/read", "resources/subscribe"):
+            error = await peer.error(method, {"uri": "files:///sub/../a.txt"})
+            assert error["data"]["kind"] == "resource_access_denied"
+
+
+async def test_a_uri_that_leaves_its_path_out_names_no_file(folder: Path) -> None:
+    server = Server("t")
+    server.add_directory("files:{?path}", folder)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert (await peer.error("resources/read", {"uri": "files:"}))["code"] == -32002
+        read = await peer.result("resources/read", {"uri": "files:?path=sub/b%20c.json"})
+        assert read["contents"][0]["text"] == "{}"
+
+
 async def test_a_folder_may_stay_out_of_lists(folder: Path) -> None:
     server = Server("t")
     server.add_directory("files:///{path}", folder, listed=False, name="mine", mime_type="text/x-mine")
@@ -157,7 +226,7 @@ def test_what_cannot_be_offered_is_refused(folder: Path) -> None:
         server.add_file("notes://x", folder)
     with pytest.raises(RegistrationError, match="is not a folder"):
         server.add_directory("files:///{+path}", folder / "a.txt")
-    for pattern in ("files:///{+name}", "files:///{a}/{+path}", "files:///"):
+    for pattern in ("files:///{+name}", "files:///{a}/{+path}", "files:///", "files:{/path*}"):
         with pytest.raises(RegistrationError, match="one place for the file"):
             server.add_directory(pattern, folder)
 
@@ -437,10 +506,10 @@ async def until_told(folder: Path) -> float:
 class Looks:
     """A server whose looks at its files come when the test says so."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pattern: str = "files:///{+path}") -> None:
         self.clock = ManualClock()
         self.server = Server("t", observers=[], clock=self.clock, settings=Settings(file_poll_interval=2.0))
-        self.server.add_directory("files:///{+path}", folder)
+        self.server.add_directory(pattern, folder)
         self.server.add_file("notes://today", folder / "a.txt")
 
     @property
@@ -667,8 +736,7 @@ async def test_r19_a_list_of_a_folder_that_has_vanished_is_empty(folder: Path) -
         assert await listed(peer) == ["a.txt"]  # the file that has a URI of its own
 
 
-async def test_a_file_that_no_uri_can_name_is_left_out_of_lists(folder: Path) -> None:
-    os.close(os.open(os.fsencode(folder) + b"/b\xff.txt", os.O_CREAT))
+async def test_a_file_whose_uri_would_be_too_long_is_left_out_of_lists(folder: Path) -> None:
     (folder / ("x" * 250)).write_text("")
     (folder / "circle").symlink_to("circle")
     async with RawPeer(served(folder, settings=Settings(max_uri=100))) as peer:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Unpack, cast
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from trunkline.config import MIB, Settings
@@ -26,8 +27,8 @@ from trunkline.registry.access import access_of
 from trunkline.registry.handlers import Handler
 from trunkline.registry.resources import ResourceEntry, TemplateEntry, check_uri, make_resource, make_template
 from trunkline.registry.results import resource_contents
-from trunkline.registry.templates import UriTemplate
 from trunkline.server.beneath import Outside, file_status, open_file, open_regular
+from trunkline.server.file_uris import FileUris
 from trunkline.server.folders import Folder, look
 from trunkline.server.offer import Offer
 from trunkline.server.options import DirectoryOptions, FileOptions, only
@@ -36,7 +37,6 @@ from trunkline.server.reading import FileReader, Opened
 __all__ = ["DirectoryEntry", "FileEntry", "make_directory", "make_file", "mime_type_of", "status"]
 
 _TEXTUAL: Final = re.compile(r"text/.+|.+\+(json|xml)|application/(json|xml|javascript|toml|yaml|x-yaml|x-sh|sql)")
-_PLACE: Final = "path"
 _UNSIZED: Final = 1 * MIB  # bytes of a file that has no size until it is read
 _LONGEST_CHARACTER: Final = 4  # bytes, in UTF-8
 _NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
@@ -55,7 +55,17 @@ class DirectoryEntry(TemplateEntry, frozen=True, kw_only=True):
     """The files of a folder, and of the folders in it."""
 
     folder: Path
+    uris: FileUris
     on_listed: Callable[["DirectoryEntry", Folder], None]
+
+    def arguments(self, uri: str) -> Any:
+        """The path of the file that a URI names; UNSET where the URI does not follow the pattern."""
+        path = self.uris.path_of(uri)
+        if path is None:
+            return UNSET
+        if not self.absolute:
+            check_uri(uri, self.settings)
+        return self.convert({"path": path})
 
     def listed(self, value: Any, _: Any) -> list[Resource]:
         """What was listed; whoever watches the folder learns what has been shown."""
@@ -68,7 +78,7 @@ def mime_type_of(path: Path) -> str | None:
     """The MIME type that a file's name promises, if it does."""
     import mimetypes  # reads the tables of the system, so only where there are files
 
-    kind, packed = mimetypes.guess_type(path.name)
+    kind, packed = mimetypes.guess_type(f"./{path.name}")  # the function takes URLs: a name such as data:,x is none
     return kind if packed is None else f"application/{packed}"
 
 
@@ -165,17 +175,23 @@ def status(folder: Path, path: str, uri: str) -> os.stat_result | None:
         raise ResourceNotFound(uri) from None
 
 
-def _list(folder: Path, template: UriTemplate, mime_type: str | None, settings: Settings) -> Any:
-    """The files of a folder as they are now. What no URI can name is left out, and so is what goes meanwhile."""
+def _list(folder: Path, uris: FileUris, mime_type: str | None, settings: Settings) -> Any:
+    """The files of a folder as they are now. A file whose URI would be too long is left out."""
     seen = look(folder)
     listed: list[Resource] = []
     for name, size in zip(seen.names, seen.sizes, strict=True):
         try:
-            uri = check_uri(template.expand({_PLACE: name}), settings)
-        except (InvalidUri, TemplateError):
+            uri = check_uri(uris.uri_of(name), settings)
+        except (InvalidUri, TemplateError, UnicodeEncodeError):  # or its name is no Unicode at all, as on Windows
             continue
-        listed.append(Resource(uri=uri, name=name, mime_type=mime_type or mime_type_of(Path(name)), size=size))
+        kind = mime_type or mime_type_of(Path(name))
+        listed.append(Resource(uri=uri, name=_displayed(name), mime_type=kind, size=size))
     return seen, listed
+
+
+def _displayed(name: str) -> str:
+    """A file's name as JSON can carry it: bytes that are not UTF-8 are replaced."""
+    return name if name.isascii() else os.fsencode(name).decode(errors="replace")
 
 
 # --- entries -----------------------------------------------------------------------------------------
@@ -194,7 +210,7 @@ def make_file(
     if file.is_dir():
         raise RegistrationError(f"resource {uri!r}: {file} is a folder; use add_directory")
     options["mime_type"] = options.get("mime_type") or mime_type_of(file)
-    options["name"] = options.get("name") or file.name
+    options["name"] = options.get("name") or _displayed(file.name)
     files = _Files(options["mime_type"], offer.settings, reader)
 
     def contents() -> Any:
@@ -217,24 +233,23 @@ def make_directory(
     **options: Unpack[DirectoryOptions],
 ) -> DirectoryEntry:
     """A template of the files in a folder, which must be there."""
-    root, template, settings = Path(folder), UriTemplate(pattern), offer.settings
-    if list(template.variables) != [_PLACE]:
-        raise RegistrationError(f"resource template {pattern!r}: a folder needs one place for the file, {{+path}}")
+    root, uris, settings = Path(folder), FileUris(pattern), offer.settings
     if not root.is_dir():
         raise RegistrationError(f"resource template {pattern!r}: {root} is not a folder")
 
     files = _Files(options.get("mime_type"), settings, reader)
 
     def file(path: str) -> Any:
-        return files.read(partial(open_file, root, path), template.expand({_PLACE: path}))
+        return files.read(partial(open_file, root, path), uris.uri_of(path))
 
     access = access_of(f"resource {pattern!r}", options.get("scopes"), options.get("allow"))
     described = only(registry_options.TemplateOptions, options)
-    described["name"] = options.get("name") or root.resolve().name
-    walk = partial(_list, root, template, options.get("mime_type"), settings)
+    described["name"] = options.get("name") or _displayed(root.resolve().name)
+    walk = partial(_list, root, uris, options.get("mime_type"), settings)
     lister = read(walk) if options.get("listed", True) else None
     made = make_template(pattern, read(file), settings, lister=lister, finish=_finish, access=access, **described)
-    return DirectoryEntry(**_members(made), folder=root, on_listed=on_listed)
+    members = _members(made) | {"template": uris.template}
+    return DirectoryEntry(**members, folder=root, uris=uris, on_listed=on_listed)
 
 
 def _members(entry: ResourceEntry | TemplateEntry) -> dict[str, Any]:

@@ -92,15 +92,11 @@ def _state_of(offer: Offer, uri: str) -> Any:
 
 
 def _status_of(offer: Offer, uri: str) -> Any:
-    entry = offer.resources.live.get(uri)
-    if entry is not None:
-        return _status_at(entry.path) if isinstance(entry, FileEntry) else UNSET
-    for template in offer.templates:
-        values = template.template.match(uri)
-        if values is not None:  # the first one is who reads it, too
-            if isinstance(template, DirectoryEntry):
-                return status(template.folder, str(values["path"]), uri)
-            break
+    entry = offer.reader(uri)
+    if isinstance(entry, FileEntry):
+        return _status_at(entry.path)
+    if isinstance(entry, DirectoryEntry) and (path := entry.uris.path_of(uri)) is not None:
+        return status(entry.folder, path, uri)
     return UNSET
 
 
