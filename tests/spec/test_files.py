@@ -212,6 +212,15 @@ async def test_r10_one_file_has_a_uri_of_its_own(folder: Path) -> None:
         assert (await peer.result("resources/read", {"uri": "notes://later"}))["contents"][0]["text"] == "# Later"
 
 
+async def test_a_file_is_text_by_its_type_in_any_case_and_with_parameters(folder: Path) -> None:
+    server = Server("t")
+    server.add_file("notes://odd", folder / "a.txt", mime_type="Application/JSON; charset=utf-8")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        read = await peer.result("resources/read", {"uri": "notes://odd"})
+    assert read["contents"][0]["text"] == "first\n"
+
+
 async def test_r16_a_file_that_cannot_be_read_is_our_own_fault() -> None:
     server = Server("t", observers=[])
     server.add_file("proc://memory", "/proc/self/mem")

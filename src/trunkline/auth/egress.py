@@ -23,6 +23,7 @@ from trunkline.config import Settings, proxy_for
 from trunkline.errors import AuthorizationFailed, MisuseError, TransportError
 from trunkline.transports.http.client.library import Forbidden, Library, Reply, Resolve, body_of
 from trunkline.version import __version__
+from trunkline.wire.media_types import essence
 
 __all__ = ["Answer", "Egress"]
 
@@ -43,7 +44,7 @@ class Answer(Struct, frozen=True):
     @property
     def kind(self) -> str:
         """What the body is, without parameters: `application/json`."""
-        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        return essence(self.headers.get("Content-Type", ""))
 
 
 class Egress:

@@ -33,6 +33,7 @@ from trunkline.server.folders import Folder, look
 from trunkline.server.offer import Offer
 from trunkline.server.options import DirectoryOptions, FileOptions, only
 from trunkline.server.reading import FileReader, Opened
+from trunkline.wire.media_types import essence
 
 __all__ = ["DirectoryEntry", "FileEntry", "make_directory", "make_file", "mime_type_of", "status"]
 
@@ -147,7 +148,7 @@ def _finish(contents: ResourceContents, uri: str) -> ReadResourceResult:
 
 
 def _may_be_text(mime_type: str | None) -> bool:
-    return mime_type is None or _TEXTUAL.fullmatch(mime_type) is not None
+    return mime_type is None or _TEXTUAL.fullmatch(essence(mime_type)) is not None
 
 
 @contextmanager

@@ -20,12 +20,10 @@ from trunkline.transports.http.visits import JSON, Visit, cancel
 from trunkline.wire import codec, sse
 from trunkline.wire.messages import ErrorResponse, RequestId
 
-__all__ = ["KINDS", "VERSION", "Answering", "accepts", "answer_interrupted", "refuse_kinds"]
+__all__ = ["VERSION", "Answering", "answer_interrupted", "refuse_kinds"]
 
 VERSION: Final = b"mcp-protocol-version"
 _PRIMED: Final = Revision.V2025_11_25.value.encode()  # since when a stream begins with an event that has no data
-KINDS: Final = (b"application/json", b"text/event-stream")
-"""What whoever posts has to accept."""
 _BOTH: Final = "Accept must have application/json and text/event-stream"
 
 
@@ -190,14 +188,6 @@ async def answer_interrupted(visit: Visit, ids: Sequence[RequestId], why: str, *
     answers = [ErrorResponse(ident, error) for ident in ids]
     body = codec.encode(answers if batch or len(answers) > 1 else answers[0])
     await visit.respond(200, body, JSON)
-
-
-def accepts(accept: bytes, *kinds: bytes) -> bool:
-    """Whether a peer takes all of these media types."""
-    for kind in kinds:
-        if kind not in accept and b"*/*" not in accept and kind.partition(b"/")[0] + b"/*" not in accept:
-            return False
-    return True
 
 
 async def refuse_kinds(visit: Visit) -> None:

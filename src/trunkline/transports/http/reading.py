@@ -9,11 +9,11 @@ from trunkline.errors import MessageTooLarge
 from trunkline.transports.http.patience import Patience
 from trunkline.transports.http.visits import BodyTooLarge, Disconnected, Visit
 from trunkline.wire import codec
+from trunkline.wire.media_types import is_utf8_json
 from trunkline.wire.messages import Incoming
 
 __all__ = ["Reading"]
 
-_JSON: Final = b"application/json"
 _CLOSE: Final = (b"connection", b"close")
 
 
@@ -31,9 +31,9 @@ class Reading:
 
     async def body(self, visit: Visit) -> bytes | None:
         """The same, as it came."""
-        kind = visit.headers.get(b"content-type", b"")
-        if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
-            await visit.refuse(415, "the content type must be application/json", kind="unsupported_media_type")
+        if not is_utf8_json(visit.headers.get(b"content-type", b"")):
+            why = "the content type must be application/json, in UTF-8"
+            await visit.refuse(415, why, kind="unsupported_media_type")
             return None
         length = visit.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._limit:

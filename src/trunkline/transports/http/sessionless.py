@@ -9,11 +9,12 @@ from typing import Final
 from trunkline.protocol.revisions import Revision
 from trunkline.transports.channel import Closed
 from trunkline.transports.guard import Guard
-from trunkline.transports.http.answering import KINDS, VERSION, Answering, accepts, refuse_kinds
+from trunkline.transports.http.answering import VERSION, Answering, refuse_kinds
 from trunkline.transports.http.channel import HttpChannel
 from trunkline.transports.http.reading import Reading
 from trunkline.transports.http.stateless import StatelessEndpoint, known_version, refuse_malformed
 from trunkline.transports.http.visits import HeaderView, Visit
+from trunkline.wire.media_types import EVENTS, JSON, accepts
 from trunkline.wire.messages import Malformed, Request
 
 __all__ = ["SessionlessEndpoint"]
@@ -38,7 +39,7 @@ class SessionlessEndpoint:
         if visit.scope["method"] != "POST":
             await visit.not_allowed(_METHODS)
             return
-        if not accepts(visit.headers.get(b"accept", b""), *KINDS):
+        if not accepts(visit.headers.get(b"accept", b""), JSON, EVENTS):
             await refuse_kinds(visit)
             return
         message = await self._reading.message(visit)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from trunkline.errors import StoreError
 from trunkline.protocol.revisions import HANDSHAKE
 from trunkline.transports.guard import STOPPING, Busy, Guard
-from trunkline.transports.http.answering import KINDS, VERSION, Answering, accepts, refuse_kinds
+from trunkline.transports.http.answering import VERSION, Answering, refuse_kinds
 from trunkline.transports.http.carried import Carried
 from trunkline.transports.http.channel import HttpChannel
 from trunkline.transports.http.events import read_position
@@ -25,6 +25,7 @@ from trunkline.transports.http.stateless import StatelessEndpoint, is_modern, kn
 from trunkline.transports.http.streams import STANDALONE
 from trunkline.transports.http.visits import HeaderView, Visit
 from trunkline.wire import codec
+from trunkline.wire.media_types import EVENTS, JSON, accepts
 from trunkline.wire.messages import Incoming, Malformed, Request
 
 __all__ = ["Endpoint"]
@@ -72,7 +73,7 @@ class Endpoint:
     # --- POST ----------------------------------------------------------------------------------
 
     async def _post(self, visit: Visit) -> None:
-        if not accepts(visit.headers.get(b"accept", b""), *KINDS):
+        if not accepts(visit.headers.get(b"accept", b""), JSON, EVENTS):
             await refuse_kinds(visit)
             return
         body = await self._reading.body(visit)
@@ -197,7 +198,7 @@ class Endpoint:
     # --- GET and DELETE ------------------------------------------------------------------------
 
     async def _get(self, visit: Visit) -> None:
-        if not accepts(visit.headers.get(b"accept", b""), b"text/event-stream"):
+        if not accepts(visit.headers.get(b"accept", b""), EVENTS):
             await visit.refuse(406, "Accept must have text/event-stream", kind="media_type_not_acceptable")
             return
         session = await self._named(visit)

@@ -67,6 +67,8 @@ class Visit:
         self.scope = scope
         self.receive = receive
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        if len(self.headers) < len(scope["headers"]) and b"accept" in self.headers:  # RFC 9110, 5.3: may be divided
+            self.headers[b"accept"] = b", ".join(value for name, value in scope["headers"] if name == b"accept")
         self.extra: Headers = []  # what goes with every answer
         self.principal: Any = None
         self.until: float | None = None  # when what proves who sent it runs out, by the guard's clock

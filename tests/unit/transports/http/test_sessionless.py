@@ -92,6 +92,8 @@ async def test_what_is_no_message_is_refused(host: Host) -> None:
     answer = await host.ask("POST", b"{")
     assert (answer.status, answer.json["error"]["code"]) == (400, -32700)
     assert (await host.ask("POST", call("echo"), accept="text/plain")).status == 406
+    assert (await host.ask("POST", call("echo"), accept="application/json, text/event-stream;q=0")).status == 406
+    assert (await host.ask("POST", call("echo"), accept="APPLICATION/*, Text/*")).status == 200
     assert (await host.ask("POST", call("echo"), content_type="text/plain")).status == 415
 
 

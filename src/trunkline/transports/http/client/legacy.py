@@ -9,11 +9,12 @@ from trunkline.errors import TransportError
 from trunkline.transports.http.client.credentials import Asking
 from trunkline.transports.http.client.letters import Letter
 from trunkline.transports.http.client.library import Reply, body_of, kind_of
-from trunkline.transports.http.client.peer import EVENTS, Peer
+from trunkline.transports.http.client.peer import Peer
 from trunkline.transports.http.client.places import Place
 from trunkline.transports.http.client.posting import FAILED, NOT_FOUND, OK, Above, posted, refused
 from trunkline.transports.http.client.stream import messages_in
 from trunkline.wire.framing import TooLarge
+from trunkline.wire.media_types import EVENTS
 from trunkline.wire.sse import Event, EventDecoder
 
 __all__ = ["Legacy"]

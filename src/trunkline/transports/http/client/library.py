@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Protocol
 
 from trunkline.errors import TransportError
+from trunkline.wire.media_types import essence
 
 __all__ = ["Forbidden", "Library", "NotReached", "Reply", "Resolve", "TooMuch", "Vet", "body_of", "kind_of"]
 
@@ -63,7 +64,7 @@ class Library(Protocol):
 
 def kind_of(reply: Reply) -> str:
     """What the body of an answer is, without parameters."""
-    return reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    return essence(reply.headers.get("Content-Type", ""))
 
 
 async def body_of(reply: Reply, limit: int) -> bytes:

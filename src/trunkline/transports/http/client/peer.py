@@ -10,11 +10,10 @@ from trunkline.transports.http.client.credentials import Asking, Credentials, He
 from trunkline.transports.http.client.labels import REVISION
 from trunkline.transports.http.client.library import Library, Reply
 from trunkline.transports.http.client.places import Misled, Place
+from trunkline.wire.media_types import EVENTS, JSON
 
-__all__ = ["EVENTS", "JSON", "Peer"]
+__all__ = ["Peer"]
 
-JSON: Final = "application/json"
-EVENTS: Final = "text/event-stream"
 _SESSION: Final = "Mcp-Session-Id"
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})

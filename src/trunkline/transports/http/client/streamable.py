@@ -17,11 +17,12 @@ from trunkline.errors import AuthorizationFailed, TransportError
 from trunkline.transports.http.client.answers import failed
 from trunkline.transports.http.client.letters import INITIALIZE, INITIALIZED, Letter
 from trunkline.transports.http.client.library import Reply, body_of, kind_of
-from trunkline.transports.http.client.peer import EVENTS, Peer
+from trunkline.transports.http.client.peer import Peer
 from trunkline.transports.http.client.places import Misled
 from trunkline.transports.http.client.posting import FAILED, LOST_ON_THE_WAY, NOT_FOUND, OK, Above, post, refused
 from trunkline.transports.http.client.reading import read_answer, read_events
 from trunkline.transports.http.client.stream import EventStream
+from trunkline.wire.media_types import EVENTS
 
 __all__ = ["Streamable"]
 

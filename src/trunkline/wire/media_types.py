@@ -1,0 +1,121 @@
+"""Media types in HTTP headers: what a body is, and what a peer accepts (RFC 9110, 8.3.1 and 12.5.1).
+
+Types and the names of parameters are compared without regard to case. The values that nearly every peer sends are found
+in a table; others are parsed, and the results for short ones are cached.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+__all__ = ["EVENTS", "JSON", "accepts", "essence", "is_utf8_json"]
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+
+_COMMON: Final = frozenset(  # values of Accept that allow both
+    {
+        b"application/json, text/event-stream",
+        b"application/json,text/event-stream",
+        b"text/event-stream, application/json",
+        b"text/event-stream,application/json",
+        b"*/*",
+    }
+)
+_CACHED: Final = 256  # bytes of a header that is worth a place in a cache; browsers send half of it
+_UTF8: Final = frozenset({"utf-8", "utf8", "us-ascii"})  # the last is a part of the first
+
+_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"  # noqa: S105 - RFC 9110, 5.6.2
+_QUOTED: Final = r'"(?:[^"\\]|\\.)*+"'
+_TYPE: Final = re.compile(rf"[ \t]*+({_TOKEN})/({_TOKEN})[ \t]*+")
+_PARAMETER: Final = re.compile(rf";[ \t]*+(?:({_TOKEN})=({_TOKEN}|{_QUOTED})[ \t]*+)?", re.DOTALL)
+_ELEMENT: Final = re.compile(rf'(?:[^,"]++|{_QUOTED}|".*+)++', re.DOTALL)  # up to a comma that is not quoted
+_WEIGHT: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
+
+
+class _MediaType(NamedTuple):
+    """A media type or range as it was read."""
+
+    type: str  # in lower case, as is the subtype
+    subtype: str
+    parameters: list[tuple[str, str]]  # names in lower case
+    whole: bool  # nothing is left that could not be read
+
+
+def essence(value: str) -> str:
+    """The type and subtype of a Content-Type, in lower case and without parameters: `application/json`."""
+    return value.partition(";")[0].strip(" \t").lower()
+
+
+def is_utf8_json(value: bytes) -> bool:
+    """Whether a Content-Type is JSON, in the only encoding that RFC 8259 allows. Other parameters do not matter."""
+    if value == b"application/json":
+        return True
+    return (_is_utf8_json if len(value) <= _CACHED else _is_utf8_json.__wrapped__)(value)
+
+
+def accepts(value: bytes, *kinds: str) -> bool:
+    """Whether an Accept header allows all of these media types. An empty one allows nothing."""
+    if value in _COMMON:
+        return True
+    return (_accepts if len(value) <= _CACHED else _accepts.__wrapped__)(value, kinds)
+
+
+@lru_cache(maxsize=64)
+def _is_utf8_json(value: bytes) -> bool:
+    found = _parse(value.decode("latin-1"))
+    if found is None or (found.type, found.subtype) != ("application", "json"):
+        return False
+    return all(text.lower() in _UTF8 for name, text in found.parameters if name == "charset")
+
+
+@lru_cache(maxsize=64)
+def _accepts(value: bytes, kinds: tuple[str, ...]) -> bool:
+    ranges = list(_ranges(value.decode("latin-1")))
+    return all(_weight(ranges, *kind.split("/")) > 0 for kind in kinds)
+
+
+def _weight(ranges: list[tuple[_MediaType, float]], type_: str, subtype: str) -> float:
+    """The weight of a media type: that of the most specific range which holds it, or 0."""
+    best = (0, 0.0)
+    for found, weight in ranges:
+        if (found.type, found.subtype) == (type_, subtype):
+            best = max(best, (3 + len(found.parameters), weight))
+        elif (found.type, found.subtype) == (type_, "*"):
+            best = max(best, (2, weight))
+        elif (found.type, found.subtype) == ("*", "*"):
+            best = max(best, (1, weight))
+    return best[1]
+
+
+def _ranges(value: str) -> Iterator[tuple[_MediaType, float]]:
+    """The media ranges of an Accept header with their weights, without those that are malformed or have parameters that
+    no answer has: all are UTF-8, and that is all there is to say of them."""
+    for element in _ELEMENT.findall(value):
+        found = _parse(element)
+        if found is None or not found.whole:
+            continue
+        names = [name for name, _ in found.parameters]
+        end = names.index("q") if "q" in names else len(names)  # extensions of Accept may follow it
+        weight = found.parameters[end][1] if end < len(names) else "1"
+        asked = found.parameters[:end]
+        if _WEIGHT.fullmatch(weight) and all(name == "charset" and text.lower() in _UTF8 for name, text in asked):
+            yield found._replace(parameters=asked), float(weight)
+
+
+def _parse(value: str) -> _MediaType | None:
+    found = _TYPE.match(value)
+    if found is None:
+        return None
+    parameters: list[tuple[str, str]] = []
+    end = found.end()
+    while (parameter := _PARAMETER.match(value, end)) is not None:
+        end = parameter.end()
+        if parameter[1] is not None:
+            parameters.append((parameter[1].lower(), _unquoted(parameter[2])))
+    return _MediaType(found[1].lower(), found[2].lower(), parameters, end == len(value))
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL) if text.startswith('"') else text
