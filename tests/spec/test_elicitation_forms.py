@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Meta, Struct
 
-from trunkline import Context, EnumNames, Server, Titles, UrlElicitationRequired
+from trunkline import Client, Context, EnumNames, Server, Titles, UrlElicitationRequired
+from trunkline.client.questions import Question
 from trunkline.errors import MisuseError, PeerError
 from trunkline.server.ask import ClientLacks
 from trunkline.testing import RawPeer
@@ -69,6 +70,45 @@ async def ask(wanted: Any, content: Any, revision: str = "2025-11-25") -> tuple[
             peer.reply(question, {"action": "accept", "content": content})
             await peer.answer_to(call)
         return question.get("params", {}).get("requestedSchema"), outcome[0]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "filled", "data"),
+    [
+        (str, {"value": "x"}, "x"),
+        (bool, {"value": True}, True),
+        (Literal["a", "b"], {"value": "a"}, "a"),
+        (Status, {"value": "pending"}, Status.PENDING),
+        (list[Literal["a", "b"]], {"value": ["a", "b"]}, ["a", "b"]),
+        (list[Status], {"value": ["active"]}, [Status.ACTIVE]),
+        (str | None, {}, None),
+        (None, {}, None),
+    ],
+)
+async def test_a_single_value_is_asked_for_in_either_era(revision: str, wanted: Any, filled: Any, data: Any) -> None:
+    server, outcome, asked = Server("t", observers=[]), [], []
+
+    @server.tool
+    async def asks(ctx: Context) -> str:
+        outcome.append(await ctx.elicit("?", wanted))
+        return "done"
+
+    async def fill(question: Question) -> Any:
+        asked.append([field.name for field in question.fields])
+        return filled
+
+    async with Client(server, elicitation=fill, revision=revision) as client:
+        assert (await client.call_tool("asks")).text == "done"
+    assert asked == [[] if wanted is None else ["value"]]
+    assert (outcome[0].action, outcome[0].data) == ("accept", data)
+
+
+async def test_several_values_are_not_asked_of_a_client_that_cannot_choose_them() -> None:
+    _, outcome = await ask(list[Status], {}, "2025-06-18")
+    assert isinstance(outcome, ClientLacks)
+    shown, outcome = await ask(Status, {"value": "active"}, "2025-06-18")
+    assert shown["properties"]["value"]["enum"] == ["active", "inactive", "pending"]
+    assert outcome.data is Status.ACTIVE
 
 
 @pytest.mark.off_the_record  # the official schema wants whole numbers as defaults, the suite and the prose do not

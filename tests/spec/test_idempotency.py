@@ -196,7 +196,7 @@ async def test_what_a_client_of_the_modern_era_lacks_is_an_error_of_its_call_and
     @bank.server.tool
     async def asks(ctx: Context) -> str:
         bank.runs.append(0)
-        return (await ctx.elicit("how much?", {"amount": int})).action
+        return (await ctx.elicit("pay it?", None)).action
 
     async with RawPeer(bank.server) as peer:
         for _ in range(2):

@@ -125,7 +125,7 @@ async def test_what_a_run_says_and_asks_when_its_line_is_lost(bank: Bank, asked:
         await bank.go.wait()
         ctx.progress(1)
         bank.runs.append(0)
-        return (await ctx.elicit("how much?", {"amount": int})).action
+        return (await ctx.elicit("pay it?", None)).action
 
     params = call("asks", "k")
     if not asked:
@@ -198,7 +198,7 @@ async def test_a_cancelled_run_is_made_again_only_if_its_tool_is_idempotent(bank
 async def test_a_call_that_was_answered_with_a_question_leaves_its_key_free(bank: Bank) -> None:
     @bank.server.tool
     async def asks(ctx: Context) -> str:
-        answer = await ctx.elicit("how much?", {"amount": int})
+        answer = await ctx.elicit("pay it?", None)
         bank.runs.append(0)
         return answer.action
 

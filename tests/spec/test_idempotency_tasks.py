@@ -175,7 +175,7 @@ async def test_a_call_that_is_no_task_is_asked_what_the_task_asks(bank: Bank) ->
     @bank.server.tool(task=True)
     async def asks(ctx: Context) -> str:
         bank.runs.append(0)
-        return (await ctx.elicit("how much?", {"amount": int})).action
+        return (await ctx.elicit("pay it?", None)).action
 
     async with RawPeer(bank.server) as peer:
         await peer.initialize(capabilities={"elicitation": {}})
@@ -270,7 +270,7 @@ async def test_who_speaks_as_the_founding_documents_gets_a_task_of_a_call_that_w
 async def test_a_call_that_asks_first_has_its_key_name_the_task_that_it_becomes(bank: Bank) -> None:
     @bank.server.tool(task=TaskPolicy(asks_first=True))
     async def asks(ctx: Context) -> str:
-        answer = await ctx.elicit("how much?", {"amount": int}, key="q")
+        answer = await ctx.elicit("pay it?", None, key="q")
         await ctx.begin_task()
         bank.runs.append(0)
         await bank.go.wait()

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 import msgspec
 from msgspec import UNSET
@@ -241,16 +241,52 @@ class Context:
 
     # --- asking --------------------------------------------------------------------------------
 
+    @overload
     async def elicit(
         self,
         message: str,
-        wanted: type[T] | Mapping[str, Any],
+        wanted: None = None,
         *,
         timeout: float | None = None,
         key: str | None = None,
         task: bool = False,
-    ) -> "Answer[T]":
+    ) -> "Answer[None]": ...
+
+    @overload
+    async def elicit(
+        self,
+        message: str,
+        wanted: type[T],
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        task: bool = False,
+    ) -> "Answer[T]": ...
+
+    @overload  # a schema, or a type such as `Literal["a", "b"]` that type checkers do not take for a class
+    async def elicit(
+        self,
+        message: str,
+        wanted: Any,
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        task: bool = False,
+    ) -> "Answer[Any]": ...
+
+    async def elicit(
+        self,
+        message: str,
+        wanted: Any = None,
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        task: bool = False,
+    ) -> "Answer[Any]":
         """Asks the user by a form made of a dataclass, Struct, TypedDict or pydantic model, or of a schema.
+
+        A single value (`str`, `bool`, a `Literal`, an `Enum`, a list of one of the last two, …) is asked for in a form
+        with one field, `value`, and is the answer's data. Without a type the user only confirms.
 
         Raises `ClientLacks` where the client cannot show it: before 2025-11-25 there is no choice of several values,
         so that a field which is one is left out, and asking for one without a default is of no use. With `task` a

@@ -1,7 +1,8 @@
 """Forms: what a client's user is asked to fill in, made from a type, and what comes back, read into it.
 
 A type is a dataclass, Struct, TypedDict or pydantic model. Of the latter only two methods are used, so that nothing has
-to be installed or imported for it.
+to be installed or imported for it. Any other type, such as `str`, `bool` or a `Literal`, is that of a single value, and
+its form has one field, `value`. The form of `None` has no fields.
 """
 
 import dataclasses
@@ -22,7 +23,14 @@ __all__ = ["Answer", "form_of", "needed_list", "read_answer"]
 
 T = TypeVar("T")
 
+_VALUE: Final = "value"  # the only field of a form that asks for a single value
+_NOTHING: Final = (None, type(None))  # asks for a confirmation only
 _FORMATS: Final = frozenset({"email", "uri", "date", "date-time"})  # that a form can ask for
+
+
+_NO_VALUES: Final = (
+    "a list needs values to choose from: write list[Literal[...]] or a list of an Enum; text is asked for with str"
+)
 
 
 class Answer(Struct, Generic[T], frozen=True):
@@ -48,12 +56,18 @@ class _Field(Struct, frozen=True):
 
 
 def form_of(wanted: Any) -> RequestedSchema:
-    """The form for a dataclass, Struct, TypedDict or pydantic model, or for a schema written by hand.
+    """The form for a dataclass, Struct, TypedDict or pydantic model, for a schema written by hand, for a single value
+    or for None.
 
     Raises `MisuseError`, naming the field, for one that is not text, a number, yes or no, or a choice.
     """
+    if wanted in _NOTHING:
+        return RequestedSchema({})
     described = _described(wanted)
     definitions: Mapping[str, Any] = described.get("$defs", {})
+    if _is_single(wanted, described):
+        field = _property(_VALUE, described, definitions, _Field(choice_of(wanted, _VALUE)))
+        return RequestedSchema({_VALUE: field}, None if _allows_none(described) else [_VALUE])
     known = {} if isinstance(wanted, Mapping) else _fields(wanted)
     properties = {
         name: _property(name, field, definitions, known.get(name))
@@ -70,13 +84,28 @@ def needed_list(form: RequestedSchema) -> str | None:
 
 def _described(wanted: Any) -> Mapping[str, Any]:
     if isinstance(wanted, Mapping):
-        return cast("Mapping[str, Any]", wanted)
+        given = cast("Mapping[str, Any]", wanted)
+        if given.get("type", "object") != "object" or (given and not given.keys() & {"type", "properties"}):
+            why = (
+                'a schema has "properties" and is of the type "object"; fields of Python types are those of a dataclass'
+            )
+            raise MisuseError(f"no form can be made of {wanted!r}: {why}")
+        return given
     if _is_model(wanted):
         return wanted.model_json_schema()
     try:
         return schema.of_type(wanted)
     except TypeError as error:
         raise MisuseError(f"no form can be made of {wanted!r}: {str(error).splitlines()[-1]}") from None
+
+
+def _is_single(wanted: Any, described: Mapping[str, Any]) -> bool:
+    """Whether it is the type of a single value, and not of something with fields."""
+    return "properties" not in described and not isinstance(wanted, Mapping)
+
+
+def _allows_none(described: Mapping[str, Any]) -> bool:
+    return {"type": "null"} in described.get("anyOf", ()) or None in described.get("enum", ())
 
 
 def _is_model(wanted: Any) -> bool:
@@ -93,13 +122,12 @@ def _property(name: str, field: Mapping[str, Any], definitions: Mapping[str, Any
             flat["default"] = known.default
         if flat.get("format") not in _FORMATS:
             flat.pop("format", None)  # an answer is read into its type in any case
+    if flat.get("type") == "array" and not flat.get("items", {}).keys() & {"enum", "anyOf"}:
+        raise _unaskable(name, _NO_VALUES)
     try:
-        made = msgspec.convert(flat, PrimitiveSchema)
+        return msgspec.convert(flat, PrimitiveSchema)
     except msgspec.ValidationError as error:
         raise _unaskable(name, str(error)) from None
-    if isinstance(made, MultiSelectEnumSchema) and made.items.enum is None and made.items.any_of is None:
-        raise _unaskable(name, "a list needs values to choose from")
-    return made
 
 
 def _unaskable(name: str, why: str) -> MisuseError:
@@ -184,14 +212,21 @@ def read_answer(result: ElicitResult, wanted: Any) -> Answer[Any]:
     """
     if result.action != "accept":
         return Answer(result.action)
+    if wanted in _NOTHING:
+        return Answer(result.action)
     content = result.content or {}
     if isinstance(wanted, Mapping):
         _check(content, cast("Mapping[str, Any]", wanted))
         return Answer(result.action, content)
+    data: Any = content
+    if _is_single(wanted, described := _described(wanted)):
+        if _VALUE not in content and _allows_none(described):
+            return Answer(result.action)
+        data = content.get(_VALUE)
     try:  # reading it is the check: a type says at least what its form says
         if _is_model(wanted):
-            return Answer(result.action, wanted.model_validate(content))
-        return Answer(result.action, msgspec.convert(content, wanted, strict=False))
+            return Answer(result.action, wanted.model_validate(data))
+        return Answer(result.action, msgspec.convert(data, wanted, strict=False))
     except ValueError as error:  # what msgspec and pydantic raise are both kinds of it
         raise _misfit(str(error)) from None
 

@@ -1,8 +1,9 @@
 """Forms made of types, and their answers."""
 
+import datetime
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from msgspec import Meta, Struct
 
 from trunkline.errors import MisuseError, PeerError
 from trunkline.protocol.types import ElicitResult
+from trunkline.server.choices import Titles
 from trunkline.server.forms import Answer, form_of, read_answer
 
 
@@ -104,3 +106,117 @@ def test_h02_without_consent_there_is_no_data(action: Any) -> None:
 def test_eli_15_content_that_does_not_fit_is_the_clients_fault(content: Any) -> None:
     with pytest.raises(PeerError, match="does not fit"):
         read_answer(ElicitResult("accept", content), Data)
+
+
+# --- single values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "field", "value", "data"),
+    [
+        (str, {"type": "string"}, "x", "x"),
+        (int, {"type": "integer"}, 3, 3),
+        (float, {"type": "number"}, 1.5, 1.5),
+        (bool, {"type": "boolean"}, False, False),
+        (datetime.date, {"type": "string", "format": "date"}, "2026-07-28", datetime.date(2026, 7, 28)),
+        (Annotated[str, Meta(min_length=2)], {"type": "string", "minLength": 2}, "xy", "xy"),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, "b", "b"),
+        (Colour, {"type": "string", "enum": ["red", "blue"], "title": "Colour"}, "blue", Colour.BLUE),
+        (
+            Annotated[Literal["a"], Titles(a="A")],
+            {"type": "string", "oneOf": [{"const": "a", "title": "A"}]},
+            "a",
+            "a",
+        ),
+        (
+            list[Literal["a", "b"]],
+            {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}},
+            ["b"],
+            ["b"],
+        ),
+        (
+            set[Colour],
+            {"type": "array", "items": {"type": "string", "enum": ["red", "blue"]}},
+            ["red", "blue"],
+            {Colour.RED, Colour.BLUE},
+        ),
+    ],
+)
+def test_a_single_value_is_asked_for_in_one_field(wanted: Any, field: Any, value: Any, data: Any) -> None:
+    form = form_of(wanted)
+    assert msgspec.to_builtins(form)["properties"] == {"value": field}
+    assert form.required == ["value"]
+    assert read_answer(ElicitResult("accept", {"value": value}), wanted) == Answer("accept", data)
+    for content in (None, {}, {"other": value}):
+        with pytest.raises(PeerError, match="does not fit"):
+            read_answer(ElicitResult("accept", content), wanted)
+    assert read_answer(ElicitResult("decline"), wanted) == Answer("decline")
+
+
+@pytest.mark.parametrize("wanted", [str | None, Literal["x", None], Annotated[str | None, Meta(title="T")]])  # noqa: PYI061
+def test_a_single_value_that_may_be_none_need_not_be_filled_in(wanted: Any) -> None:
+    assert form_of(wanted).required is None
+    assert read_answer(ElicitResult("accept", {}), wanted) == Answer("accept", None)
+    assert read_answer(ElicitResult("accept", {"value": "x"}), wanted) == Answer("accept", "x")
+
+
+@pytest.mark.parametrize("wanted", [None, type(None)])
+def test_none_asks_for_a_confirmation(wanted: Any) -> None:
+    assert fields_of(wanted) == {}
+    assert read_answer(ElicitResult("accept", {}), wanted) == Answer("accept", None)
+    assert read_answer(ElicitResult("accept", {"any": 1}), wanted) == Answer("accept", None)
+    assert read_answer(ElicitResult("cancel"), wanted) == Answer("cancel")
+
+
+@pytest.mark.parametrize("wanted", [list[str], list, set[str], tuple[str, ...], list[str] | None])
+def test_a_list_of_any_texts_is_refused_with_what_to_write_instead(wanted: Any) -> None:
+    with pytest.raises(MisuseError, match=r"write list\[Literal\[\.\.\.\]\] or a list of an Enum"):
+        form_of(wanted)
+
+
+@pytest.mark.parametrize("wanted", [dict, dict[str, int], Any, object, int | str, list[Data], Literal[1], ["a", "b"]])
+def test_what_no_form_can_ask_for_is_refused(wanted: Any) -> None:
+    with pytest.raises(MisuseError):
+        form_of(wanted)
+
+
+@pytest.mark.parametrize("wanted", [{"amount": int}, {"type": "string"}])
+def test_a_mapping_that_is_no_schema_of_an_object_is_refused(wanted: Any) -> None:
+    with pytest.raises(MisuseError, match='a schema has "properties"'):
+        form_of(wanted)
+
+
+class Choices(TypedDict):
+    one: Literal["a", "b"]
+    enum: Colour
+    many: list[Colour]
+    yes: NotRequired[bool]
+
+
+@dataclass
+class ChoicesOfData:
+    one: Literal["a", "b"]
+    enum: Colour
+    many: list[Colour]
+    yes: bool | None = None
+
+
+class ChoicesOfStruct(Struct):
+    one: Literal["a", "b"]
+    enum: Colour
+    many: list[Colour]
+    yes: bool | None = None
+
+
+@pytest.mark.parametrize("wanted", [Choices, ChoicesOfData, ChoicesOfStruct])
+def test_the_same_fields_are_asked_for_by_every_kind_of_type(wanted: Any) -> None:
+    form = form_of(wanted)
+    shown = msgspec.to_builtins(form)["properties"]
+    assert shown["one"] == {"type": "string", "enum": ["a", "b"]}
+    assert shown["enum"]["enum"] == shown["many"]["items"]["enum"] == ["red", "blue"]
+    assert shown["yes"] == {"type": "boolean"}
+    assert form.required == ["one", "enum", "many"]
+    content = {"one": "b", "enum": "red", "many": ["red", "blue"]}
+    data = read_answer(ElicitResult("accept", content), wanted).data
+    read = data if isinstance(data, dict) else {name: getattr(data, name) for name in content}
+    assert read == {"one": "b", "enum": Colour.RED, "many": [Colour.RED, Colour.BLUE]}
