@@ -54,8 +54,8 @@ class Work:
 
         @server.tool(task="required")
         async def tells(ctx: Context) -> str:
-            for step in (1, 2, 3):
-                ctx.progress(step, 3)
+            for step, word in enumerate(("one", "two", "three"), 1):
+                ctx.progress(step, 3, word)
                 await asyncio.sleep(0)
             await self.go_on.wait()
             ctx.progress(4, 4)
@@ -168,19 +168,35 @@ async def test_tsk_23_txe_13_who_stops_waiting_and_closes_the_client_leaves_no_t
         await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
-async def test_tsk_23_txe_16_progress_is_told_until_the_end_and_not_at_all_with_the_extension(revision: str) -> None:
-    work, heard, far = Work(), list[float](), asyncio.Event()
+async def test_tsk_23_progress_of_a_task_reaches_its_caller_until_the_end(revision: str) -> None:
+    work, heard, far = Work(), list[ProgressParams](), asyncio.Event()
 
     async def told(progress: ProgressParams) -> None:
-        heard.append(progress.progress)
-        far.set()
+        heard.append(progress)
+        if progress.progress == 3:
+            far.set()
 
     async with Client(work.server, revision=revision) as client:
         calling = asyncio.ensure_future(client.call_tool("tells", on_progress=told))
-        await (far if revision == "2025-11-25" else work.looked_at).wait()
+        await asyncio.wait_for(far.wait(), PATIENCE)
         work.go_on.set()
         assert (await calling).data == "told"
-    assert heard == ([1, 2, 3, 4] if revision == "2025-11-25" else [])
+    numbers = [progress.progress for progress in heard]
+    # With the extension a client looks now and then: reports that follow each other quickly are told as one.
+    assert numbers == ([1, 2, 3, 4] if revision == "2025-11-25" else [3, 4])
+    assert [progress.total for progress in heard[-2:]] == [3, 4]
+    assert heard[-2].message == "three"
+
+
+async def test_what_a_listener_to_progress_raises_harms_no_task(revision: str) -> None:
+    work = Work()
+    work.go_on.set()
+
+    def told(_: ProgressParams) -> None:
+        raise ValueError("not today")
+
+    async with Client(work.server, revision=revision) as client:
+        assert (await client.call_tool("tells", on_progress=told)).data == "told"
 
 
 async def test_a_handle_of_a_client_on_another_loop_works_from_here(revision: str) -> None:

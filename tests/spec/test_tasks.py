@@ -492,6 +492,58 @@ async def test_txe_15_who_listens_to_tasks_of_its_own_is_told_what_a_look_would_
         }
 
 
+async def test_txe_15_txe_16_progress_of_a_task_is_part_of_how_it_stands_and_no_notification_of_its_own() -> None:
+    server, go_on = Server("s", observers=[]), asyncio.Event()
+
+    @server.tool(task="required")
+    async def counts(ctx: Context) -> str:
+        ctx.progress(1, 3, "one")
+        await go_on.wait()
+        ctx.progress(2, 3, "two")
+        ctx.progress(3, 3, "three")
+        return "counted"
+
+    async with RawPeer(server) as peer:
+        params = enveloped(KNOWS_TASKS, name="counts", arguments={})
+        params["_meta"]["progressToken"] = "t"
+        task = (await peer.request("tools/call", params))["result"]
+        wanted = {"taskIds": [task["taskId"]]}
+        peer.call("subscriptions/listen", enveloped(KNOWS_TASKS, notifications=wanted), id="ear")
+        assert (await peer.receive())["method"] == "notifications/subscriptions/acknowledged"
+        told = await peer.receive()
+        assert (told["method"], told["params"]["status"]) == ("notifications/tasks", "working")
+        assert told["params"]["statusMessage"] == "one"
+        assert told["params"]["_meta"]["trunkline/progress"] == {"progress": 1, "total": 3, "message": "one"}
+        assert "io.modelcontextprotocol/subscriptionId" in told["params"]["_meta"]
+        go_on.set()
+        told = await peer.receive()
+        assert (told["method"], told["params"]["status"]) == ("notifications/tasks", "completed")
+        shown = await look(peer, task)
+        assert shown["_meta"]["trunkline/progress"] == {"progress": 3, "total": 3, "message": "three"}
+        assert "io.modelcontextprotocol/serverInfo" in shown["_meta"]
+        assert peer.transcript.frames[-1][1].count(b'"_meta"') == 1
+
+
+async def test_progress_is_not_pushed_to_who_did_not_ask_for_it() -> None:
+    server, go_on = Server("s", observers=[]), asyncio.Event()
+
+    @server.tool(task="required")
+    async def counts(ctx: Context) -> str:
+        ctx.progress(1, 3)
+        await go_on.wait()
+        return "counted"
+
+    async with RawPeer(server) as peer:
+        task = await start(peer, "counts")
+        wanted = {"taskIds": [task["taskId"]]}
+        peer.call("subscriptions/listen", enveloped(KNOWS_TASKS, notifications=wanted), id="ear")
+        assert (await peer.receive())["method"] == "notifications/subscriptions/acknowledged"
+        while "trunkline/progress" not in (shown := await look(peer, task))["_meta"]:
+            assert shown["status"] == "working"
+        go_on.set()
+        assert (await peer.receive())["params"]["status"] == "completed"
+
+
 async def test_txe_07_a_tool_may_ask_first_and_become_a_task_then() -> None:
     server, runs = Server("s", observers=[]), list[str]()
 

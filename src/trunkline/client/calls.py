@@ -237,7 +237,7 @@ class Calls:
         """Calls a tool and gives a handle on the call, which the server works on as a task: its result can be asked for
         later, also after a restart by `task(id)`. `ttl` is for how many seconds the server should keep it, which it may
         know better. Where a server does not make a task of it, the call is over when this returns. `timeout` is for the
-        server to say that. Progress is told where servers tell of it: in 2025-11-25, for as long as the handle is held.
+        server to say that. Progress is told for as long as the handle is held; in 2026-07-28, when it is looked at.
         """
         patience, signs = Patience(self._now, timeout), None if on_progress is None else Signs(on_progress)
         support = await self._task_support(name, timeout)

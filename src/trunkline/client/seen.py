@@ -2,15 +2,17 @@
 
 from typing import Any, Final, NamedTuple
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from trunkline.client.results import read
 from trunkline.client.rounds import Asked
 from trunkline.errors import BadAnswer
 from trunkline.protocol import lenient
 from trunkline.protocol.inflight import Awaited
+from trunkline.protocol.meta import TASK_PROGRESS
 from trunkline.protocol.types import CallToolResult, CreateTaskResult, TaskStatus
-from trunkline.protocol.types.tasks_extension import TaskCreated
+from trunkline.protocol.types.tasks_extension import TaskCreated, TaskProgress
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
@@ -23,6 +25,10 @@ ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 _USUAL_POLL: Final = 1.0  # seconds, where the server does not say how long
 _SHORTEST_POLL: Final = 0.05  # seconds, whatever it says: otherwise 0 would be a flood of requests
 _LONGEST_POLL: Final = 60.0  # seconds, whatever it says
+
+
+class _Meta(Struct):
+    progress: TaskProgress | None = field(name=TASK_PROGRESS, default=None)
 
 
 class Seen(Struct, rename="camel"):
@@ -38,6 +44,15 @@ class Seen(Struct, rename="camel"):
     input_requests: dict[str, Asked] | None = None
     result: Raw | UnsetType = UNSET
     error: ErrorObject | None = None
+    meta: Any = field(name="_meta", default=None)
+
+    @property
+    def progress(self) -> TaskProgress | None:
+        """How far it has come, if its server is one that says so."""
+        try:
+            return msgspec.convert(self.meta, _Meta).progress
+        except msgspec.ValidationError:
+            return None
 
     @property
     def pause(self) -> float:

@@ -15,11 +15,12 @@ from trunkline.client.standing import NOT_OPEN, Standing
 from trunkline.client.tasks import Task, TaskHost
 from trunkline.config import Settings
 from trunkline.errors import MisuseError
+from trunkline.protocol.events import ProgressHeard
 from trunkline.protocol.extensions import agreed
 from trunkline.protocol.inflight import Awaited
 from trunkline.protocol.stamping import head_of
-from trunkline.protocol.types import CallToolParams, CallToolResult
-from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
+from trunkline.protocol.types import CallToolParams, CallToolResult, ProgressParams
+from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION, TaskProgress
 
 __all__ = ["EXTENSIONS", "Tasking"]
 
@@ -62,12 +63,20 @@ class Tasking(Standing):
             now=self._now,
             wait=self._wait_for,
             home=self._home,
+            progressed=self._progressed,
             recovers=lambda: self._line is not None and self._line.recovers,
         )
 
     def _hear_of_tasks(self) -> None:
         if self._line is not None and self._line.connection is not None and self._listening is not None:
             self._line.beside(self._listening.follow())
+
+    def _progressed(self, asked: Awaited, told: TaskProgress) -> None:
+        """Tells the caller of a task how far that has come, if it is further than was told before."""
+        connection = None if self._line is None else self._line.last
+        if connection is not None and asked.heard(told.progress, self._now()):
+            said = ProgressParams(asked.id, told.progress, told.total, told.message)
+            connection.progressed(ProgressHeard(asked, said))
 
     async def _wait_for(self, futures: "Sequence[asyncio.Future[Any]]", due: float | None) -> None:
         if self._line is None:

@@ -32,7 +32,7 @@ from trunkline.errors import (
 )
 from trunkline.protocol.inflight import Awaited
 from trunkline.protocol.types import CallToolResult, CancelTaskParams, GetTaskParams, GetTaskPayloadParams, TaskStatus
-from trunkline.protocol.types.tasks_extension import UpdateTaskParams
+from trunkline.protocol.types.tasks_extension import TaskProgress, UpdateTaskParams
 
 __all__ = ["Task", "TaskHost"]
 
@@ -54,6 +54,7 @@ class TaskHost(NamedTuple):
     now: Callable[[], float]
     wait: "Callable[[Sequence[asyncio.Future[Any]], float | None], Awaitable[None]]"  # for one of them, until then
     home: Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]  # does something on the loop of the client
+    progressed: Callable[[Awaited, TaskProgress], None]  # tells the caller; on the loop of the client
     recovers: Callable[[], bool]  # whether a line that is lost is made again
 
 
@@ -100,9 +101,12 @@ class Task:
     async def refresh(self) -> TaskStatus:
         """Asks how it stands now."""
         if self._sent is None:
-            self._see(read_seen(await self._host.ask("tasks/get", GetTaskParams(self.id))))
-            self._known = True
+            await self._host.home(self._look())
         return self.status
+
+    async def _look(self) -> None:
+        self._see(read_seen(await self._host.ask("tasks/get", GetTaskParams(self.id))))
+        self._known = True
 
     async def cancel(self) -> None:
         """Has the server stop working on it. What has ended stays as it is."""
@@ -276,6 +280,8 @@ class Task:
 
     def _see(self, seen: Seen) -> None:
         self._seen = seen
+        if self._asked is not None and (progress := seen.progress) is not None:
+            self._host.progressed(self._asked, progress)
         if seen.status in ENDED:
             self._asked = None
 

@@ -152,9 +152,13 @@ class Connection(Asking):
                 if self._made_requests is not None:
                     self._made_requests.opened()
             case ProgressHeard():
-                self._requests.progressed(event, self.report_failure)
+                self.progressed(event)
             case Ignored(why=why, kind=kind):
                 self.dropped(why, kind)
+
+    def progressed(self, event: ProgressHeard) -> None:
+        """Tell the caller of a request of ours how far that has come."""
+        self._requests.progressed(event, self.report_failure)
 
     def _receive_batch(self, batch: Batch, now: float, origin: Origin) -> None:
         if self.session.revision is not Revision.V2025_03_26:

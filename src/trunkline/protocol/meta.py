@@ -19,6 +19,7 @@ __all__ = [
     "RELATED_TASK",
     "SERVER_INFO",
     "SUBSCRIPTION_ID",
+    "TASK_PROGRESS",
     "TRACE",
     "ProgressToken",
     "progress_token",
@@ -38,6 +39,7 @@ RELATED_TASK: Final = _OFFICIAL + "related-task"
 TRACE: Final = ("traceparent", "tracestate", "baggage")  # W3C trace context
 REFUSAL: Final = "trunkline/refusal"  # our own keys carry our own prefix
 IDEMPOTENCY_KEY: Final = "trunkline/idempotency-key"  # of a call that is done once, however often it is made
+TASK_PROGRESS: Final = "trunkline/progress"  # of a task, where notifications/progress may not tell of it
 IDEMPOTENCY: Final = "trunkline/idempotency"  # what a server declares that minds them, whatever becomes of its process
 
 

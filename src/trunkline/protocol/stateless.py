@@ -21,7 +21,7 @@ from trunkline.protocol.methods import Method, Side, known
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import MODERN, SPOKEN, Revision
 from trunkline.protocol.types import CallToolResult, Implementation, InputRequiredResult, Params, Result
-from trunkline.protocol.types.tasks_extension import TaskCreated
+from trunkline.protocol.types.tasks_extension import DetailedTask, TaskCreated
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 
@@ -128,7 +128,7 @@ class Stateless:
         if natural and isinstance(result, CallToolResult):
             result = natural_result(result)
         meta = self._plain_meta
-        if isinstance(result, Result | Params) and result.meta is not None:
+        if isinstance(result, Result | Params | DetailedTask) and result.meta is not None:
             meta = codec.to_json({SERVER_INFO: self._info, **result.meta})
             result = replace(result, meta=None)  # a handler may return one value many times
         body = codec.to_json(project(result, Revision.V2026_07_28))

@@ -10,10 +10,10 @@ from msgspec import UNSET, Raw, Struct, field
 
 from trunkline.errors import InternalError, InvalidParams, ProtocolError
 from trunkline.protocol.kinds import BY_NAME
-from trunkline.protocol.meta import RELATED_TASK
+from trunkline.protocol.meta import RELATED_TASK, TASK_PROGRESS
 from trunkline.protocol.tasks import TaskRecord, TaskState
 from trunkline.protocol.types.tasks import Task
-from trunkline.protocol.types.tasks_extension import DetailedTask, ExtensionTask
+from trunkline.protocol.types.tasks_extension import DetailedTask, ExtensionTask, TaskProgress
 from trunkline.protocol.types.tasks_founding import FoundingAction, FoundingStatusParams, FoundingTask
 from trunkline.protocol.types.tools import CallToolParams
 from trunkline.wire import codec
@@ -92,10 +92,14 @@ def shown(record: TaskRecord, dialect: Dialect) -> str:
 
 
 def worth_telling(before: TaskRecord, after: TaskRecord, dialect: Dialect) -> bool:
-    """Whether those who want to hear of a task hear of this change: another status, or other questions where they can
-    be seen."""
-    asks = dialect is Dialect.EXTENSION and before.questions.keys() != after.questions.keys()
-    return asks or shown(before, dialect) != shown(after, dialect)
+    """Whether those who want to hear of a task hear of this change: another status; and with the extension, other
+    questions, or progress that the call has asked for."""
+    if shown(before, dialect) != shown(after, dialect):
+        return True
+    if dialect is not Dialect.EXTENSION:
+        return False
+    asks = before.questions.keys() != after.questions.keys()
+    return asks or (after.progress_token is not None and before.progress != after.progress)
 
 
 def cancellable(record: TaskRecord, dialect: Dialect) -> bool:
@@ -177,7 +181,15 @@ def detailed(record: TaskRecord) -> DetailedTask:
     if record.result is not UNSET:
         task.result = codec.to_raw({"resultType": "complete", **_read_members(record.result)})
     task.error = record.error
+    if record.progress is not None:
+        task.meta = {TASK_PROGRESS: _progress(record)}
     return task
+
+
+def _progress(record: TaskRecord) -> TaskProgress:
+    """How far a task has come. Its message is that of the progress unless it says how the task has ended."""
+    told = record.error is None and not record.result_is_error and record.state is not TaskState.CANCELLED
+    return TaskProgress(cast("float", record.progress), record.total, record.message if told else None)
 
 
 # --- the founding documents ---------------------------------------------------------------------------

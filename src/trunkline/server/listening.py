@@ -73,7 +73,9 @@ class Listening:
         if self._early is not None:
             self._early.append((name, params))
         else:
-            self.connection.notify(name, replace(params, meta=self._mark()), about=self._call)
+            self.connection.notify(
+                name, replace(params, meta={**(params.meta or {}), **self._mark()}), about=self._call
+            )
 
     def _mark(self) -> dict[str, Any]:
         return {SUBSCRIPTION_ID: self.number}

@@ -170,6 +170,30 @@ async def test_tsk_23_progress_of_a_task_puts_off_the_end_of_the_time_that_its_c
         await old.asked("tasks/cancel")
 
 
+async def test_progress_of_a_task_of_the_extension_is_read_from_how_it_stands(new: Played) -> None:
+    heard = list[Any]()
+    async with new.client() as client:
+        calling = begun(client.call_tool("work", timeout=10, on_progress=heard.append))
+        request = await new.created(poll=4000)
+        for progress in (
+            {"progress": 1, "total": 4, "message": "one"},
+            {"progress": 1, "total": 4, "message": "one"},  # which does not grow
+            {"progress": 2.5},  # which puts off the timeout
+            "half",  # of somebody else
+        ):
+            shown = new.shown(poll=4000, _meta={"trunkline/progress": progress})
+            new.reply(await new.asked("tasks/get"), shown)
+            await settle()
+            new.clock.advance(4)
+        new.reply(await new.asked("tasks/get"), new.shown("completed", result=RESULT, _meta=5))
+        assert (await calling).data == "done"
+    token = request["params"]["_meta"]["progressToken"]
+    assert [(told.progress_token, told.progress, told.total, told.message) for told in heard] == [
+        (token, 1, 4, "one"),
+        (token, 2.5, None, None),
+    ]
+
+
 async def test_without_progress_the_time_of_a_call_that_is_a_task_is_that_of_any_call(played: Played) -> None:
     async with played.client() as client:
         calling = begun(client.call_tool("work", timeout=10))

@@ -24,7 +24,7 @@ def test_l13_a_token_of_another_type_counts_as_none(token: object) -> None:
     assert progress_token({"progressToken": token}) is None
 
 
-OURS = {"REFUSAL", "IDEMPOTENCY", "IDEMPOTENCY_KEY"}
+OURS = {"REFUSAL", "IDEMPOTENCY", "IDEMPOTENCY_KEY", "TASK_PROGRESS"}
 
 
 def test_our_own_keys_stand_under_no_prefix_that_the_specification_reserves() -> None:

@@ -358,6 +358,32 @@ def test_the_extension_shows_open_questions_the_result_or_the_error_each_with_it
     assert plain(detailed(RECORDS[TaskState.FAILED]))["error"] == plain(ERROR)
 
 
+def test_the_extension_shows_progress_and_its_message_unless_that_says_how_the_task_ended() -> None:
+    further = WORKING.advance(NOW + 2, 1, 3, "one")
+    shown = {"progress": 1, "total": 3, "message": "one"}
+    silent = {"progress": 1, "total": 3}
+    for record, expected in (
+        (further, shown),
+        (further.complete(NOW + 3, RESULT), shown),
+        (further.complete(NOW + 3, FAILURE, is_error=True, message="no"), silent),
+        (further.fail(NOW + 3, ERROR), silent),
+        (further.cancel(NOW + 3, "not needed"), silent),
+    ):
+        assert plain(detailed(record))["_meta"] == {"trunkline/progress": expected}
+    assert "_meta" not in plain(detailed(WORKING))
+
+
+def test_progress_is_worth_telling_where_the_call_has_asked_for_it() -> None:
+    for token, dialect, told in (
+        ("t", Dialect.EXTENSION, True),
+        (None, Dialect.EXTENSION, False),
+        ("t", Dialect.AUGMENTED, False),  # it is told by notifications of its own
+    ):
+        before = made(progress_token=token).start(NOW)
+        assert worth_telling(before, before.advance(NOW, 1), dialect) is told
+        assert not worth_telling(before, before.reach(NOW, Raw(b"1")), dialect)
+
+
 def test_answers_to_a_task_of_the_extension_can_be_read() -> None:
     read = codec.decoder(UpdateTaskParams)(b'{"taskId":"t-1","inputResponses":{"q1":{"action":"accept"}}}')
     answered = ASKING.answer(NOW + 3, read.input_responses)

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from msgspec import UNSET, Raw, UnsetType, field
 
-from trunkline.protocol.types.base import Params, Wire
+from trunkline.protocol.types.base import Number, Params, Wire
 from trunkline.protocol.types.rounds import InputRequest
 from trunkline.protocol.types.tasks import TaskStatus
 from trunkline.wire.messages import ErrorObject
 
-__all__ = ["TASKS_EXTENSION", "DetailedTask", "ExtensionTask", "TaskCreated", "UpdateTaskParams"]
+__all__ = ["TASKS_EXTENSION", "DetailedTask", "ExtensionTask", "TaskCreated", "TaskProgress", "UpdateTaskParams"]
 
 TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
 
@@ -42,6 +42,14 @@ class DetailedTask(ExtensionTask, kw_only=True):
     result: Raw | UnsetType = UNSET
     error: ErrorObject | None = None
     meta: dict[str, Any] | None = field(name="_meta", default=None)
+
+
+class TaskProgress(Wire):
+    """How far a task has come: under a key of our own in `_meta`, as the extension has no notification for it."""
+
+    progress: Number
+    total: Number | None = None
+    message: str | None = None
 
 
 class UpdateTaskParams(Params):

@@ -191,9 +191,13 @@ class Attempt:
             raise asyncio.CancelledError
 
     async def _write_at_last(self, step: Step) -> None:
-        """Writes what the work has come to."""
+        """Writes what the work has come to, after progress that was told and not kept yet."""
         self._came_to = True
-        await self._insist(step)
+        if self._flushing is None:
+            await self._insist(step)
+        else:
+            told = self._progress
+            await self._insist(lambda record, now: step(record.advance(now, *told), now))
 
     async def _insist(self, step: Step) -> None:
         """Writes something as often as it takes: a store that is away for a moment is no failure of the work. Raises

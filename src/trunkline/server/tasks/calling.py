@@ -59,11 +59,11 @@ def created(call: Running, record: TaskRecord) -> CreateTaskResult | TaskCreated
 
 async def make_task(making: Making, params: CallToolParams, claim: "Claim | None" = None) -> TaskRecord:
     """Makes a task of a call, which its key names then if it carries one."""
-    connection, call, record = making.connection, making.call, record_of(making, params)
-    if call.envelope is not None:
+    connection, record = making.connection, record_of(making, params)
+    if making.call.envelope is not None:
         return await _begin(making, record, claim)
     connection.shared.tasks.augmenting.add(connection)
-    return await _begin(making, replace(record, progress_token=call.token), claim, told=True)
+    return await _begin(making, record, claim, told=True)
 
 
 async def create_task(making: Making, asked: CreateFoundingTaskParams) -> CreateFoundingTaskResult:
@@ -93,13 +93,14 @@ def record_of(making: Making, params: CallToolParams) -> TaskRecord:
     entry, connection, call, _ = making
     asked: dict[str, Any] = {"name": params.name, "arguments": codec.as_written(params.arguments)}
     ttl = None if call.envelope is not None or params.task is None else params.task.ttl
-    return connection.shared.tasks.new(
+    record = connection.shared.tasks.new(
         owner_of(call.origin.principal),
         caller_of(connection, call),
         ("tools/call", codec.to_raw(asked)),
         entry.task or TaskPolicy(),
         ttl=None if ttl is None else ttl / 1000,
     )
+    return replace(record, progress_token=call.token)
 
 
 def founding_record(making: Making, asked: CreateFoundingTaskParams) -> TaskRecord:
