@@ -249,7 +249,7 @@ def make_directory(
     walk = partial(_list, root, uris, options.get("mime_type"), settings)
     lister = read(walk) if options.get("listed", True) else None
     made = make_template(pattern, read(file), settings, lister=lister, finish=_finish, access=access, **described)
-    members = _members(made) | {"template": uris.template}
+    members: dict[str, Any] = {**_members(made), "template": uris.template}
     return DirectoryEntry(**members, folder=root, uris=uris, on_listed=on_listed)
 
 
