@@ -3,7 +3,7 @@
 A tool that is held to nothing has no guard, and its calls pass none. Every refusal here is a result that says so.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from trunkline.conversation.perform import perform
@@ -55,6 +55,11 @@ class Predicates:
         if not callable(predicate):
             raise RegistrationError(f"what is named {name!r} must be a function, not {predicate!r}")
         self._named[name] = predicate
+
+    @property
+    def named(self) -> Mapping[str, Health]:
+        """All of them, by their names; those that are named later, too."""
+        return self._named
 
     def of(self, required: str | Health) -> Health:
         """The predicate of that name, or the one given."""

@@ -119,7 +119,8 @@ class Registrar:
         self.tools.add(entry, enabled=options.get("enabled", True))
 
     def health(self, name: str) -> Callable[[H], H]:
-        """Names a predicate of no arguments, plain or async, that tools can require: `requires=["database"]`."""
+        """Names a predicate of no arguments, plain or async: `/readyz` asks it, and tools can require it with
+        `requires=["database"]`."""
         return _decorator(partial(self._health.add, name))
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:

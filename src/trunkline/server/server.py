@@ -315,7 +315,8 @@ class Server(Ending):
 
         if not self.settings.health:
             return None
-        return Health(lambda: (self._standing(),) if post is None else post.states(), self._store.writable)
+        states = post.states if post is not None else lambda: (self._standing(),)
+        return Health(states, self._store.writable, self._serving.checks().outcomes)
 
     def asgi(self, *, path: str = "/", identify: "Callable[[dict[str, Any]], Any] | None" = None) -> "App":
         """An ASGI application: Streamable HTTP and WebSocket at a path, HTTP+SSE at /sse beside it. It runs under any

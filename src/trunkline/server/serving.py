@@ -38,6 +38,7 @@ from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Notification
 
 if TYPE_CHECKING:
+    from trunkline.server.checks import Checks
     from trunkline.server.crew.crew import Crew
     from trunkline.server.crew.news import News
     from trunkline.server.filewatch import FileWatch
@@ -102,6 +103,7 @@ class Serving:
         self._thread: int | None = None
         self._shared: Shared | None = None
         self._ledger: Ledger | None = None
+        self._checks: Checks | None = None
         self._background: set[asyncio.Task[Any]] = set()
 
     # --- beginning -------------------------------------------------------------------------------
@@ -260,6 +262,14 @@ class Serving:
         """Does something on the loop, whichever thread this is; at once if there is no loop yet."""
         if self._shared is None or threading.get_ident() == self._thread:
             action()
+    def checks(self) -> "Checks":
+        """The health checks that were named, for whoever asks whether the server is ready."""
+        from trunkline.server.checks import Checks
+
+        if self._checks is None:
+            self._checks = Checks(self._health.named)
+        return self._checks
+
         else:
             self._shared.threads.post(action)  # so that it is done before the answer of whoever asks for it here
 
@@ -421,3 +431,5 @@ class Serving:
             "capabilities": self._offer.capabilities(),
             "connections": [connection.situation() for connection in self.peers],
         }
+        if self._checks is not None:
+            self._checks.close()

@@ -4,9 +4,10 @@ Of the whole, or of one worker by its number (`/readyz/2`). Whoever asks is told
 and needs no token: nothing is said that helps anybody but who has to decide where to send requests.
 """
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -27,6 +28,7 @@ class Health(Struct, frozen=True):
 
     states: Callable[[], Sequence[str]]  # of each worker, by its number
     store_writable: Callable[[], Awaitable[bool]]
+    checks: Callable[[], Awaitable[Mapping[str, bool]]]  # that the server's author has named, and whether each is well
 
     async def told(self, visit: Visit, route: str) -> bool:
         """Answers a request, if that is what it asks for."""
@@ -58,6 +60,7 @@ class Health(Struct, frozen=True):
     def _alive(self, states: Sequence[str]) -> bool:
         return any(state not in _DEAD for state in states)
 
-    async def _ready(self, states: Sequence[str]) -> "tuple[bool, dict[str, bool]]":
-        writable = await self.store_writable()
-        return writable and _READY in states, {"store": writable}
+    async def _ready(self, states: Sequence[str]) -> "tuple[bool, dict[str, Any]]":
+        writable, checks = await asyncio.gather(self.store_writable(), self.checks())
+        well = writable and all(checks.values()) and _READY in states
+        return well, {"store": writable, **({"checks": checks} if checks else {})}

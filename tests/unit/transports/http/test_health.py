@@ -33,6 +33,18 @@ async def looked(host: Host, path: str, method: str = "GET") -> Answer:
     return await host.ask(method, None, path=path, host="elsewhere.example", origin="https://elsewhere.example")
 
 
+class Database:
+    """Something that a server relies on."""
+
+    def __init__(self) -> None:
+        self.answer: bool | BaseException = True
+
+    async def is_there(self) -> bool:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [
@@ -90,6 +102,82 @@ async def test_a_store_that_cannot_be_written_makes_a_server_unready(trouble: Ca
         fault.lift()
         while (await looked(host, "/readyz")).status == 503:
             await asyncio.sleep(0.01)
+
+
+# --- checks of the server's own ------------------------------------------------------------------------
+
+
+async def test_named_health_checks_make_a_server_ready_or_not_and_leave_it_alive(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server, database = Server("house"), Database()
+    server.health("database")(database.is_there)
+    server.health("queue")(lambda: True)
+    async with hosted(server) as host, asyncio.timeout(PATIENCE):
+        host.app = server.asgi(path="/mcp")
+        for fault in (False, ValueError("password: hunter2"), SystemExit("bye")):
+            database.answer = fault
+            while (answer := await looked(host, "/readyz")).status == 200:
+                await asyncio.sleep(0.01)
+            assert answer.status == 503
+            assert answer.json == {
+                "ok": False,
+                "store": True,
+                "checks": {"database": False, "queue": True},
+                "workers": {"0": "ready"},
+            }
+            assert b"hunter2" not in answer.body
+            assert (await looked(host, "/readyz/0")).status == 503
+            assert (await looked(host, "/livez")).json == {"ok": True, "workers": {"0": "ready"}}
+            database.answer = True
+            while (answer := await looked(host, "/readyz")).status == 503:
+                await asyncio.sleep(0.01)
+            assert answer.json["checks"] == {"database": True, "queue": True}
+    told = [record.message for record in caplog.records if "health check" in record.message]
+    assert told[0] == "health check 'database' fails: it returned False; the server is not ready"
+    assert told[1] == "health check 'database' is well again"
+    assert "hunter2" in told[2]
+    assert len(told) == 6  # once for each change
+
+
+async def test_health_checks_run_beside_each_other_and_one_that_never_answers_fails() -> None:
+    server, begun = Server("house"), list[str]()
+    met = asyncio.Barrier(2)
+
+    @server.health("one")
+    async def one() -> bool:
+        await met.wait()
+        return True
+
+    @server.health("two")
+    async def two() -> bool:
+        await met.wait()
+        return True
+
+    @server.health("silent")
+    async def silent() -> bool:
+        begun.append("silent")
+        await asyncio.Event().wait()
+        return True
+
+    async with hosted(server) as host, asyncio.timeout(PATIENCE):
+        host.app = server.asgi(path="/mcp")
+        answers = await asyncio.gather(*(looked(host, "/readyz") for _ in range(5)))
+        answers += [await looked(host, "/readyz")]
+        assert {answer.status for answer in answers} == {503}
+        assert answers[0].json["checks"]["silent"] is False
+        assert begun == ["silent"]  # what does not answer is not asked again meanwhile
+    await server.aclose()
+
+
+async def test_a_check_that_takes_the_name_of_another_takes_its_place() -> None:
+    server = Server("house")
+    server.health("database")(lambda: False)
+    async with hosted(server) as host:
+        host.app = server.asgi(path="/mcp")
+        assert (await looked(host, "/readyz")).status == 503
+        server.health("database")(lambda: True)
+        assert (await looked(host, "/readyz")).status == 200
 
 
 async def test_a_store_that_does_not_answer_is_not_asked_again_meanwhile() -> None:
