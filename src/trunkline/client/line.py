@@ -33,7 +33,7 @@ from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.revisions import Era
 from trunkline.supervision import policy
 from trunkline.supervision.policy import Again, Decision, GiveUp, History, Policy
-from trunkline.transports.channel import Channel, Closed, Connector, Questioning, Receiver
+from trunkline.transports.channel import Channel, Closed, Connector, Holding, Questioning, Receiver
 
 __all__ = ["Line"]
 
@@ -329,6 +329,8 @@ class Line:
             self._shut()
         if left := self._closing | self._beside:
             await asyncio.wait(left)
+        if isinstance(self._connector, Holding):
+            await self._connector.release()
 
     def _call_back(self) -> None:
         if not self._back.done():

@@ -100,7 +100,8 @@ def _command(command: Any, settings: Settings) -> Connector:
 
 
 class InProcess:
-    """Connects to a server in the same process and on the same loop."""
+    """Connects to a server in the same process and on the same loop. The server's lifespan is entered if it has not
+    been, and left when nobody else needs it."""
 
     def __init__(self, server: "Server") -> None:
         self._server = server
@@ -111,11 +112,15 @@ class InProcess:
         return self._server.name
 
     async def connect(self, accept: Accept) -> Channel:
-        """A new line within the process. The server's lifespan is entered if it has not been."""
+        """A new line within the process."""
         from trunkline.transports.memory import memory_pair
 
-        await self._server.start()
+        await self._server.attach(self)
         ours, theirs = memory_pair(settings=self._server.settings)
         ours.open(accept(ours))
         theirs.open(self._server.connect(theirs))
         return ours
+
+    async def release(self) -> None:
+        """There will be no more lines, until one is asked for again."""
+        await self._server.detach(self)

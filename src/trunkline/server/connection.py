@@ -65,7 +65,8 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
     crew: "Crew | None" = None  # the other processes that share the store, where they can be reached
     news: "News | None" = None  # for clients of all of them, where sessions outlive the process
     slots: "Slots | None" = None  # of tools that all who share the store may call only so often at once
-    lifespan: Any = None  # what the server holds while it serves
+    lifespan: "Callable[[], Any]"  # gives what the server holds while it serves
+    stopped: "Callable[[Any], None]"  # is told of the work of calls that is cancelled
 
 
 class Connection(connection.Connection):
@@ -132,7 +133,7 @@ class Connection(connection.Connection):
     @property
     def lifespan(self) -> Any:
         """What the server holds while it serves."""
-        return self.shared.lifespan
+        return self.shared.lifespan()
 
     def revision_of(self, call: Running) -> Revision:
         """The revision that a call is written in."""
@@ -285,6 +286,10 @@ class Connection(connection.Connection):
         before = self.session.phase
         self.session.restore(revision, agreed, client, complete=complete)
         super().phase_changed(before)
+
+    def _stop(self, call: Running) -> None:
+        self.shared.stopped(call.work)
+        super()._stop(call)
 
     def departed(self) -> None:
         """The client has gone, and its subscriptions go with it; what is kept of them stays."""

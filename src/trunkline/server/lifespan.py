@@ -1,6 +1,9 @@
 """What a server holds from before the first connection until after the last: a pool, a model, a cache.
 
 It is entered and left in one task of its own, whoever starts and ends the server: some context managers insist on that.
+
+A server that was started holds it until the server ends. A server that serves only clients in its own process, which
+start it by themselves, leaves it with the last of them.
 """
 
 import asyncio
@@ -28,12 +31,51 @@ class _Life:
         return self.task.get_loop() is asyncio.get_running_loop()
 
 
+class _Users:
+    """Those for whom a lifespan is kept entered, on the running loop: the server itself once it was started, and
+    clients in the same process. Those of a loop that has ended count no more."""
+
+    def __init__(self) -> None:
+        self._started_on: asyncio.AbstractEventLoop | None = None
+        self._clients: dict[object, asyncio.AbstractEventLoop] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        loop = asyncio.get_running_loop()
+        return self._started_on is loop or any(home is loop for home in self._clients.values())
+
+    def start(self) -> Callable[[], None]:
+        """The server was started; gives what undoes that."""
+        before, self._started_on = self._started_on, asyncio.get_running_loop()
+
+        def undo() -> None:
+            self._started_on = before
+
+        return undo
+
+    def end(self) -> None:
+        """The server has ended. Clients may come back by themselves."""
+        self._started_on = None
+
+    def add(self, client: object) -> None:
+        """A client uses it."""
+        self._clients[client] = asyncio.get_running_loop()
+
+    def remove(self, client: object) -> None:
+        """It does so no more."""
+        self._clients.pop(client, None)
+
+
 class Lifespan:
     """An async context manager, entered once at a time."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self._make = contextlib.asynccontextmanager(make) if inspect.isasyncgenfunction(make) else make
         self._life: _Life | None = None
+        self._leaving: asyncio.Task[None] | None = None  # of the life before
+        self._value: Any = None
+        self.users = _Users()
 
     @property
     def running(self) -> bool:
@@ -42,14 +84,16 @@ class Lifespan:
 
     @property
     def value(self) -> Any:
-        """What it gave."""
-        return None if self._life is None else self._life.started.result()
+        """What it gave last."""
+        return self._value
 
     async def start(self, server: Any) -> None:
-        """Enters it, once; raises what it raises."""
+        """Enters it, once, and after it has been left; raises what it raises."""
+        loop = asyncio.get_running_loop()
+        while (leaving := self._leaving) is not None and not leaving.done() and leaving.get_loop() is loop:
+            await asyncio.wait([leaving])
         life = self._life
         if life is None or not life.here:
-            loop = asyncio.get_running_loop()
             started, stop = loop.create_future(), asyncio.Event()
             life = self._life = _Life(loop.create_task(self._live(server, started, stop)), started, stop)
         life.waiting += 1
@@ -77,6 +121,7 @@ class Lifespan:
 
     async def _live(self, server: Any, started: "asyncio.Future[Any]", stop: asyncio.Event) -> None:
         async with self._make(server) as value:
+            self._value = value
             started.set_result(value)
             await stop.wait()
 
@@ -84,5 +129,6 @@ class Lifespan:
         """Leaves it, if it was entered; raises what that raises."""
         life, self._life = self._life, None
         if life is not None and life.here:
+            self._leaving = life.task
             life.stop.set()
             await life.task

@@ -251,10 +251,23 @@ class Server(Ending):
     async def start(self) -> None:
         """Opens the store and enters the lifespan, if there is one and it has not been entered. `run()` does that by
         itself."""
+        self._check_startable()
+        await self._serving.start(self)
+
+    async def attach(self, client: object) -> None:
+        """Start for a client in this process, as `Client(server)` does by itself. The lifespan is left when the last
+        one is detached, unless `start()`, `listen()` or `run()` was called as well."""
+        self._check_startable()
+        await self._serving.attach(self, client)
+
+    async def detach(self, client: object) -> None:
+        """The counterpart of `attach`. What leaving the lifespan raises is reported to observers."""
+        await self._serving.detach(client)
+
+    def _check_startable(self) -> None:
         if self._auth is not None and self._auth.strict:
             self._require_access()
         self.crash = None
-        await self._serving.start(self)
 
     def _require_access(self) -> None:
         """Refuses to start if it was not said of everything who may have it."""

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from msgspec import Struct
 
@@ -17,7 +17,7 @@ from trunkline.clock import Clock, LoopClock, WallClock
 from trunkline.conversation.dispatch import Dispatcher
 from trunkline.conversation.threads import Threads
 from trunkline.errors import MisuseError
-from trunkline.facts import Observers
+from trunkline.facts import HandlerFailed, Observers
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import METHODS
 from trunkline.protocol.types import Empty
@@ -105,11 +105,73 @@ class Serving:
         self._ledger: Ledger | None = None
         self._checks: Checks | None = None
         self._background: set[asyncio.Task[Any]] = set()
+        self._stopping: set[asyncio.Task[Any]] = set()  # work of calls that was cancelled
 
     # --- beginning -------------------------------------------------------------------------------
 
     async def start(self, server: Any) -> None:
-        """Opens the store and enters the lifespan, if it has not been entered."""
+        """Opens the store and enters the lifespan, if it has not been entered, until the server ends."""
+        lifespan = self._parts.lifespan
+        undo = None if lifespan is None else lifespan.users.start()
+        try:
+            await self._begin(server)
+        except BaseException:
+            if undo is not None:
+                undo()
+            raise
+
+    async def attach(self, server: Any, client: object) -> None:
+        """Does the same for a client in this process, until that is detached."""
+        if self._parts.lifespan is not None:
+            self._parts.lifespan.users.add(client)
+        try:
+            await self._begin(server)
+        except BaseException:
+            await self.detach(client)
+            raise
+
+    async def detach(self, client: object) -> None:
+        """Leave the lifespan if that was the last that used it, once no handler runs any more. A task that is at work
+        is not waited for here: then it is left later."""
+        lifespan = self._parts.lifespan
+        if lifespan is None:
+            return
+        lifespan.users.remove(client)
+        if lifespan.users.any or not lifespan.running:
+            return
+        leaving = asyncio.create_task(self._leave_lifespan(lifespan))
+        self._background.add(leaving)
+        leaving.add_done_callback(self._background.discard)
+        if self._shared is None or not self._shared.tasks.at_work:
+            await asyncio.shield(leaving)
+
+    async def _leave_lifespan(self, lifespan: "Lifespan") -> None:
+        if self._stopping:
+            await asyncio.wait(self._stopping, timeout=self._offer.settings.stage_timeout)
+        if self._ledger is not None:
+            await self._ledger.drained()
+        if self._shared is not None:
+            await self._shared.tasks.drained()
+        if lifespan.users.any:
+            return
+        try:
+            await lifespan.stop()
+        except Exception as error:  # noqa: BLE001 - reported: no client is at fault
+            self._report(error, "the lifespan")
+
+    def _report(self, error: Exception, what: str) -> None:
+        observers, now = self._parts.observers, asyncio.get_running_loop().time()
+        if observers.hear_failures:
+            observers.on(HandlerFailed(connection=0, at=now, request=None, method=what, reference="-", error=error))
+
+    def _stopped(self, work: Any) -> None:
+        """The work of a call is cancelled, and may need a while to end."""
+        if isinstance(work, asyncio.Task):
+            task = cast("asyncio.Task[Any]", work)
+            self._stopping.add(task)
+            task.add_done_callback(self._stopping.discard)
+
+    async def _begin(self, server: Any) -> None:
         parts, offer = self._parts, self._offer
         self._health.settle(offer.tools.all())
         await parts.store.open()
@@ -196,8 +258,17 @@ class Serving:
             news=self._tidings(keeper, crew, clock),
             ledger=self._get_ledger,
             slots=self._slots(store, wall),
-            lifespan=None if parts.lifespan is None else parts.lifespan.value,
+            lifespan=lambda: None if parts.lifespan is None else parts.lifespan.value,
+            stopped=self._stopped,
         )
+
+    def checks(self) -> "Checks":
+        """The health checks that were named, for whoever asks whether the server is ready."""
+        from trunkline.server.checks import Checks
+
+        if self._checks is None:
+            self._checks = Checks(self._health.named)
+        return self._checks
 
     def _get_ledger(self) -> "Ledger":
         from trunkline.server.ledger import Ledger
@@ -262,14 +333,6 @@ class Serving:
         """Does something on the loop, whichever thread this is; at once if there is no loop yet."""
         if self._shared is None or threading.get_ident() == self._thread:
             action()
-    def checks(self) -> "Checks":
-        """The health checks that were named, for whoever asks whether the server is ready."""
-        from trunkline.server.checks import Checks
-
-        if self._checks is None:
-            self._checks = Checks(self._health.named)
-        return self._checks
-
         else:
             self._shared.threads.post(action)  # so that it is done before the answer of whoever asks for it here
 
@@ -416,7 +479,10 @@ class Serving:
         self._loop = self._thread = self._shared = self._announcer = self._spreader = self._ledger = None
         self.peers.forget_pause()
         self._health.unsettle()
+        if self._checks is not None:
+            self._checks.close()
         if self._parts.lifespan is not None:
+            self._parts.lifespan.users.end()
             await self._parts.lifespan.stop()
 
     async def close_store(self) -> None:
@@ -431,5 +497,3 @@ class Serving:
             "capabilities": self._offer.capabilities(),
             "connections": [connection.situation() for connection in self.peers],
         }
-        if self._checks is not None:
-            self._checks.close()

@@ -24,7 +24,7 @@ from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
 from trunkline.errors import MisuseError, TransportError
 from trunkline.protocol.stamping import PROBE
-from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed, Connector, Origin, Receiver
+from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed, Connector, Holding, Origin, Receiver
 from trunkline.wire import codec
 from trunkline.wire.messages import Batch, Encoded, Incoming, Malformed, Message, RequestId
 
@@ -377,3 +377,8 @@ class _Faulty:
 
         await self._connector.connect(take)
         return made[0]
+
+    async def release(self) -> None:
+        """Let go of what is held between lines."""
+        if isinstance(self._connector, Holding):
+            await self._connector.release()

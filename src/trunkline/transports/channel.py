@@ -21,6 +21,7 @@ __all__ = [
     "ChannelInfo",
     "Closed",
     "Connector",
+    "Holding",
     "Listener",
     "Mirrors",
     "Origin",
@@ -145,6 +146,15 @@ class Connector(Protocol):
     async def connect(self, accept: Accept) -> Channel:
         """A new line. Raises `TransportError` with a sentence if there is none to be had; then nothing is left behind,
         nor if it is cancelled."""
+        ...
+
+
+@runtime_checkable
+class Holding(Protocol):
+    """A connector that holds something as long as its peer may be needed, between two lines, too."""
+
+    async def release(self) -> None:
+        """Let go of that: the last line has ended. Another one may be asked for later. Must not raise."""
         ...
 
 

@@ -3,16 +3,17 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 from tests.limits import PATIENCE
 from tests.processes import StdioPeer
 
-from trunkline import Context, Server
-from trunkline.errors import MisuseError
-from trunkline.testing import RawPeer
+from trunkline import BlockingClient, Client, Context, Server, Settings
+from trunkline.errors import ConnectionClosed, MisuseError, TransportError
+from trunkline.facts import HandlerFailed
+from trunkline.testing import RawPeer, RecordingObserver
 
 
 class Held:
@@ -21,6 +22,7 @@ class Held:
     def __init__(self) -> None:
         self.log: list[str] = []
         self.tasks: list[object] = []
+        self.on_left: Callable[[], object] = lambda: None
         self.server = Server("t", observers=[], lifespan=self.lifespan)
 
         @self.server.tool
@@ -39,6 +41,7 @@ class Held:
             await asyncio.sleep(0)
             self.tasks.append(asyncio.current_task())
             self.log.append("leave")
+            self.on_left()
 
     async def call(self) -> str:
         async with RawPeer(self.server) as peer:
@@ -55,6 +58,149 @@ async def test_a_lifespan_is_entered_before_the_first_connection_and_left_at_the
     assert held.tasks[0] is held.tasks[1]
     await held.server.aclose()
     assert held.log[-2:] == ["tool", "leave"]
+
+
+# --- clients in the same process -------------------------------------------------------------------------
+
+
+async def test_a_lifespan_is_left_with_the_last_client_in_the_process() -> None:
+    held = Held()
+    async with Client(held.server) as first:
+        async with Client(held.server) as second:
+            assert (await second.call_tool("tool")).data == "pool"
+        assert held.log == ["enter t", "tool"]
+        assert (await first.call_tool("tool")).data == "pool"
+    assert held.log == ["enter t", "tool", "tool", "leave"]
+    assert held.tasks[0] is held.tasks[1]
+
+
+async def test_a_lifespan_that_was_left_is_entered_again_for_the_next_client() -> None:
+    held = Held()
+    client = Client(held.server)
+    for _ in range(2):
+        async with client:
+            assert (await client.call_tool("tool")).data == "pool"
+    assert held.log == ["enter t", "tool", "leave"] * 2
+
+
+async def test_clients_that_come_and_go_at_once_never_have_two_lives_beside_each_other() -> None:
+    held = Held()
+
+    async def visit() -> None:
+        for _ in range(5):
+            async with Client(held.server) as client:
+                assert (await client.call_tool("tool")).data == "pool"
+
+    await asyncio.gather(visit(), visit(), visit())
+    lives = [event for event in held.log if event != "tool"]
+    assert lives == ["enter t", "leave"] * (len(lives) // 2)
+
+
+def test_a_blocking_client_leaves_the_lifespan() -> None:
+    held = Held()
+    for _ in range(2):
+        with BlockingClient(held.server) as client:
+            assert client.call_tool("tool").data == "pool"
+    assert held.log == ["enter t", "tool", "leave"] * 2
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_server_that_was_started_or_listens_keeps_its_lifespan_when_clients_go(first: bool) -> None:
+    held = Held()
+    if first:
+        await held.server.start()
+    async with Client(held.server) as client:
+        await client.call_tool("tool")
+        if not first:
+            await held.server.listen("tcp://127.0.0.1:0")
+    assert held.log == ["enter t", "tool"]
+    await held.server.aclose()
+    assert held.log == ["enter t", "tool", "leave"]
+
+
+async def test_a_server_that_was_closed_under_its_clients_has_left_once() -> None:
+    held = Held()
+    async with Client(held.server, settings=Settings(auto_reconnect=False)):
+        await held.server.aclose()
+        assert held.log == ["enter t", "leave"]
+    assert held.log == ["enter t", "leave"]
+
+
+async def test_what_leaving_raises_is_reported_and_harms_no_client() -> None:
+    observer = RecordingObserver()
+
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[None]:
+        yield
+        raise ValueError("leaving")
+
+    server = Server("t", observers=[observer], lifespan=lifespan)
+    for _ in range(2):
+        async with Client(server) as client:
+            assert client.server_info.name == "t"
+    failures = [fact for fact in observer.facts if isinstance(fact, HandlerFailed)]
+    assert [(fact.method, str(fact.error)) for fact in failures] == [("the lifespan", "leaving")] * 2
+
+
+async def test_a_handler_that_is_cut_off_ends_before_the_lifespan_is_left() -> None:
+    held, begun = Held(), asyncio.Event()
+
+    @held.server.tool
+    async def slow() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            held.log.append("tidied up")
+
+    async with Client(held.server) as client:
+        calling = asyncio.create_task(client.call_tool("slow"))
+        await begun.wait()
+    await asyncio.wait([calling])
+    assert isinstance(calling.exception(), ConnectionClosed)
+    assert held.log == ["enter t", "tidied up", "leave"]
+
+
+async def test_a_task_that_is_at_work_keeps_the_lifespan_until_it_has_ended() -> None:
+    held, go_on, left = Held(), asyncio.Event(), asyncio.Event()
+
+    @held.server.tool(task=True)
+    async def long(ctx: Context) -> str:
+        await go_on.wait()
+        held.log.append(f"used {ctx.lifespan['name']}")
+        return "done"
+
+    held.on_left = left.set
+    async with Client(held.server) as client:
+        await client.start_tool("long")
+    assert held.log == ["enter t"]
+    go_on.set()
+    await asyncio.wait_for(left.wait(), PATIENCE)
+    assert held.log == ["enter t", "used pool", "leave"]
+
+
+async def test_a_client_whose_server_cannot_start_leaves_nothing_behind() -> None:
+    faults, log = [ValueError("busy"), None], list[str]()
+
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[None]:
+        if (fault := faults.pop(0)) is not None:
+            raise fault
+        yield
+        log.append("left")
+
+    server = Server("t", lifespan=lifespan)
+    with pytest.raises(TransportError, match="busy"):
+        async with Client(server):
+            pass
+    async with Client(server):
+        pass
+    assert log == ["left"]
+
+
+# --- starting and ending again ---------------------------------------------------------------------------
 
 
 async def test_a_closed_server_starts_again() -> None:

@@ -63,7 +63,7 @@ class TaskLine(Telling, Line):
     @property
     def lifespan(self) -> Any:
         """What the server holds while it serves."""
-        return self._shared.lifespan
+        return self._shared.lifespan()
 
     def now(self) -> float:
         """The time on the server's clock."""

@@ -220,6 +220,11 @@ class Tasks:
 
     # --- the end ---------------------------------------------------------------------------------
 
+    @property
+    def at_work(self) -> int:
+        """How many tasks are worked on here."""
+        return len(self._at_work)
+
     async def drained(self) -> None:
         """Waits for the work that would be lost with the process."""
         while dear := [attempt for attempt in self._at_work.values() if not attempt.can_be_left]:
