@@ -1,8 +1,10 @@
 """How little a server weighs: what the base install brings along, and what its import costs."""
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
@@ -46,6 +48,39 @@ def test_the_base_install_of_the_wheel_brings_few_packages(tmp_path: Path) -> No
     assert "trunkline" in names
     assert len(names - {"trunkline"}) <= MOST_PACKAGES, sorted(names)
     assert run(fresh, "-I", "-c", "import trunkline; print(trunkline.Server('light').name)") == "light\n"
+
+
+WITHOUT_EXTRAS = """
+import sys
+sys.modules.update(dict.fromkeys({extras}))  # importing one of these raises ModuleNotFoundError
+"""
+
+
+def without_extras(program: str) -> str:
+    """The output of a program in an interpreter that cannot import the package's optional dependencies."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    wanted = [requirement for group in groups if group != "dev" for requirement in groups[group]]
+    extras = sorted({re.split(r"[^\w-]", requirement)[0] for requirement in wanted})
+    assert "hiredis" in extras
+    return run(sys.executable, "-c", WITHOUT_EXTRAS.format(extras=extras) + program)
+
+
+def test_star_import_needs_no_extras() -> None:
+    named = without_extras("from trunkline import *\nimport trunkline\nprint(set(trunkline.__all__) - set(globals()))")
+    assert named == "set()\n"
+
+
+def test_redis_store_without_its_extra_says_what_to_install() -> None:
+    program = """
+from trunkline import RedisStore
+from trunkline.errors import ConfigError
+try:
+    RedisStore("redis://127.0.0.1")
+except ConfigError as error:
+    print(error)
+"""
+    told = without_extras(program)
+    assert told == "a store on Redis needs the package hiredis: pip install 'trunkline[redis]'\n"
 
 
 def cpu_of(imports: str) -> float:

@@ -9,24 +9,36 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable
 from trunkline.stores.redis.addresses import Address, Door
 
-try:
+if TYPE_CHECKING:
     import hiredis
-except ImportError as error:
-    raise ConfigError("a store on Redis needs the package hiredis: pip install 'trunkline[redis]'") from error
 
-__all__ = ["Job", "Link", "ReplyError", "ask", "command", "connect", "refusal"]
-
-ReplyError = hiredis.ReplyError
-"""An answer that says why not."""
+__all__ = ["Job", "Link", "ReplyError", "ask", "command", "connect", "refusal", "reply_parser"]
 
 _NOT_YET: Final = object()
 _ASIDE: Final = {b"message", b"pmessage"}
 _NOT_ALLOWED: Final = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR ACL", "ERR invalid DB", "ERR DB index")
+
+
+class ReplyError(Exception):
+    """An error reply of Redis."""
+
+
+class _InvalidReply(Exception):
+    """Bytes that are no reply of Redis."""
+
+
+def reply_parser() -> "hiredis.Reader":
+    """Return a new parser of replies. Raises `ConfigError` if hiredis, an optional dependency, is not installed."""
+    try:
+        import hiredis
+    except ImportError as error:
+        raise ConfigError("a store on Redis needs the package hiredis: pip install 'trunkline[redis]'") from error
+    return hiredis.Reader(protocolError=_InvalidReply, replyError=ReplyError, notEnoughData=_NOT_YET)
 
 
 class Job:
@@ -67,7 +79,7 @@ class Link(asyncio.Protocol):
         self._replied = replied
         self._aside = aside
         self._lost = lost
-        self._reader = hiredis.Reader(notEnoughData=_NOT_YET)
+        self._reader = reply_parser()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -89,7 +101,7 @@ class Link(asyncio.Protocol):
         try:
             while (reply := self._reader.gets()) is not _NOT_YET:
                 self._hand_out(reply)
-        except hiredis.ProtocolError:  # whoever answers is no Redis
+        except _InvalidReply:  # the peer is no Redis
             self.abort()
 
     def _hand_out(self, reply: Any) -> None:

@@ -33,7 +33,7 @@ from trunkline.stores.redis import pages
 from trunkline.stores.redis.addresses import parse
 from trunkline.stores.redis.bus import RedisBus
 from trunkline.stores.redis.line import Line
-from trunkline.stores.redis.link import command
+from trunkline.stores.redis.link import command, reply_parser
 from trunkline.stores.redis.subscriptions import Subscriptions
 from trunkline.stores.store import Changed, Held, Item, Lease, Put, Watch, Write, home
 from trunkline.stores.watching import Watchers
@@ -77,6 +77,7 @@ class RedisStore:
     ) -> None:
         if not 0 < patience <= MOST_PATIENCE or not re.fullmatch(r"[\x21-\x7a|~]*", prefix):
             raise ConfigError(f"patience is more than 0 and at most {MOST_PATIENCE:g} s; a prefix is ASCII, no braces")
+        reply_parser()  # raises here, and not at the first connection, if hiredis is not installed
         self._address = parse(url)
         if tls is not None and not self._address.tls:
             raise ConfigError("tls is for rediss:// and rediss+sentinel://")
