@@ -98,7 +98,7 @@ class DuplicateEntry(RegistrationError):
     """A second entry under a name that is taken."""
 
     def __init__(self, what: str, key: str) -> None:
-        advice = "remove it first, or construct the server with on_duplicate='replace' or 'warn'"
+        advice = "remove it first, or make the server with settings=Settings(on_duplicate='replace') or 'warn'"
         super().__init__(f"{what} {key!r} is registered already; {advice}", kind=f"{what}_already_exists")
 
 

@@ -1,13 +1,14 @@
 """What can be said of entries when they are registered."""
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from trunkline import Server, Settings
-from trunkline.errors import NotRegistered, RegistrationError
+from trunkline.errors import DuplicateEntry, NotRegistered, RegistrationError
 
 
 async def function(text: str = "") -> str:
@@ -72,3 +73,17 @@ def test_r21_a_warning_of_a_duplicate_points_at_the_line_that_registers_it(what:
     with pytest.warns(UserWarning, match="was registered before and is replaced") as warned:
         decorate(function)
     assert (warned[0].filename, warned[0].lineno) == (__file__, line)
+
+
+@pytest.mark.parametrize("add", [*ADDING.values()][:3], ids=[*ADDING][:3])
+def test_error_about_a_duplicate_advises_arguments_that_work(add: Callable[..., Any]) -> None:
+    server = Server("t")
+    add(server)
+    with pytest.raises(DuplicateEntry) as refused:
+        add(server)
+
+    advised = re.search(r"settings=(Settings\(.*?\))", str(refused.value))
+    assert advised is not None, refused.value
+    server = Server("t", settings=eval(advised[1], {"Settings": Settings}))
+    add(server)
+    add(server)
