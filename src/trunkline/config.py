@@ -2,18 +2,23 @@
 
 A setting is a field. `Settings.load` takes it from keyword arguments, from environment variables
 (`TRUNKLINE_` and the field's name in capitals), and from a TOML file, in this order of precedence.
+What a setting may be follows from its annotation: see `_Kind`.
 """
 
 import os
+import re
 import sys
+import warnings
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from os import PathLike
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, cast, get_args, get_origin
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from trunkline.errors import ConfigError
+from trunkline.errors.text import nearest, suggestion
 
 __all__ = [
     "OnDuplicate",
@@ -35,7 +40,10 @@ _LARGEST_MESSAGE: Final = 100 * MIB
 SHORTEST_KEY: Final = 32  # bytes: what the keys made of it have
 _PREFIX: Final = "TRUNKLINE_"
 _MAY_BE_ZERO: Final = frozenset({"backoff_jitter", "max_retries", "restart_intensity"})
-_TEXTS: Final = frozenset({"crash_folder"})  # that may be off
+_KEYS: Final = "state_keys"
+# Kubernetes sets such variables in every pod for a service that is named after us: TRUNKLINE_SERVICE_HOST,
+# TRUNKLINE_PORT_8000_TCP_ADDR.
+_SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?$")
 _YES_NO: Final = {
     "1": True,
     "true": True,
@@ -46,6 +54,7 @@ _YES_NO: Final = {
     "no": False,
     "off": False,
 }
+_OFF: Final = frozenset({"", "none", "off"})
 
 
 class _Secret(str):
@@ -179,54 +188,144 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuses what cannot work, saying what can."""
-        for name in self.__struct_fields__:
-            self._check(name, getattr(self, name))
-        force_setattr(self, "state_keys", tuple(_Secret(key) for key in self.state_keys))
+        for name, default in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
+            value = getattr(self, name)
+            if value is not default:
+                force_setattr(self, name, _KINDS[name].checked(name, value))
+        force_setattr(self, _KEYS, tuple(_Secret(key) for key in self.state_keys))
         if self.page_size > self.max_page_size:
             raise ConfigError(f"page_size {self.page_size} is above max_page_size {self.max_page_size}")
         if self.unsent_high > self.unsent_limit:
             raise ConfigError(f"unsent_high {self.unsent_high} is above unsent_limit {self.unsent_limit}")
 
-    def _check(self, name: str, value: Any) -> None:
-        if name.endswith("_size_limit") and not _SMALLEST_MESSAGE <= value <= _LARGEST_MESSAGE:
-            raise ConfigError(f"{name} must be from {_SMALLEST_MESSAGE} (1 KiB) to {_LARGEST_MESSAGE} (100 MiB)")
-        if name == "state_keys":
-            _check_keys(value)
-        elif name == "on_duplicate":
-            if value not in get_args(OnDuplicate):
-                raise ConfigError(f"on_duplicate must be one of {', '.join(get_args(OnDuplicate))}, not {value!r}")
-        elif name in _TEXTS:
-            if value is not None and not (isinstance(value, str) and value):
-                raise ConfigError(f"{name} must be the path of a folder, not {value!r}")
-        elif isinstance(value, str):
-            raise ConfigError(f"{name} must be a list of names, not the text {value!r}")
-        elif isinstance(value, list | tuple) or (name in _MAY_BE_ZERO and value == 0):
-            return
-        elif not isinstance(value, bool) and value is not None and value <= 0:
-            raise ConfigError(f"{name} must be above 0, not {value!r}")
+    def __repr__(self) -> str:
+        """What differs from the defaults; keys are not shown."""
+        names = zip(self.__struct_fields__, self.__struct_defaults__, strict=True)
+        changed = [(name, value) for name, default in names if (value := getattr(self, name)) != default]
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in changed)})"
 
     @classmethod
     def load(
         cls, path: str | PathLike[str] | None = None, *, environ: Mapping[str, str] | None = None, **overrides: Any
     ) -> "Settings":
-        """Settings from a file, the environment and keyword arguments; the last named wins."""
-        found: dict[str, Any] = dict(_from_file(path)) if path is not None else {}
+        """Settings from a file, the environment and keyword arguments; the last named wins. Warns of variables that
+        begin with `TRUNKLINE_` and are not settings."""
+        found: dict[str, Any] = {} if path is None else _from_file(path)
         found.update(_from_environment(os.environ if environ is None else environ))
+        for name in overrides:
+            _check_name(f"unknown setting {name!r}", name)
         found.update(overrides)
-        found |= {name: tuple(cast("list[Any]", value)) for name, value in found.items() if isinstance(value, list)}
-        known = sorted(cls.__struct_fields__)
-        if unknown := sorted(found.keys() - set(known)):
-            raise ConfigError(f"unknown setting {unknown[0]!r}; the settings are {', '.join(known)}")
         return cls(**found)
 
 
-def _check_keys(keys: Any) -> None:
-    """Says what is wrong with keys without showing any."""
+class _Kind(NamedTuple):
+    """What a setting may be."""
+
+    type: type  # int, float, bool, str, or tuple for a list of texts
+    may_be_none: bool
+    choices: tuple[str, ...]
+    least: float | None  # None: above 0
+    most: float | None
+    secret: bool  # its value is not shown
+
+    @classmethod
+    def of(cls, name: str, annotation: Any) -> "_Kind":
+        """The kind of a setting, read off its annotation."""
+        options = get_args(annotation) if type(None) in get_args(annotation) else (annotation,)
+        main: Any = next(option for option in options if option is not type(None))
+        choices = get_args(main) if get_origin(main) is Literal else ()
+        sized = name.endswith("_size_limit")
+        return cls(
+            type=str if choices else get_origin(main) or main,
+            may_be_none=len(options) > 1,
+            choices=choices,
+            least=_SMALLEST_MESSAGE if sized else 0 if name in _MAY_BE_ZERO else None,
+            most=_LARGEST_MESSAGE if sized else None,
+            secret=name == _KEYS,
+        )
+
+    def checked(self, name: str, value: Any) -> Any:
+        """The value; a list as a tuple. Raises `ConfigError` for one that the setting cannot have."""
+        if value is None and self.may_be_none:
+            return None
+        if self.secret:
+            return _checked_keys(name, value)
+        if self.type is tuple and isinstance(value, list | tuple | set | frozenset):
+            value = tuple(cast("Iterable[Any]", value))
+        if not self._fits(value):
+            raise ConfigError(
+                f"{name} must be {self._allowed()}{' or None' if self.may_be_none else ''}, not {value!r}"
+            )
+        return value
+
+    def _fits(self, value: Any) -> bool:
+        if self.type is tuple:
+            return isinstance(value, tuple) and all(
+                isinstance(item, str) and item for item in cast("tuple[Any, ...]", value)
+            )
+        if self.type is str:
+            return isinstance(value, str) and (value in self.choices if self.choices else bool(value))
+        if self.type is bool or isinstance(value, bool):
+            return self.type is bool and isinstance(value, bool)
+        if not isinstance(value, int if self.type is int else int | float) or not isfinite(value):
+            return False
+        return (value > 0 if self.least is None else value >= self.least) and (self.most is None or value <= self.most)
+
+    def _allowed(self) -> str:
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.type is str:
+            return "the path of a folder, as text"
+        if self.type is tuple:
+            return "a list of texts"
+        if self.type is bool:
+            return "True or False"
+        number = "a whole number" if self.type is int else "a number"
+        if self.most is not None:
+            return f"{number} from {_SMALLEST_MESSAGE} (1 KiB) to {_LARGEST_MESSAGE} (100 MiB)"
+        return f"{number} above 0" if self.least is None else f"{number} of 0 or more"
+
+    def parsed(self, variable: str, text: str) -> Any:
+        """The value that the text of an environment variable means; raises `ConfigError` if it means none."""
+        if self.type is tuple:
+            return self.checked(variable, tuple(part.strip() for part in text.split(",") if part.strip()))
+        if self.may_be_none and text.lower() in _OFF:
+            return None
+        if self.type is bool:
+            allowed, value = f"one of {', '.join(_YES_NO)}", _YES_NO.get(text.lower())
+        else:
+            allowed, value = self._allowed(), self._number(text) if self.type in {int, float} else text
+        if not self._fits(value):
+            raise ConfigError(f"{variable} must be {allowed}{' or off' if self.may_be_none else ''}, not {text!r}")
+        return value
+
+    def _number(self, text: str) -> float | None:
+        try:
+            return int(text) if self.type is int else float(text)
+        except ValueError:
+            return None
+
+
+_KINDS: Final = {name: _Kind.of(name, Settings.__annotations__[name]) for name in Settings.__struct_fields__}
+
+
+def _checked_keys(name: str, keys: Any) -> tuple[str, ...]:
+    """Keys that can be used; says what is wrong with others without showing any."""
     if isinstance(keys, str):
-        raise ConfigError("state_keys must be a list of keys, not a text")
-    for position, key in enumerate(keys):
+        raise ConfigError(f"{name} must be a list of keys, not a text")
+    if not isinstance(keys, list | tuple):
+        raise ConfigError(f"{name} must be a list of keys, not of type {type(keys).__name__}")
+    for position, key in enumerate(cast("list[Any]", keys)):
         if not isinstance(key, str) or len(key.encode()) < SHORTEST_KEY:
-            raise ConfigError(f"state_keys[{position}] must be a text of at least {SHORTEST_KEY} bytes")
+            raise ConfigError(f"{name}[{position}] must be a text of at least {SHORTEST_KEY} bytes")
+    return tuple(cast("list[str]", keys))
+
+
+def _check_name(problem: str, name: str) -> None:
+    """Raises `ConfigError` if there is no setting of a name."""
+    if name not in _KINDS:
+        near = suggestion(name, _KINDS)
+        raise ConfigError(problem + (near or f"; the settings are {', '.join(sorted(_KINDS))}"))
 
 
 _INHERITED: Final = frozenset(
@@ -340,36 +439,24 @@ def _from_file(path: str | PathLike[str]) -> dict[str, Any]:
 
     try:
         with open(path, "rb") as file:
-            return tomllib.load(file)
+            found = tomllib.load(file)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read settings from {path}: {error}") from error
+    for name in found:
+        _check_name(f"unknown setting {name!r} in {path}", name)
+    return {name: _KINDS[name].checked(f"{path}: {name}", value) for name, value in found.items()}
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    defaults = zip(Settings.__struct_fields__, Settings.__struct_defaults__, strict=True)
-    names = {f"{_PREFIX}{name.upper()}": (name, default) for name, default in defaults}
+    known = {f"{_PREFIX}{name.upper()}": name for name in _KINDS}
+    for variable in sorted(environ):
+        if variable.startswith(_PREFIX) and variable not in known and not _SERVICE_LINK.search(variable):
+            near = nearest(variable.removeprefix(_PREFIX).lower(), _KINDS)
+            meant = "" if near is None else f"; did you mean {_PREFIX}{near.upper()}?"
+            told = f"the environment variable {variable} is not a setting and is ignored{meant}"
+            warnings.warn(told, stacklevel=3)  # at the call of Settings.load
     return {
-        name: _parsed(variable, environ[variable], default)
-        for variable, (name, default) in names.items()
+        name: _KINDS[name].parsed(variable, environ[variable])
+        for variable, name in known.items()
         if variable in environ
     }
-
-
-def _parsed(variable: str, text: str, default: Any) -> Any:
-    """A variable's text in the type of the setting's default."""
-    if isinstance(default, str):
-        return text
-    if variable.removeprefix(_PREFIX).lower() in _TEXTS:
-        return text or None
-    if isinstance(default, tuple):
-        return tuple(part.strip() for part in text.split(",") if part.strip())
-    if isinstance(default, bool):
-        if text.lower() not in _YES_NO:
-            raise ConfigError(f"{variable} must be one of {', '.join(_YES_NO)}, not {text!r}")
-        return _YES_NO[text.lower()]
-    if text.lower() in {"", "none", "off"}:
-        return None
-    try:
-        return int(text) if isinstance(default, int) else float(text)
-    except ValueError:
-        raise ConfigError(f"{variable} must be a number, not {text!r}") from None

@@ -1,6 +1,7 @@
 """Settings: their defaults, their bounds, and where they come from."""
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_w17_variables_are_read_in_the_type_of_their_setting(name: str, text: st
 
 
 def test_variables_and_names_that_make_no_sense_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="TRUNKLINE_MAX_CALLS must be a number"):
+    with pytest.raises(ConfigError, match=r"^TRUNKLINE_MAX_CALLS must be a whole number above 0, not 'many'$"):
         Settings.load(environ={"TRUNKLINE_MAX_CALLS": "many"})
     with pytest.raises(ConfigError, match=r"unknown setting 'speed'; the settings are .*work_timeout"):
         Settings.load(environ={}, speed="high")
@@ -102,6 +103,108 @@ def test_variables_and_names_that_make_no_sense_are_refused_by_name(tmp_path: Pa
         Settings.load(file, environ={})
     with pytest.raises(ConfigError, match="cannot read settings from"):
         Settings.load(tmp_path / "nowhere.toml", environ={})
+
+
+WRONG = [
+    ("max_calls", "5", "a whole number above 0", "'5'"),
+    ("max_calls", 5.0, "a whole number above 0", "5.0"),
+    ("max_calls", True, "a whole number above 0", "True"),
+    ("max_calls", None, "a whole number above 0", "None"),
+    ("max_calls", [5], "a whole number above 0", r"\[5\]"),
+    ("max_text", "5", "a whole number above 0 or None", "'5'"),
+    ("max_retries", -1, "a whole number of 0 or more or None", "-1"),
+    ("work_timeout", "60", "a number above 0 or None", "'60'"),
+    ("work_timeout", float("nan"), "a number above 0 or None", "nan"),
+    ("keepalive_timeout", None, "a number above 0", "None"),
+    ("backoff_jitter", -0.5, "a number of 0 or more", "-0.5"),
+    ("http_sessions", "yes", "True or False", "'yes'"),
+    ("http_sessions", 1, "True or False", "1"),
+    ("allowed_hosts", "example.org", "a list of texts", "'example.org'"),
+    ("allowed_hosts", 5, "a list of texts", "5"),
+    ("allowed_hosts", ["example.org", 5], "a list of texts", r"\('example.org', 5\)"),
+    ("crash_folder", 5, "the path of a folder, as text or None", "5"),
+    ("crash_folder", "", "the path of a folder, as text or None", "''"),
+    ("on_duplicate", ["error"], "one of error, replace, warn", r"\['error'\]"),
+    ("stdio_message_size_limit", "1024", r"a whole number from 1024 \(1 KiB\) to 104857600 \(100 MiB\)", "'1024'"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "allowed", "given"), WRONG, ids=lambda part: str(part)[:20])
+def test_setting_of_a_wrong_type_is_refused_with_what_is_allowed(
+    name: str, value: Any, allowed: str, given: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} must be {allowed}, not {given}$"):
+        Settings(**{name: value})
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
+def test_every_setting_refuses_a_value_of_no_known_type_by_name(name: str) -> None:
+    for value in (object(), {"a": 1}, b"x", -1j):
+        with pytest.raises(ConfigError, match=f"^{name} must be "):
+            Settings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "allowed"),
+    [
+        ("max_calls", "0", "a whole number above 0"),
+        ("max_calls", "1.5", "a whole number above 0"),
+        ("max_calls", "off", "a whole number above 0"),
+        ("max_text", "much", "a whole number above 0 or off"),
+        ("work_timeout", "inf", "a number above 0 or off"),
+        ("http_sessions", "maybe", "one of 1, true, yes, on, 0, false, no, off"),
+        ("on_duplicate", "maybe", "one of error, replace, warn"),
+        ("sse_event_size_limit", "7", r"a whole number from 1024 \(1 KiB\) to 104857600 \(100 MiB\)"),
+    ],
+)
+def test_variable_of_a_wrong_type_is_refused_with_what_is_allowed(name: str, text: str, allowed: str) -> None:
+    variable = f"TRUNKLINE_{name.upper()}"
+    with pytest.raises(ConfigError, match=f"^{variable} must be {allowed}, not '{text}'$"):
+        Settings.load(environ={variable: text})
+
+
+def test_wrong_value_in_a_file_is_refused_with_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("max_calls = '5'")
+    with pytest.raises(ConfigError, match=f"^{file}: max_calls must be a whole number above 0, not '5'$"):
+        Settings.load(file, environ={})
+    file.write_text("max_cals = 5")
+    with pytest.raises(ConfigError, match=f"^unknown setting 'max_cals' in {file}; did you mean 'max_calls'[?]$"):
+        Settings.load(file, environ={})
+
+
+def test_lists_of_settings_become_tuples() -> None:
+    assert Settings(allowed_hosts=["a", "b"]).allowed_hosts == ("a", "b")  # type: ignore[arg-type]
+
+
+def test_misspelt_variable_is_ignored_with_a_warning_that_names_the_near_one() -> None:
+    said = "TRUNKLINE_MAX_CALS is not a setting and is ignored; did you mean TRUNKLINE_MAX_CALLS?"
+    with pytest.warns(UserWarning, match=re.escape(said)) as told:
+        settings = Settings.load(environ={"TRUNKLINE_MAX_CALS": "2"})
+    assert settings == Settings()
+    assert [warning.filename for warning in told] == [__file__]
+
+
+def test_unknown_variable_without_a_near_one_is_warned_of_too() -> None:
+    with pytest.warns(UserWarning, match="TRUNKLINE_COLOUR is not a setting and is ignored$"):
+        Settings.load(environ={"TRUNKLINE_COLOUR": "red"})
+
+
+def test_variables_that_kubernetes_sets_for_a_service_are_not_warned_of() -> None:
+    links = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8000_TCP", "PORT_8000_TCP_ADDR")
+    environ = {f"TRUNKLINE_{link}": "x" for link in links} | {"TRUNKLINE_API_SERVICE_HOST": "x"}
+    assert Settings.load(environ=environ) == Settings()  # a warning would be an error here
+
+
+def test_misspelt_keyword_of_load_is_refused_with_the_near_one() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown setting 'max_cals'; did you mean 'max_calls'[?]$"):
+        Settings.load(environ={}, max_cals=5)
+
+
+def test_repr_shows_what_differs_from_the_defaults() -> None:
+    assert repr(Settings()) == "Settings()"
+    shown = repr(Settings(max_calls=5, work_timeout=None, state_keys=KEYS))
+    assert shown == "Settings(work_timeout=None, state_keys=('…', '…'), max_calls=5)"
 
 
 # --- keys ---------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
-"""Texts of a peer, made fit to be shown: in exceptions, in logs and on a terminal."""
+"""Parts of messages: texts of a peer, made fit to be shown in exceptions, in logs and on a terminal; and suggestions
+for misspelt names."""
 
+from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["LONGEST", "printable"]
+__all__ = ["LONGEST", "nearest", "printable", "suggestion"]
 
 LONGEST: Final = 10_000  # characters of a text that are shown
 
@@ -17,3 +19,16 @@ def printable(text: str, *, most: int | None = LONGEST, lines: bool = False) -> 
         return text
     kept = "\n\t" if lines else ""
     return "".join(char if char.isprintable() or char in kept else ascii(char)[1:-1] for char in text)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a misspelt one most probably means."""
+    from difflib import get_close_matches  # for errors only, so it is not imported before
+
+    return next(iter(get_close_matches(name, known, n=1, cutoff=0.7)), None)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: "; did you mean 'max_calls'?", or nothing if no name is near."""
+    near = nearest(name, known)
+    return "" if near is None else f"; did you mean {near!r}?"
