@@ -110,6 +110,14 @@ async def test_s03_s06_smp_02_everything_that_was_given_is_passed_on() -> None:
     assert params["metadata"] == {"trace": 1}
 
 
+async def test_model_preferences_may_be_a_mapping() -> None:
+    sampler = Sampler("x", model_preferences={"cost_priority": 0.5, "speedPriority": 1, "hints": [{"name": "small"}]})
+    async with RawPeer(sampler.server) as peer:
+        await peer.initialize(capabilities={"sampling": {}})
+        params = await sampler.asked(peer)
+    assert params["modelPreferences"] == {"hints": [{"name": "small"}], "costPriority": 0.5, "speedPriority": 1}
+
+
 @pytest.mark.parametrize(
     ("revision", "declared", "sent"),
     [
@@ -133,6 +141,8 @@ async def test_smp_10_context_is_asked_for_where_the_client_can_include_it(
         pytest.param({"model_preferences": ModelPreferences(cost_priority=1.1)}, id="s04 cost"),
         pytest.param({"model_preferences": ModelPreferences(speed_priority=-0.1)}, id="s04 speed"),
         pytest.param({"model_preferences": ModelPreferences(intelligence_priority=2)}, id="s04 intelligence"),
+        pytest.param({"model_preferences": {"cost_priority": 1.1}}, id="s04 cost in a mapping"),
+        pytest.param({"model_preferences": {"price_priority": 1}}, id="unknown preference"),
         pytest.param({"temperature": 2.1}, id="s05 too hot"),
         pytest.param({"temperature": -0.1}, id="s05 too cold"),
         pytest.param({"max_tokens": "10"}, id="s06 text"),

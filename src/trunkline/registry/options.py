@@ -1,12 +1,27 @@
 """What may be said of an entry when it is registered, one type for each kind. Comments say what an option means."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar
 
-from trunkline.protocol.types import Annotations, Icon, ToolAnnotations
+import msgspec
+
+from trunkline.errors import MisuseError, RegistrationError
+from trunkline.errors.text import suggestion
+from trunkline.protocol.types import Annotations, Icon, ToolAnnotations, Wire
 from trunkline.registry.tasks import TaskPolicy, TaskSupport
 
-__all__ = ["Described", "PromptOptions", "ResourceOptions", "TemplateOptions", "ToolOptions", "shown"]
+__all__ = [
+    "Described",
+    "PromptOptions",
+    "ResourceOptions",
+    "TemplateOptions",
+    "ToolOptions",
+    "from_mapping",
+    "icons_of",
+    "shown",
+]
+
+W = TypeVar("W", bound=Wire)
 
 
 class Described(TypedDict, total=False):
@@ -15,7 +30,7 @@ class Described(TypedDict, total=False):
     name: str | None  # instead of the function's
     title: str | None  # for people
     description: str | None  # instead of the docstring's
-    icons: Sequence[Icon] | None  # pictures to show beside the name
+    icons: Sequence[Icon | Mapping[str, Any]] | None  # pictures to show beside the name
     meta: Mapping[str, Any] | None  # goes out as `_meta`
 
 
@@ -23,7 +38,7 @@ class ToolOptions(Described, total=False):
     """What can be said of a tool."""
 
     input_schema: Mapping[str, Any] | None  # instead of the one made of the parameters
-    annotations: ToolAnnotations | None  # hints on how it behaves
+    annotations: ToolAnnotations | Mapping[str, Any] | None  # hints on how it behaves
     timeout: float | None  # seconds that a call has, instead of `work_timeout`
     structured: bool  # False: no output schema, and results are content alone
     task: bool | TaskSupport | TaskPolicy  # whether calls run as tasks; True: as their clients like
@@ -34,7 +49,7 @@ class TemplateOptions(Described, total=False):
     """What can be said of a resource, and of many at once."""
 
     mime_type: str | None  # of what is read
-    annotations: Annotations | None  # whom it is for, and how much it matters
+    annotations: Annotations | Mapping[str, Any] | None  # whom it is for, and how much it matters
     ttl: float  # seconds that a client may keep what it has read
     public: bool  # True: what is read is the same for everybody, so that others may keep it too
 
@@ -51,11 +66,45 @@ class PromptOptions(Described, total=False):
     input_schema: Mapping[str, Any] | None  # for stricter checks of the arguments
 
 
-def shown(options: Described) -> dict[str, Any]:
-    """What goes into any definition as it is: how it is shown, and what lies beside it."""
-    icons, meta = options.get("icons"), options.get("meta")
+def shown(what: str, options: Described) -> dict[str, Any]:
+    """What goes into any definition as it is: how it is shown, and what lies beside it. `what` is named in errors."""
+    meta = options.get("meta")
     return {
         "title": options.get("title"),
-        "icons": [*icons] if icons else None,
+        "icons": icons_of(what, options.get("icons")),
         "meta": dict(meta) if meta else None,
     }
+
+
+def icons_of(what: str, given: Sequence[Icon | Mapping[str, Any]] | None) -> list[Icon] | None:
+    """Icons, each of which may be given as a mapping. Raises `RegistrationError` for what is not a list of icons."""
+    if given is None:
+        return None
+    if isinstance(given, str | Mapping | Icon):
+        raise RegistrationError(f"{what}: icons must be a list; write icons=[…]")
+    return [from_mapping(f"{what}: icons", Icon, icon) for icon in given] or None
+
+
+def from_mapping(
+    what: str, kind: type[W], given: W | Mapping[str, Any], error: Callable[[str], MisuseError] = RegistrationError
+) -> W:
+    """An object of the specification, given as one or as a mapping of its members under their names in Python or on the
+    wire: `read_only_hint` or `readOnlyHint`. Raises `error` for other names and for wrong values."""
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, Mapping):
+        raise error(f"{what} must be of type {kind.__name__} or a mapping, not {given!r}")
+    encoded = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
+    members: dict[str, Any] = {}
+    for name, value in given.items():
+        member = encoded.get(name, name)
+        if member not in encoded.values():
+            near = suggestion(str(name), [*encoded, *encoded.values()])
+            raise error(f"{what}: there is no {name!r}{near or '; there are ' + ', '.join(encoded)}")
+        if member in members:
+            raise error(f"{what}: {name!r} is given in both spellings")
+        members[member] = value
+    try:
+        return msgspec.convert(members, kind)
+    except msgspec.ValidationError as invalid:
+        raise error(f"{what}: {invalid}") from None

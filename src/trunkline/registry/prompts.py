@@ -192,7 +192,7 @@ def _made(
         name=name,
         description=(described if given is None else given) or None,
         arguments=arguments or None,
-        **shown(options),
+        **shown(f"prompt {name!r}", options),
     )
     schema = options.get("input_schema")
     validator = None if schema is None else Validator(schema, f"prompt {name!r}")

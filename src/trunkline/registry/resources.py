@@ -12,10 +12,10 @@ from msgspec import UNSET, Struct
 
 from trunkline.config import Settings
 from trunkline.errors import InvalidParams, InvalidUri, RegistrationError, ResourceAccessDenied, TemplateError
-from trunkline.protocol.types import ReadResourceResult, Resource, ResourceContents, ResourceTemplate
+from trunkline.protocol.types import Annotations, ReadResourceResult, Resource, ResourceContents, ResourceTemplate
 from trunkline.registry.access import Access
 from trunkline.registry.handlers import Handler, Run, from_texts, runner
-from trunkline.registry.options import ResourceOptions, TemplateOptions, shown
+from trunkline.registry.options import ResourceOptions, TemplateOptions, from_mapping, shown
 from trunkline.registry.results import BadResult, check_contents, check_mime, resource_contents
 from trunkline.registry.templates import UriTemplate, escapes
 
@@ -164,7 +164,7 @@ def make_resource(
             f"put {{{asked[0]}}} into the URI, or give the argument a default"
         )
     definition = Resource(
-        uri=uri, size=options.get("size"), **_told(options, handler.name if handler is not None else uri, handler)
+        uri=uri, size=options.get("size"), **_told(uri, options, handler.name if handler is not None else uri, handler)
     )
     finish = finish or _finisher(definition.mime_type, settings)
     ttl, public = _ttl(options, uri), _public(options, access, uri, default=handler is None)
@@ -190,7 +190,7 @@ def make_template(
     """A template made of a pattern and a function. Raises `RegistrationError` for a pair that do not fit."""
     template = UriTemplate(pattern)
     _check_variables(template, handler)
-    definition = ResourceTemplate(uri_template=pattern, **_told(options, handler.name, handler))
+    definition = ResourceTemplate(uri_template=pattern, **_told(pattern, options, handler.name, handler))
     if lister is not None and (asked := [p.name for p in lister.parameters if p.required]):
         raise TemplateError(pattern, f"nothing can give {lister.name}, which lists it, its argument {asked[0]!r}")
     return TemplateEntry(
@@ -229,17 +229,18 @@ def _public(options: TemplateOptions, access: Access | None, uri: str, *, defaul
     return False
 
 
-def _told(options: TemplateOptions, name: str, handler: Handler | None) -> dict[str, Any]:
+def _told(uri: str, options: TemplateOptions, name: str, handler: Handler | None) -> dict[str, Any]:
     """What the definition of a resource or a template says, besides where it is."""
     description = options.get("description")
     if description is None and handler is not None:
         description = handler.description
+    hints = options.get("annotations")
     return {
         "name": options.get("name") or name,
         "description": description or None,
         "mime_type": check_mime(options.get("mime_type")),
-        "annotations": options.get("annotations"),
-        **shown(options),
+        "annotations": None if hints is None else from_mapping(f"resource {uri!r}: annotations", Annotations, hints),
+        **shown(f"resource {uri!r}", options),
     }
 
 

@@ -17,7 +17,7 @@ from trunkline.registry import types as kinds
 from trunkline.registry.access import Access
 from trunkline.registry.generators import gathering
 from trunkline.registry.handlers import Handler, Run, runner
-from trunkline.registry.options import ToolOptions, shown
+from trunkline.registry.options import ToolOptions, from_mapping, shown
 from trunkline.registry.results import Output, tool_output
 from trunkline.registry.schema import Fault, Validator
 from trunkline.registry.tasks import TaskPolicy, policy_of
@@ -181,6 +181,9 @@ def make_tool(
     asks: Sequence[str] = options.get("asks", ())
     if isinstance(asks, str):
         raise RegistrationError(f"tool {name!r}: asks is a list of capabilities; write asks=({asks!r},)")
+    hints = options.get("annotations")
+    if hints is not None:
+        hints = from_mapping(f"tool {name!r}: annotations", ToolAnnotations, hints)
     return ToolEntry(
         name=name,
         handler=handler,
@@ -188,15 +191,15 @@ def make_tool(
         decode=handler.decode if validator is None else _by_schema(handler, input_schema or {}, validator),
         run=runner(handler, output.convert),
         description=described or None,
-        annotations=options.get("annotations"),
+        annotations=hints,
         timeout=options.get("timeout"),
         guard=guard,
         given_schema=input_schema,
         given_validator=validator,
         asks=tuple(asks),
-        task=policy_of(name, options.get("task"), options.get("annotations")),
+        task=policy_of(name, options.get("task"), hints),
         access=access,
-        **shown(options),
+        **shown(f"tool {name!r}", options),
     )
 
 

@@ -41,6 +41,7 @@ from trunkline.protocol.types import (
     ToolChoice,
 )
 from trunkline.registry.access import is_scope
+from trunkline.registry.options import from_mapping
 from trunkline.registry.resources import check_uri
 from trunkline.server.access import Ruled, held_by
 from trunkline.server.ask import Asker, ClientLacks, OnProgress
@@ -340,7 +341,7 @@ class Context:
         *,
         max_tokens: int = 1024,
         system_prompt: str | None = None,
-        model_preferences: ModelPreferences | None = None,
+        model_preferences: ModelPreferences | Mapping[str, Any] | None = None,
         include_context: Literal["none", "thisServer", "allServers"] | None = None,
         temperature: float | None = None,
         stop_sequences: Sequence[str] | None = None,
@@ -365,7 +366,7 @@ class Context:
             messages=[SamplingMessage("user", TextContent(m)) if isinstance(m, str) else m for m in given],
             max_tokens=max_tokens,
             system_prompt=system_prompt,
-            model_preferences=model_preferences,
+            model_preferences=None if model_preferences is None else _preferences(model_preferences),
             include_context=include_context if self._may_include_context() else None,
             temperature=temperature,
             stop_sequences=None if stop_sequences is None else list(stop_sequences),
@@ -439,6 +440,11 @@ class Context:
             return asyncio.run_coroutine_threadsafe(_awaited(asked), loop).result()
         except concurrent.futures.CancelledError:  # an `except Exception` would take it for an error, and go on
             raise asyncio.CancelledError from None
+
+
+def _preferences(given: ModelPreferences | Mapping[str, Any]) -> ModelPreferences:
+    error = partial(MisuseError, kind="invalid_model_preferences")
+    return from_mapping("model_preferences", ModelPreferences, given, error)
 
 
 def _checked(params: CreateMessageParams) -> CreateMessageParams:

@@ -17,6 +17,7 @@ from trunkline.facts import Observer, Observers
 from trunkline.protocol.meta import IDEMPOTENCY
 from trunkline.protocol.profiles import ProfileName, profile_of
 from trunkline.protocol.types import Icon, Implementation
+from trunkline.registry.options import icons_of
 from trunkline.registry.signatures import called, name_of
 from trunkline.server.announcer import CHANGES
 from trunkline.server.connection import Connection
@@ -63,7 +64,7 @@ class Server(Ending):
         title: str | None = None,
         description: str | None = None,
         website_url: str | None = None,
-        icons: Sequence[Icon] | None = None,
+        icons: Sequence[Icon | Mapping[str, Any]] | None = None,
         instructions: str | None = None,
         settings: Settings | None = None,
         auth: "ResourceServer | None" = None,
@@ -99,7 +100,7 @@ class Server(Ending):
             title=title,
             description=description,
             website_url=website_url,
-            icons=list(icons) if icons else None,
+            icons=icons_of(f"server {name!r}", icons),
         )
         lasting = store is not None and store.lasting
         switches = Switches(tools, resources, prompts, completions, logging, subscribe, list_changed)
