@@ -155,6 +155,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     restart_intensity: int = 5  # so many losses in a period are made good; one more, and it is given up; workers, too
     restart_period: float = 60.0
     max_heard: int = 1024  # notifications that wait for one reader; the oldest go first
+    max_list_pages: int = 1000  # of one list, where all pages are read as one; a longer list is refused
+    max_list_items: int = 100_000  # of one list, likewise
 
     # Servers that a client starts as processes.
     stop_timeout: float = 2.0  # to end once its input is closed, and again after SIGTERM, before it is killed

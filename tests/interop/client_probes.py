@@ -186,9 +186,10 @@ async def subscriptions_acknowledged(line: Line) -> None:
 @probe("tools/list to server")
 async def tools_list(line: Line) -> None:
     """One page, and all of them."""
-    first = await line.client.list_tools()
+    first = await line.client.list_tools(cursor=None)
     assert first.next_cursor == "8"
-    tools = {tool.name: tool async for tool in line.client.tools()}
+    tools = {tool.name: tool for tool in (await line.client.list_tools()).tools}
+    assert [tool.name async for tool in line.client.tools()] == list(tools)
     assert len(tools) > 2 * len(first.tools)
     assert tools["add"].description == "Adds two numbers."
     assert tools["add"].input_schema["required"] == ["a", "b"]

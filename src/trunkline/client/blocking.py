@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, Literal, Self, TypeVar
 from msgspec import UNSET
 
 from trunkline.client.asking import OnProgress
+from trunkline.client.calls import Cursor
 from trunkline.client.client import Client, Pending
 from trunkline.client.results import ToolResult
 from trunkline.client.tasks import Task
@@ -24,6 +25,10 @@ from trunkline.protocol.types import (
     Completion,
     GetPromptResult,
     Implementation,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ListToolsResult,
     LoggingLevel,
     Prompt,
     Resource,
@@ -151,8 +156,12 @@ class BlockingClient:
         """Asks for log messages of a level and above."""
         self._wait(partial(self._client.set_log_level, level))
 
+    def list_tools(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListToolsResult:
+        """All tools, or one page of them, as `Client.list_tools` gives."""
+        return self._wait(partial(self._client.list_tools, cursor, timeout=timeout))
+
     def tools(self) -> Iterator[Tool]:
-        """All tools, page by page."""
+        """All tools, one by one, a page at a time."""
         return self._walk(self._client.tools())
 
     def call_tool(
@@ -212,12 +221,22 @@ class BlockingClient:
         """A handle on a task that was made earlier, by its id, as `Client.task` gives."""
         return BlockingTask(self._client.task(task_id, name=name, returns=returns), self._wait)
 
+    def list_resources(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListResourcesResult:
+        """All resources, or one page of them, as `Client.list_resources` gives."""
+        return self._wait(partial(self._client.list_resources, cursor, timeout=timeout))
+
     def resources(self) -> Iterator[Resource]:
-        """All resources, page by page."""
+        """All resources, one by one, a page at a time."""
         return self._walk(self._client.resources())
 
+    def list_resource_templates(
+        self, cursor: Cursor = UNSET, *, timeout: float | None = None
+    ) -> ListResourceTemplatesResult:
+        """All resource templates, or one page of them, as `Client.list_resource_templates` gives."""
+        return self._wait(partial(self._client.list_resource_templates, cursor, timeout=timeout))
+
     def resource_templates(self) -> Iterator[ResourceTemplate]:
-        """All resource templates, page by page."""
+        """All resource templates, one by one, a page at a time."""
         return self._walk(self._client.resource_templates())
 
     def read_resource(self, uri: str, *, timeout: float | None = None) -> list[ResourceContents]:
@@ -232,8 +251,12 @@ class BlockingClient:
         """Asks not to be told any more."""
         self._wait(partial(self._client.unsubscribe, uri))
 
+    def list_prompts(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListPromptsResult:
+        """All prompts, or one page of them, as `Client.list_prompts` gives."""
+        return self._wait(partial(self._client.list_prompts, cursor, timeout=timeout))
+
     def prompts(self) -> Iterator[Prompt]:
-        """All prompts, page by page."""
+        """All prompts, one by one, a page at a time."""
         return self._walk(self._client.prompts())
 
     def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:

@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
 from trunkline.client.asking import SIGN_OF_LIFE, OnProgress
 from trunkline.client.catalogue import Catalogue
@@ -13,6 +14,7 @@ from trunkline.client.patience import Patience, Signs
 from trunkline.client.results import ToolResult, tool_result
 from trunkline.client.seen import ENDED, Seen, Started
 from trunkline.client.tasks import Task, TaskHost
+from trunkline.config import Settings
 from trunkline.errors import BadAnswer, MisuseError
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
 from trunkline.protocol.methods import find
@@ -50,13 +52,17 @@ from trunkline.protocol.types import (
 from trunkline.registry import types
 from trunkline.wire import codec
 
-__all__ = ["Calls", "pages"]
+__all__ = ["Calls", "Cursor", "all_pages", "pages"]
 
 P = TypeVar("P")
+Cursor = str | None | UnsetType
+"""Which page of a list is asked for: that of a cursor, None for the first one, or all of them if it is not given."""
 
 
 class Calls:
     """Everything that a server can be asked."""
+
+    settings: Settings
 
     def __init__(self) -> None:
         self._catalogue = Catalogue()
@@ -137,16 +143,26 @@ class Calls:
 
     # --- tools ---------------------------------------------------------------------------------
 
-    async def list_tools(self, cursor: str | None = None, *, timeout: float | None = None) -> ListToolsResult:
-        """One page of the tools; `tools()` walks through all of them."""
+    async def _list(self, method: str, cursor: Cursor, timeout: float | None) -> Any:
+        """A page of a list, or all pages as one, for which there are `timeout` seconds together."""
+        patience = Patience(self._now, timeout)
+
+        async def page(cursor: str | None) -> Any:
+            return await self._ask(method, PaginatedParams(cursor=cursor), timeout=patience.left)
+
+        return await all_pages(method, page, self.settings) if isinstance(cursor, UnsetType) else await page(cursor)
+
+    async def list_tools(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListToolsResult:
+        """All tools, of all pages; with `cursor` one page, which is the first one for None. `tools()` gives them one by
+        one. `timeout` is for all pages. Raises `BadAnswer` for more than `max_list_pages` or `max_list_items`."""
         changes = self._catalogue.changes
-        page: ListToolsResult = await self._ask("tools/list", PaginatedParams(cursor=cursor), timeout=timeout)
-        if cursor is None and page.next_cursor is None:
-            self._catalogue.fill(page.tools, changes)
-        return page
+        listed: ListToolsResult = await self._list("tools/list", cursor, timeout)
+        if not isinstance(cursor, str) and listed.next_cursor is None:
+            self._catalogue.fill(listed.tools, changes)
+        return listed
 
     async def tools(self) -> AsyncIterator[Tool]:
-        """All tools, page by page."""
+        """All tools, one by one, a page at a time."""
         changes, found = self._catalogue.changes, list[Tool]()
         async for page in pages(self.list_tools):
             for tool in page.tools:
@@ -268,24 +284,24 @@ class Calls:
 
     # --- resources -----------------------------------------------------------------------------
 
-    async def list_resources(self, cursor: str | None = None, *, timeout: float | None = None) -> ListResourcesResult:
-        """One page of the resources; `resources()` walks through all of them."""
-        return await self._ask("resources/list", PaginatedParams(cursor=cursor), timeout=timeout)
+    async def list_resources(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListResourcesResult:
+        """All resources, as `list_tools` gives the tools; `resources()` gives them one by one."""
+        return await self._list("resources/list", cursor, timeout)
 
     async def resources(self) -> AsyncIterator[Resource]:
-        """All resources, page by page."""
+        """All resources, one by one, a page at a time."""
         async for page in pages(self.list_resources):
             for resource in page.resources:
                 yield resource
 
     async def list_resource_templates(
-        self, cursor: str | None = None, *, timeout: float | None = None
+        self, cursor: Cursor = UNSET, *, timeout: float | None = None
     ) -> ListResourceTemplatesResult:
-        """One page of the resource templates; `resource_templates()` walks through all of them."""
-        return await self._ask("resources/templates/list", PaginatedParams(cursor=cursor), timeout=timeout)
+        """All resource templates, as `list_tools` gives the tools; `resource_templates()` gives them one by one."""
+        return await self._list("resources/templates/list", cursor, timeout)
 
     async def resource_templates(self) -> AsyncIterator[ResourceTemplate]:
-        """All resource templates, page by page."""
+        """All resource templates, one by one, a page at a time."""
         async for page in pages(self.list_resource_templates):
             for template in page.resource_templates:
                 yield template
@@ -312,12 +328,12 @@ class Calls:
 
     # --- prompts and completion ----------------------------------------------------------------
 
-    async def list_prompts(self, cursor: str | None = None, *, timeout: float | None = None) -> ListPromptsResult:
-        """One page of the prompts; `prompts()` walks through all of them."""
-        return await self._ask("prompts/list", PaginatedParams(cursor=cursor), timeout=timeout)
+    async def list_prompts(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListPromptsResult:
+        """All prompts, as `list_tools` gives the tools; `prompts()` gives them one by one."""
+        return await self._list("prompts/list", cursor, timeout)
 
     async def prompts(self) -> AsyncIterator[Prompt]:
-        """All prompts, page by page."""
+        """All prompts, one by one, a page at a time."""
         async for page in pages(self.list_prompts):
             for prompt in page.prompts:
                 yield prompt
@@ -366,6 +382,14 @@ def _arguments(name: str, given: Any) -> Raw:
         raise MisuseError(f"arguments of tool {name!r}: {error}") from error
 
 
+_MEMBERS: Final = {
+    "tools/list": "tools",
+    "resources/list": "resources",
+    "resources/templates/list": "resource_templates",
+    "prompts/list": "prompts",
+}  # of the result of a method, where its list is
+
+
 async def pages(get: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
     """Page after page. Raises `BadAnswer` where a server would lead in a circle."""
     seen: set[str] = set()
@@ -379,3 +403,19 @@ async def pages(get: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
         if cursor in seen:
             raise BadAnswer("a list", f"the cursor {cursor!r} leads back to a page that was read already")
         seen.add(cursor)
+
+
+async def all_pages(method: str, get: Callable[[str | None], Awaitable[P]], settings: Settings) -> P:
+    """All pages of a list as one. Raises `BadAnswer` for a list of more pages or items than the settings allow."""
+    member, count = _MEMBERS[method], 0
+    items: list[Any] = []
+    first: Any = None
+    async for page in pages(get):
+        first, count = first or page, count + 1
+        items += getattr(page, member)
+        more = cast("Any", page).next_cursor is not None
+        if len(items) > settings.max_list_items:
+            raise BadAnswer(method, f"it has more than {settings.max_list_items} items (max_list_items)")
+        if more and count >= settings.max_list_pages:
+            raise BadAnswer(method, f"it has more than {settings.max_list_pages} pages (max_list_pages)")
+    return replace(first, **{member: items}, next_cursor=None)

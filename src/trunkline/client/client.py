@@ -12,7 +12,7 @@ from msgspec import UNSET
 from trunkline.client.answers import Answers, Elicit, OpenUrl, RootLike, Sample, root_of
 from trunkline.client.asking import Again, OnProgress, ask
 from trunkline.client.cache import CACHEABLE, Cache
-from trunkline.client.calls import pages
+from trunkline.client.calls import all_pages
 from trunkline.client.connection import Connection
 from trunkline.client.line import Line
 from trunkline.client.listening import Listening
@@ -53,7 +53,6 @@ from trunkline.protocol.types import (
     SetLevelParams,
     SubscribeParams,
     SubscriptionsAcknowledgedParams,
-    Tool,
 )
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
 from trunkline.transports.channel import Channel, Closed, Origin, Repeating
@@ -411,14 +410,14 @@ class Client(Tasking):
             return self._read("tools/list", raw, connection)
 
         try:
-            tools: list[Tool] = [tool async for listed in pages(page) for tool in listed.tools]
+            listed = await all_pages("tools/list", page, self.settings)
         except ConnectionClosed:
             return
         except TrunklineError as error:
             connection.dropped(f"the tools cannot be listed: {error}", "no_catalogue")
             self._catalogue.fill(None, changes)
         else:
-            self._catalogue.fill(tools, changes)
+            self._catalogue.fill(listed.tools, changes)
 
     async def _renew(self, connection: Connection) -> None:
         """Reads the catalogue anew: what is known of a tool does not fit it any more."""

@@ -13,7 +13,6 @@ from trunkline.client.rounds import Asked, answered
 from trunkline.client.seen import TASK, Started, read_call
 from trunkline.client.standing import NOT_OPEN, Standing
 from trunkline.client.tasks import Task, TaskHost
-from trunkline.config import Settings
 from trunkline.errors import MisuseError
 from trunkline.protocol.events import ProgressHeard
 from trunkline.protocol.extensions import agreed
@@ -30,8 +29,6 @@ EXTENSIONS: Mapping[str, Any] = {TASKS_EXTENSION: {}}
 
 class Tasking(Standing):
     """A client, as far as tasks are concerned."""
-
-    settings: Settings
 
     def __init__(self) -> None:
         super().__init__()

@@ -57,7 +57,11 @@ def test_every_call_waits_for_its_answer(revision: str, sign_of_life: str, runs:
         assert client.call_tool("add", {"a": 1, "b": 2}).data == 3
         assert "sampled" in client.call_tool("ask", on_progress=heard.append).data
         assert [tool.name for tool in client.tools()] == ["add", "fail", "ask"]
+        assert [tool.name for tool in client.list_tools().tools] == ["add", "fail", "ask"]
         assert [resource.uri for resource in client.resources()] == ["a:1"]
+        assert [resource.uri for resource in client.list_resources(timeout=5).resources] == ["a:1"]
+        assert [one.uri_template for one in client.list_resource_templates().resource_templates] == ["a:{name}"]
+        assert [prompt.name for prompt in client.list_prompts(cursor=None).prompts] == ["greet"]
         assert [template.uri_template for template in client.resource_templates()] == ["a:{name}"]
         assert client.read_resource("a:1")[0].text == "one"
         assert [prompt.name for prompt in client.prompts()] == ["greet"]

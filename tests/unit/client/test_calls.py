@@ -3,15 +3,15 @@
 import asyncio
 import dataclasses
 import datetime
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trunkline import CallToolResult, Client, Context, ProtocolError, Server, Settings, TextContent, ToolError
-from trunkline.errors import BadAnswer, CapabilityNotSupported, MisuseError, PeerError, ToolFailed
-from trunkline.testing import ScriptedServer
+from trunkline.errors import BadAnswer, CapabilityNotSupported, MisuseError, PeerError, RequestTimeout, ToolFailed
+from trunkline.testing import ManualClock, ScriptedServer
 
 OBJECT = {"type": "object"}
 
@@ -173,8 +173,19 @@ async def test_pages_are_walked_to_their_end(client: Client) -> None:
     assert [prompt.name async for prompt in client.prompts()] == ["greet"]
 
 
+async def test_lists_have_all_pages(client: Client) -> None:
+    tools = await client.list_tools()
+    assert [tool.name for tool in tools.tools] == ["add", "find", "everybody", "text", "refuse", "wrong", "count"]
+    assert tools.next_cursor is None
+    resources = await client.list_resources()
+    assert [resource.uri for resource in resources.resources] == ["memo://one", "memo://two", "memo://three"]
+    templates = await client.list_resource_templates()
+    assert [template.uri_template for template in templates.resource_templates] == ["user://{name}"]
+    assert [prompt.name for prompt in (await client.list_prompts()).prompts] == ["greet"]
+
+
 async def test_one_page_can_be_asked_for(client: Client) -> None:
-    page = await client.list_tools()
+    page = await client.list_tools(cursor=None)
     assert len(page.tools) == 2
     assert [tool.name for tool in (await client.list_tools(page.next_cursor)).tools] == ["everybody", "text"]
 
@@ -301,6 +312,80 @@ async def test_a_server_that_would_lead_in_a_circle_is_found_out() -> None:
             server.line.reply(await server.line.request("prompts/list"), {"prompts": [], "nextCursor": "again"})
         with pytest.raises(BadAnswer, match="leads back"):
             await walk
+
+
+async def test_list_whose_cursor_repeats_is_refused() -> None:
+    server = ScriptedServer(answered=["initialize", "ping"])
+    async with Client(server) as client:
+        listing = asyncio.create_task(client.list_prompts())
+        for _ in range(2):
+            server.line.reply(await server.line.request("prompts/list"), {"prompts": [], "nextCursor": "again"})
+        with pytest.raises(BadAnswer, match="the cursor 'again' leads back"):
+            await listing
+
+
+LISTS: dict[str, tuple[str, Callable[[Client], Awaitable[Any]]]] = {
+    "tools/list": ("tools", lambda client: client.list_tools()),
+    "resources/list": ("resources", lambda client: client.list_resources()),
+    "resources/templates/list": ("resourceTemplates", lambda client: client.list_resource_templates()),
+    "prompts/list": ("prompts", lambda client: client.list_prompts()),
+}
+
+
+@pytest.mark.parametrize("method", LISTS)
+async def test_list_of_more_pages_than_allowed_is_refused(method: str) -> None:
+    server = ScriptedServer(answered=["initialize", "ping"])
+    member, read = LISTS[method]
+    async with Client(server, settings=Settings(max_list_pages=3)) as client:
+        listing = asyncio.ensure_future(read(client))
+        for page in range(3):
+            server.line.reply(await server.line.request(method), {member: [], "nextCursor": f"{page}"})
+        with pytest.raises(BadAnswer, match=rf"{method} .*more than 3 pages \(max_list_pages\)"):
+            await listing
+
+
+async def test_list_of_as_many_pages_and_items_as_allowed_is_read() -> None:
+    server = ScriptedServer(answered=["initialize", "ping"])
+    async with Client(server, settings=Settings(max_list_pages=2, max_list_items=2)) as client:
+        listing = asyncio.create_task(client.list_prompts())
+        for name, more in (("a", {"nextCursor": "b"}), ("b", {})):
+            server.line.reply(await server.line.request("prompts/list"), {"prompts": [{"name": name}], **more})
+        assert [prompt.name for prompt in (await listing).prompts] == ["a", "b"]
+
+
+async def test_list_of_more_items_than_allowed_is_refused() -> None:
+    server = ScriptedServer(answered=["initialize", "ping"])
+    async with Client(server, settings=Settings(max_list_items=2)) as client:
+        listing = asyncio.create_task(client.list_prompts())
+        prompts = [{"name": name} for name in "abc"]
+        server.line.reply(await server.line.request("prompts/list"), {"prompts": prompts})
+        with pytest.raises(BadAnswer, match=r"more than 2 items \(max_list_items\)"):
+            await listing
+
+
+async def test_catalogue_of_an_endless_list_is_given_up() -> None:
+    server = ScriptedServer(answered=["initialize", "ping"])
+    async with Client(server, settings=Settings(max_list_pages=2)) as client:
+        call = asyncio.create_task(client.call_tool("t"))
+        request = await server.line.request("tools/call")
+        for page in range(2):
+            server.line.reply(await server.line.request("tools/list"), {"tools": [], "nextCursor": f"{page}"})
+        server.line.reply(request, {"content": [], "structuredContent": {"result": 5}})
+        assert (await call).data == {"result": 5}
+        assert [m for m in server.line.waiting() if m.get("method") == "tools/list"] == []
+
+
+async def test_time_for_a_list_is_for_all_of_its_pages() -> None:
+    clock, server = ManualClock(), ScriptedServer(answered=["initialize", "ping"])
+    async with Client(server, clock=clock) as client:
+        listing = asyncio.create_task(client.list_prompts(timeout=2))
+        request = await server.line.request("prompts/list")
+        clock.advance(1.5)
+        server.line.reply(request, {"prompts": [], "nextCursor": "1"})
+        await server.line.request("prompts/list")
+        clock.advance(1)
+        with pytest.raises(RequestTimeout):
+            await listing
 
 
 async def _walked(client: Client) -> list[Any]:

@@ -182,14 +182,14 @@ async def test_a_client_does_not_keep_what_was_overtaken_by_a_change() -> None:
 async def test_a_refused_page_takes_all_others_along() -> None:
     server = ScriptedServer(modern=True)
     async with Client(server) as client:
-        listing = asyncio.create_task(client.list_prompts())
+        listing = asyncio.create_task(client.list_prompts(cursor=None))
         server.line.reply(await server.line.request("prompts/list"), page(nextCursor="2"))
         await listing
         listing = asyncio.create_task(client.list_prompts("2"))
         server.line.error(await server.line.request("prompts/list"), -32602, "no such cursor")
         with pytest.raises(PeerError):
             await listing
-        listing = asyncio.create_task(client.list_prompts())
+        listing = asyncio.create_task(client.list_prompts(cursor=None))
         server.line.reply(await server.line.request("prompts/list"), page())
         await listing
 
