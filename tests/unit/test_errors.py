@@ -1,58 +1,121 @@
-"""Errors that a program makes: which codes it may choose."""
+"""Exceptions: which of them are exceptions of Python, too."""
 
-from typing import Any
+import asyncio
+import pickle
+import socket
 
 import pytest
+from tests.limits import PATIENCE
 
-from trunkline import ProtocolError, Refusal, Server
-from trunkline.errors import MisuseError
-from trunkline.testing import RawPeer
+from trunkline import Client, Context, Server
+from trunkline.errors import (
+    AuthorizationFailed,
+    ConfigError,
+    ConnectionClosed,
+    ConnectionTimeout,
+    Degraded,
+    HandshakeFailed,
+    NotRegistered,
+    OutcomeUnknown,
+    RegistrationError,
+    RequestTimeout,
+    RetriesExhausted,
+    TaskCancelled,
+    TimeoutReconnecting,
+    TransportError,
+    TrunklineError,
+    again,
+)
+from trunkline.testing import ManualClock, RawPeer, ScriptedServer
+
+BUILT_IN: list[tuple[TrunklineError, type[Exception]]] = [
+    (RequestTimeout("tools/call", 1.5), TimeoutError),
+    (ConnectionTimeout("tools/call", 1.5), TimeoutError),
+    (TimeoutReconnecting("tools/call", 1.5), TimeoutError),
+    (TransportError("gone"), ConnectionError),
+    (HandshakeFailed("gone"), ConnectionError),
+    (ConnectionClosed("gone", status=1, last_words="bye", reached=False), ConnectionError),
+    (OutcomeUnknown("gone"), ConnectionError),
+    (RetriesExhausted("gone"), ConnectionError),
+    (Degraded("gone"), ConnectionError),
+    (AuthorizationFailed("no", hop="retry"), PermissionError),
+    (NotRegistered("tool", "act"), KeyError),
+    (RegistrationError("no"), ValueError),
+    (ConfigError("no"), ValueError),
+]
 
 
-@pytest.mark.parametrize("code", [-32768, -32700, -32602, -32050, -32000, 1.5, "7", True])
-def test_an_error_cannot_have_a_reserved_code(code: Any) -> None:
-    with pytest.raises(MisuseError, match=r"reserves -32768 to -32000; choose an integer outside"):
-        ProtocolError("no", code=code)
+@pytest.mark.parametrize(("error", "kind"), BUILT_IN, ids=lambda part: getattr(part, "__name__", type(part).__name__))
+def test_error_with_a_built_in_counterpart_is_one_of_these(error: TrunklineError, kind: type[Exception]) -> None:
+    assert isinstance(error, kind)
+    assert isinstance(error, TrunklineError)
 
 
-@pytest.mark.parametrize("code", [-32769, -31999, -3, 0, 7, 1005])
-def test_an_error_may_have_any_code_that_is_not_reserved(code: int) -> None:
-    assert ProtocolError("no", code=code).code == code
+@pytest.mark.parametrize("error", [error for error, _ in BUILT_IN], ids=lambda error: type(error).__name__)
+def test_copy_of_an_error_has_all_that_it_has(error: TrunklineError) -> None:
+    copy = again(error)
+    assert type(copy) is type(error)
+    assert (str(copy), copy.args, vars(copy)) == (str(error), error.args, vars(error))
 
 
-def test_a_class_of_errors_cannot_have_a_reserved_code_that_the_specification_does_not_use() -> None:
-    with pytest.raises(MisuseError, match="-32050"):
-        type("Mine", (ProtocolError,), {"code": -32050})
-    for code in (-32602, 7):
-        assert type("Mine", (ProtocolError,), {"code": code})("no").code == code
+def test_text_and_attributes_of_an_error_are_its_own() -> None:
+    late = RequestTimeout("tools/call", 1.5)
+    assert str(late) == "tools/call was not done after 1.5 s"
+    assert (late.code, late.data["kind"], late.errno) == (-32603, "request_timeout", None)
+    lost = ConnectionClosed("gone", status=1, last_words="bye")
+    assert str(lost) == "gone\nIts last words:\nbye"
+    assert (lost.status, lost.last_words, lost.reached) == (1, "bye", True)
+    assert str(pickle.loads(pickle.dumps(TransportError("gone")))) == "gone"
 
 
-@pytest.mark.parametrize("code", [-32603, -3, 0, 1, 1000, 1001.0, True, "1001"])
-def test_a_refusal_cannot_have_a_code_below_1001(code: Any) -> None:
-    with pytest.raises(MisuseError, match=r"an integer from 1001 up, and from 1090 up for a reason of your own"):
-        Refusal(code, "no")
+def test_cancelled_task_of_a_server_is_no_cancellation_of_our_own() -> None:
+    assert not isinstance(TaskCancelled("1"), asyncio.CancelledError)
 
 
-def test_a_refusal_may_have_any_code_from_1001_up() -> None:
-    assert [Refusal(code, "no").refusal_code for code in (1001, 1090, 100_000)] == [1001, 1090, 100_000]
+async def test_request_that_takes_too_long_is_a_timeout_error() -> None:
+    clock, server = ManualClock(), ScriptedServer()
+    async with Client(server, clock=clock) as client:
+        reading = asyncio.create_task(client.read_resource("memo://1", timeout=1))
+        await server.line.request("resources/read")
+        clock.advance(1)
+        with pytest.raises(TimeoutError):
+            await reading
 
 
-@pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
-async def test_a_code_that_cannot_be_used_never_reaches_the_peer(method: str) -> None:
-    server = Server("errors", observers=[])
+async def test_question_to_a_client_that_takes_too_long_is_a_timeout_error_in_the_handler() -> None:
+    clock = ManualClock()
+    server = Server("t", clock=clock)
 
     @server.tool
-    async def ask() -> None:
-        raise Refusal(-3, "no")
-
-    @server.prompt
-    async def ask_for_prompt() -> str:
-        raise ProtocolError("no", code=-32050)
+    async def sample(ctx: Context) -> str:
+        try:
+            await ctx.sample("hello", timeout=1)
+        except TimeoutError:
+            return "too late"
+        return "in time"
 
     async with RawPeer(server) as peer:
-        await peer.initialize()
-        answer = await peer.request(method, {"name": "ask" if method == "tools/call" else "ask_for_prompt"})
-    if method == "tools/call":
-        assert answer["result"]["_meta"]["trunkline/error"]["kind"] == "tool_execution_failed"
-    else:
-        assert answer["error"]["code"] == -32603
+        await peer.initialize(capabilities={"sampling": {}})
+        call = peer.call("tools/call", {"name": "sample"})
+        await peer.receive()
+        clock.advance(1)
+        assert (await peer.answer_to(call))["result"]["content"][0]["text"] == "too late"
+
+
+async def test_server_that_cannot_be_reached_is_a_connection_error() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(ConnectionError, match="nobody listens there"):
+                await Client(f"tcp://127.0.0.1:{port}").open()
+
+
+async def test_lost_connection_is_a_connection_error() -> None:
+    server = ScriptedServer()
+    async with Client(server) as client:
+        calling = asyncio.create_task(client.call_tool("t"))
+        await server.line.request("tools/call")
+        server.line.die()
+        with pytest.raises(ConnectionError):
+            await calling

@@ -241,12 +241,12 @@ class Line:
         seconds = self.settings.initialize_timeout
         try:
             return await self._bounded(self._connect(again=again), seconds)
-        except TimeoutError:
-            raise self._at_step(HandshakeFailed(f"{self._connector.name} was not ready within {seconds:g} s")) from None
         except TransportError as error:
             raise self._at_step(error)  # noqa: B904 - the very same
         except (TrunklineError, _Stopped):
             raise
+        except TimeoutError:
+            raise self._at_step(HandshakeFailed(f"{self._connector.name} was not ready within {seconds:g} s")) from None
         except Exception as error:  # a server's lifespan, for one
             raise self._at_step(TransportError(f"{self._connector.name} cannot be reached: {error!r}")) from error
 

@@ -240,6 +240,8 @@ class Task:
         """Something that is asked, for as long as there is time. Raises `RequestTimeout`."""
         try:
             return await within(work, lambda: _earliest(patience.due, until), self._host.now, self._host.wait)
+        except RequestTimeout:
+            raise  # of the work itself
         except TimeoutError:
             raise RequestTimeout("tools/call", round(patience.passed, 3)) from None
 

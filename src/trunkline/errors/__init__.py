@@ -45,6 +45,12 @@
         ├── Degraded                 it died too often in a short time
         └── RetriesExhausted         it could not be reached again
 
+Some are exceptions of Python as well, so that the usual `except` works: `RequestTimeout` is a `TimeoutError`,
+`TransportError` and `SupervisionError` are `ConnectionError`s, `AuthorizationFailed` is also a `PermissionError`,
+`NotRegistered` a `KeyError`, `RegistrationError` and `ConfigError` are `ValueError`s. The first three of these are
+`OSError`s: where we catch one around code that may raise our own errors, ours are let through first. `TaskCancelled` is
+not a `CancelledError`: the task of a server was cancelled, not ours.
+
 `code` is the default wire code; the tables in `trunkline.protocol` say where a revision wants another.
 `kind` is a stable name, the same in every revision; it travels as `data.kind`.
 """

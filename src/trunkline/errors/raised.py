@@ -126,8 +126,8 @@ class ConfigError(MisuseError, ValueError):
 # --- the line broke ----------------------------------------------------------------------------
 
 
-class TransportError(TrunklineError):
-    """The line to the peer failed; on the way to a conversation, `step` says at which step."""
+class TransportError(TrunklineError, ConnectionError):
+    """The line to the peer failed; on the way to a conversation, `step` says where. Also a `ConnectionError`."""
 
     step: str | None = None
 
@@ -153,8 +153,8 @@ class OutcomeUnknown(ConnectionClosed):
     """What was asked may have been done, or not: the line closed before the answer came, or the server cannot tell."""
 
 
-class AuthorizationFailed(TransportError):
-    """The server wants to know who calls, and that could not be settled.
+class AuthorizationFailed(TransportError, PermissionError):
+    """The server wants to know who calls, and that could not be settled. Also a `PermissionError`.
 
     `hop` is where it failed, a stable name such as `resource-metadata`; `clause` is the rule that was broken there;
     `passing` says that it may fare better later."""
@@ -202,8 +202,8 @@ class StoreUnusable(StoreError):
     """What a store should work with is broken, or not its own; trying again does not help."""
 
 
-class SupervisionError(TrunklineError):
-    """What should run could not be kept running."""
+class SupervisionError(TrunklineError, ConnectionError):
+    """What should run could not be kept running. Also a `ConnectionError`."""
 
 
 class Degraded(SupervisionError):

@@ -368,8 +368,8 @@ class Interrupted(InternalError):
         super().__init__(f"{why}; whether this request was done is not known", data={"interrupted": True})
 
 
-class RequestTimeout(InternalError):
-    """A request that was not done when its time was up."""
+class RequestTimeout(InternalError, TimeoutError):
+    """A request that was not done when its time was up. Also a `TimeoutError`."""
 
     kind = "request_timeout"
 

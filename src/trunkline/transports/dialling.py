@@ -30,6 +30,8 @@ async def dial(name: str, lines: Lines, accept: Accept, open_: Open) -> Channel:
     try:
         async with asyncio.timeout(limit):
             _, line = await open_(lambda: lines.line(admit))
+    except TransportError:
+        raise
     except TimeoutError as error:
         raise TransportError(f"cannot reach {name}: no answer within {limit:g} s") from error
     except OSError as error:

@@ -60,7 +60,7 @@ async def listen_unix(guard: Guard, path: str | os.PathLike[str]) -> Listener:
         bound.setblocking(False)
     except BaseException as error:
         bound.close()
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and not isinstance(error, TransportError):
             raise TransportError(f"cannot listen at unix://{place}: {error.strerror or error}") from error
         raise
     lines = Lines("unix", guard.settings, peer=str(place), report=guard.connection_failed)
