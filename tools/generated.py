@@ -153,7 +153,7 @@ def _setting(field: FieldInfo, comment: str) -> tuple[str, str, str, str]:
 def _readable(field: FieldInfo) -> str:
     value = field.default
     if value is None:
-        return "off"
+        return "not set" if field.type == bool | None else "off"
     if isinstance(value, str):
         return f'`"{value}"`'
     if field.name.endswith(("_limit", "unsent_high")) and value % MIB == 0:

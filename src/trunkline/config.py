@@ -187,6 +187,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     file_read_budget: int = 64 * MIB  # bytes of files that are read at once; further reads wait their turn
     max_threads: int = 32  # for plain functions
     on_duplicate: OnDuplicate = "error"
+    expose_errors: bool | None = (
+        None  # peers are told what handlers raise; if it is not set, only those in this process
+    )
 
     def __post_init__(self) -> None:
         """Refuses what cannot work, saying what can."""
@@ -291,7 +294,7 @@ class _Kind(NamedTuple):
         """The value that the text of an environment variable means; raises `ConfigError` if it means none."""
         if self.type is tuple:
             return self.checked(variable, tuple(part.strip() for part in text.split(",") if part.strip()))
-        if self.may_be_none and text.lower() in _OFF:
+        if self.may_be_none and self.type is not bool and text.lower() in _OFF:
             return None
         if self.type is bool:
             allowed, value = f"one of {', '.join(_YES_NO)}", _YES_NO.get(text.lower())

@@ -78,6 +78,7 @@ class CallStarted(Fact, frozen=True, kw_only=True):
 
     request: int | str
     method: str
+    target: str | None = None  # the name of the tool or prompt, or the URI of the resource, that it is about
 
 
 class CallEnded(Fact, frozen=True, kw_only=True):
@@ -85,6 +86,7 @@ class CallEnded(Fact, frozen=True, kw_only=True):
 
     request: int | str
     method: str
+    target: str | None = None  # the name or URI that it is about
     outcome: str  # "ok", "error", "failed" (a tool's), "input_required", "cancelled", "timeout", "closed"
     code: int | None
     seconds: float
@@ -95,6 +97,7 @@ class HandlerFailed(Fact, frozen=True, kw_only=True):
 
     request: int | str | None
     method: str
+    target: str | None = None  # the name or URI that it is about
     reference: str
     error: BaseException
 

@@ -131,7 +131,7 @@ class OwnTasks:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - becomes the outcome
-            failure = failure_of(error, own.call, _SAID)
+            failure = failure_of(error, own.call, _SAID, expose=connection.exposes_errors)
             if failure.reference is not None:
                 connection.report_failure(own.call, failure.reference, error)
             told = failure.answer if isinstance(failure.answer, ProtocolError) else InternalError(str(error))

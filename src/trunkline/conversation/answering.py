@@ -21,12 +21,14 @@ __all__ = ["Answering"]
 class Answering(Telling):
     """The end of a line that answers. Each call has one answer, or none if nobody waits for it any more."""
 
-    __slots__ = ("_batches", "channel", "session")
+    __slots__ = ("_batches", "channel", "exposes_errors", "session")
 
     def __init__(self, session: Session, channel: Channel, clock: Clock, observers: Observers) -> None:
         super().__init__(clock, observers)
         self.session = session
         self.channel = channel
+        exposed = session.settings.expose_errors
+        self.exposes_errors = channel.info.same_process if exposed is None else exposed
         self._batches: Batches | None = None  # where there has been one
 
     def succeed(self, call: Running, value: Any) -> None:
@@ -42,7 +44,7 @@ class Answering(Telling):
                 self.tell_end(call, _outcome(value))
 
     def _unsendable(self, call: Running, error: Exception) -> None:
-        failure = failure_of(error, call, self.session.revision_of(call))
+        failure = failure_of(error, call, self.session.revision_of(call), expose=self.exposes_errors)
         self.report_failure(call, failure.reference or "-", error)
         answer = (
             ErrorResponse(call.id, error_object(failure.answer, self.session.revision_of(call)))
@@ -55,7 +57,8 @@ class Answering(Telling):
 
     def fail(self, call: Running, error: BaseException) -> None:
         """Answers a call with what its peer is told of an exception."""
-        self.conclude(call, failure_of(error, call, self.session.revision_of(call)), error)
+        revision = self.session.revision_of(call)
+        self.conclude(call, failure_of(error, call, revision, expose=self.exposes_errors), error)
 
     def conclude(self, call: Running, failure: Failure, error: BaseException) -> None:
         """Answers a call that failed."""

@@ -199,7 +199,8 @@ class Connection(Asking):
 
     def _start_call(self, call: Running, params: Any) -> None:
         if self.watched:
-            self.tell(CallStarted, request=call.id, method=call.method.name)
+            target = self._dispatcher.target_of(call, params)
+            self.tell(CallStarted, request=call.id, method=call.method.name, target=target)
         self._active += 1
         try:
             work = self._dispatcher.dispatch(self, call, params)

@@ -2,12 +2,13 @@
 
 This is the one place where an exception becomes an answer. What the peer may read is decided by its type: an error
 that was meant for the peer goes as it is; anything else becomes a sentence with a reference, under which the
-operator finds all of it.
+operator finds all of it, or the exception's type and message where errors are exposed.
 """
 
 import os
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Final, cast
 
 from msgspec import UNSET, Raw, Struct, to_builtins
@@ -26,6 +27,7 @@ from trunkline.errors import (
     RequestTimeout,
     ToolError,
 )
+from trunkline.errors.text import printable
 from trunkline.protocol import lenient
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import REFUSAL
@@ -42,6 +44,18 @@ Answer = Callable[[Any, Running, Any], Work]
 """Answers a request, or takes a notification: the connection of whoever answers, request under way, params in their
 type."""
 
+_Read = Callable[[Any], Any]
+_Target = Callable[[Any], str]
+_TARGETS: Final[Mapping[str, _Target]] = {
+    "tools/call": attrgetter("name"),
+    "prompts/get": attrgetter("name"),
+    "resources/read": attrgetter("uri"),
+    "resources/subscribe": attrgetter("uri"),
+    "resources/unsubscribe": attrgetter("uri"),
+    "completion/complete": lambda params: params.ref.uri or params.ref.name or "",
+    "tasks/create": attrgetter("action.type"),
+}  # what a request is about, by its method
+
 
 class Feature(Struct, frozen=True):
     """One page of the specification: its name and who answers its methods."""
@@ -55,14 +69,15 @@ class Dispatcher:
 
     def __init__(self, features: Iterable[Feature]) -> None:
         self.features = tuple(features)
-        self._answers: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Answer]] = {}
+        self._answers: dict[str, tuple[_Read, _Read, _Target | None, Answer]] = {}
         self._bare: dict[str, Answer] = {}  # without what goes around them
         for feature in self.features:
             for name, answer in feature.answers.items():
                 row = find(name)
                 if row is None:
                     raise MethodNotFound(name)
-                self._answers[name] = (codec.json_decoder(row.params), codec.decoder(row.params), answer)
+                read, decode = codec.json_decoder(row.params), codec.decoder(row.params)
+                self._answers[name] = (read, decode, _TARGETS.get(name), answer)
                 self._bare[name] = answer
 
     def answers(self, name: str) -> bool:
@@ -73,22 +88,35 @@ class Dispatcher:
         """Puts something around the answers of some methods, in place of what was there."""
         for name in names:
             if name in self._bare:
-                read, decode, _ = self._answers[name]
-                self._answers[name] = (read, decode, around(name, self._bare[name]))
+                read, decode, target, _ = self._answers[name]
+                self._answers[name] = (read, decode, target, around(name, self._bare[name]))
 
     def dispatch(self, connection: Any, call: Running, params: Any) -> Work:
         """The answer to a request, or the work that leads to it. Raises what went wrong on the way."""
         found = self._answers.get(call.method.name)
         if found is None:
             raise MethodNotFound(call.method.name)
-        read, decode, answer = found
+        read, decode, target, answer = found
         try:
             typed = read(params) if type(params) is Raw else decode(b"{}" if params is UNSET else params)
         except (codec.DecodeError, RecursionError) as error:
             typed = None if params is UNSET else lenient.read_rewritten(call.method.params, params)
             if typed is None:
                 raise _misfit(call.method.name, error) from None
+        if target is not None:
+            call.target = target(typed)
         return answer(connection, call, typed)
+
+    def target_of(self, call: Running, params: Any) -> str | None:
+        """The name or URI that a request is about, before it is dispatched; None if there is none, or it cannot be
+        read."""
+        read, decode, target, _ = self._answers.get(call.method.name) or (None, None, None, None)
+        if read is None or decode is None or target is None:
+            return None
+        try:
+            return target(read(params) if type(params) is Raw else decode(b"{}" if params is UNSET else params))
+        except (codec.DecodeError, RecursionError):
+            return None
 
 
 def _misfit(name: str, error: Exception) -> InvalidParams:
@@ -112,18 +140,19 @@ _FAILED: Final = {
 }  # the kind of a handler's failure, by the method it answers
 
 
-def failure_of(error: BaseException, call: Running, revision: Revision) -> Failure:
-    """What the peer is told of an exception; of one that has no words for itself, what it is told of any other."""
+def failure_of(error: BaseException, call: Running, revision: Revision, *, expose: bool = False) -> Failure:
+    """What the peer is told of an exception; of one that has no words for itself, what it is told of any other. With
+    `expose` it is told the type and the message of one that was not meant for it."""
     try:
-        return _told(error, call, revision)
+        return _told(error, call, revision, expose=expose)
     except Exception:  # noqa: BLE001 - somebody's own exception, which may do anything
-        return _hidden(error, call, as_result=call.method.fails_as_result)
+        return _unexpected(error, call, expose=False)
 
 
-def _told(error: BaseException, call: Running, revision: Revision) -> Failure:
+def _told(error: BaseException, call: Running, revision: Revision, *, expose: bool) -> Failure:
     as_result = call.method.fails_as_result
     if isinstance(error, BadResult) or not isinstance(error, ProtocolError | ToolError | PeerError):
-        return _hidden(error, call, as_result=as_result)
+        return _unexpected(error, call, expose=expose)
     if not as_result:
         return Failure(error if isinstance(error, ProtocolError) else InternalError(str(error)))
     if isinstance(error, InvalidArguments):
@@ -142,10 +171,14 @@ def _told(error: BaseException, call: Running, revision: Revision) -> Failure:
     return Failure(_failed(str(error)))
 
 
-def _hidden(error: BaseException, call: Running, *, as_result: bool) -> Failure:
-    reference = os.urandom(6).hex()
+def _unexpected(error: BaseException, call: Running, *, expose: bool) -> Failure:
+    reference, as_result = os.urandom(6).hex(), call.method.fails_as_result
     what = "the tool" if as_result else call.method.name
-    told = f"{what} failed; the log has the details under {reference}"
+    if expose:
+        said = printable(str(error), lines=True)
+        told = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    else:
+        told = f"{what} failed; the log has the details under {reference}"
     kind = _FAILED.get(call.method.name, InternalError.kind)
     if isinstance(error, BadResult):
         kind = error.data["kind"]

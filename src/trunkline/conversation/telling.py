@@ -32,7 +32,15 @@ class Telling:
     def tell_end(self, call: Running, outcome: str, code: int | None = None) -> None:
         """Tells how a call has ended."""
         seconds = self._clock.now() - call.started
-        self.tell(CallEnded, request=call.id, method=call.method.name, outcome=outcome, code=code, seconds=seconds)
+        self.tell(
+            CallEnded,
+            request=call.id,
+            method=call.method.name,
+            target=call.target,
+            outcome=outcome,
+            code=code,
+            seconds=seconds,
+        )
 
     def report_failure(self, call: Tracked, reference: str, error: BaseException) -> None:
         """Tells of an error that the peer must not see; `reference` is what it sees instead, "-" if nothing."""
@@ -43,6 +51,7 @@ class Telling:
                     at=self._clock.now(),
                     request=call.id,
                     method=call.method.name,
+                    target=call.target,
                     reference=reference,
                     error=error,
                 )

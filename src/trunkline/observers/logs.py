@@ -23,8 +23,9 @@ class LogObserver:
     def on(self, fact: Fact) -> None:
         """Logs a fact."""
         if isinstance(fact, HandlerFailed):
+            what = fact.method if fact.target is None else f"{fact.method} of {printable(fact.target, most=200)!r}"
             told = "%s failed (request %r, reference %s)"
-            _log.error(told, fact.method, fact.request, fact.reference, exc_info=fact.error)
+            _log.error(told, what, fact.request, fact.reference, exc_info=fact.error)
         elif isinstance(fact, ConnectionFailed):
             told = "a connection failed and was closed (%s, peer %s, incident %s)"
             _log.error(told, fact.transport, fact.peer or "unknown", fact.incident, exc_info=fact.error)

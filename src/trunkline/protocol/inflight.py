@@ -36,6 +36,7 @@ class Tracked(Struct):
     held: int = 0  # how many things suspend the deadline; a person being asked, for one
     done: bool = False
     noted: float | None = None  # when the timetable looks at it next
+    target: str | None = None  # the name or URI of what it is about, where it is about one thing
 
     def limit(self, now: float, allowed: float | None, longest: float | None) -> None:
         """Gives the request so much time from now on."""

@@ -308,7 +308,7 @@ class Ledger:
             raise error
         raised = error if call.envelope is None else ending(call, error)
         revision = connection.session.revision_of(call)
-        failure = failure_of(cast("BaseException", raised), call, revision)
+        failure = failure_of(cast("BaseException", raised), call, revision, expose=connection.exposes_errors)
         if failure.reference is not None:
             connection.report_failure(call, failure.reference, error)
         if isinstance(failure.answer, CallToolResult):

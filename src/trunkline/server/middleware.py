@@ -16,9 +16,8 @@ from trunkline.conversation.drive import Work
 from trunkline.conversation.perform import perform
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import find
-from trunkline.protocol.types import CallToolParams, CallToolResult, CompleteParams, CreateTaskResult
+from trunkline.protocol.types import CallToolParams, CallToolResult, CreateTaskResult
 from trunkline.protocol.types.tasks_extension import TaskCreated
-from trunkline.protocol.types.tasks_founding import CreateFoundingTaskParams
 from trunkline.registry.handlers import exited
 from trunkline.registry.results import BadResult, unspliced
 from trunkline.server.admission import Wanted, admitted
@@ -77,7 +76,7 @@ def surrounded(method: str, answer: Answer, around: Sequence[Middleware]) -> Ans
         if isinstance(params, CallToolParams):
             params = replace(params, arguments=as_written(params.arguments))
         try:
-            result = await step(Call(method, _name(params), params, Context(connection, running)))
+            result = await step(Call(method, running.target or "", params, Context(connection, running)))
         except SystemExit as error:
             raise exited(error) from error
         if not isinstance(result, (expected, CreateTaskResult, TaskCreated)):
@@ -90,11 +89,3 @@ def surrounded(method: str, answer: Answer, around: Sequence[Middleware]) -> Ans
 
 async def _through(middleware: Middleware, following: Next, call: Call) -> Any:
     return await middleware(call, following)
-
-
-def _name(params: Any) -> str:
-    if isinstance(params, CreateFoundingTaskParams):
-        return params.action.type
-    if isinstance(params, CompleteParams):
-        return params.ref.uri or params.ref.name or ""
-    return params.uri if hasattr(params, "uri") else params.name

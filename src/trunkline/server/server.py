@@ -67,6 +67,7 @@ class Server(Ending):
         icons: Sequence[Icon | Mapping[str, Any]] | None = None,
         instructions: str | None = None,
         settings: Settings | None = None,
+        expose_errors: bool | None = None,
         auth: "ResourceServer | None" = None,
         store: "Store | None" = None,
         tools: bool | None = None,
@@ -85,15 +86,16 @@ class Server(Ending):
         compat: ProfileName | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`auth` says who may come in over HTTP, by which tokens: a `ResourceServer`. `store` keeps what has to outlive
-        a call: a `SqliteStore`, a `RedisStore`, or by default one in memory; it is the server's own, to open and close.
-        `tools`, `resources`, `prompts` and `completions` declare a capability, or not; by default each is declared when
-        there is something to offer. `extensions` are declared with their settings, `{}` for none. `cache` says for how
-        many seconds clients may keep what they are shown: "tools", "prompts", "resources", "resource_templates" and
-        "discover". `observers` replaces the one that logs failures. `lifespan` is an async context manager function of
-        the server: entered before the first connection is served, left by `aclose()` and at the end of `run()`;
-        handlers find its value at `ctx.lifespan`. `compat="erlmcp"` is for clients that speak as the founding documents
-        do."""
+        """`expose_errors` sets the setting of that name: with True every peer is told the type and the message of what
+        a handler raises, with False none is. `auth` says who may come in over HTTP, by which tokens: a
+        `ResourceServer`. `store` keeps what has to outlive a call: a `SqliteStore`, a `RedisStore`, or by default one
+        in memory; it is the server's own, to open and close. `tools`, `resources`, `prompts` and `completions` declare
+        a capability, or not; by default each is declared when there is something to offer. `extensions` are declared
+        with their settings, `{}` for none. `cache` says for how many seconds clients may keep what they are shown:
+        "tools", "prompts", "resources", "resource_templates" and "discover". `observers` replaces the one that logs
+        failures. `lifespan` is an async context manager function of the server: entered before the first connection is
+        served, left by `aclose()` and at the end of `run()`; handlers find its value at `ctx.lifespan`.
+        `compat="erlmcp"` is for clients that speak as the founding documents do."""
         info = Implementation(
             name=name,
             version=version or __version__,
@@ -102,6 +104,8 @@ class Server(Ending):
             website_url=website_url,
             icons=icons_of(f"server {name!r}", icons),
         )
+        if expose_errors is not None:
+            settings = replace(settings or Settings(), expose_errors=expose_errors)
         lasting = store is not None and store.lasting
         switches = Switches(tools, resources, prompts, completions, logging, subscribe, list_changed)
         offer = Offer(

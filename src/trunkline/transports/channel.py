@@ -38,6 +38,7 @@ class ChannelInfo(Struct, frozen=True):
     peer: str = ""
     may_vanish: bool = False  # the peer, without a word, as over a network: silence is worth a ping then
     revision: str | None = None  # that is spoken, where there is no handshake to agree on one
+    same_process: bool = False  # the peer is a client or server of this very program
     local: bool = False  # the peer is whoever started us, or ourselves: nobody who has to say who it is
     session: str | None = None  # the id that a peer comes back under, perhaps to another process
     sole: bool = False  # it is what the process is there for: nobody else comes, and it ends with the line

@@ -41,9 +41,17 @@ class FrameEnd(Protocol):
 class MemoryChannel:
     """One end of a line within the process."""
 
-    def __init__(self, peer: str, origin: Origin | None = None, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        peer: str,
+        origin: Origin | None = None,
+        settings: Settings | None = None,
+        *,
+        same_process: bool = False,
+    ) -> None:
+        """`same_process` is false for a test that plays a peer from elsewhere."""
         settings = settings or Settings()
-        self._info = ChannelInfo("memory", peer, local=True)
+        self._info = ChannelInfo("memory", peer, local=True, same_process=same_process)
         self._unsent_high, self._unsent_limit = settings.unsent_high, settings.unsent_limit
         self._origin = origin or Origin()
         self._loop = asyncio.get_running_loop()
@@ -152,8 +160,8 @@ class MemoryChannel:
 
 def memory_pair(principal: object = None, settings: Settings | None = None) -> tuple[MemoryChannel, MemoryChannel]:
     """The client's end and the server's end of a new line."""
-    client = MemoryChannel("server", settings=settings)
-    server = MemoryChannel("client", Origin(principal=principal), settings)
+    client = MemoryChannel("server", settings=settings, same_process=True)
+    server = MemoryChannel("client", Origin(principal=principal), settings, same_process=True)
     client.join(server)
     server.join(client)
     return client, server

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from msgspec.structs import replace
 
 from trunkline import Server
 from trunkline.facts import Closed, Dropped, HandlerFailed, Observers
@@ -19,6 +20,14 @@ def test_r16_a_failure_is_an_error_with_its_reference_and_its_traceback(caplog: 
     assert (record.name, record.levelname) == ("trunkline", "ERROR")
     assert record.getMessage() == "tools/call failed (request 7, reference abc)"
     assert "ValueError: reason" in caplog.text
+
+
+def test_failure_is_logged_with_what_the_call_was_about(caplog: pytest.LogCaptureFixture) -> None:
+    LogObserver().on(replace(FAILED, target="audit"))
+    LogObserver().on(replace(FAILED, target="a:\x1b[2J\n" + 300 * "x"))
+    assert caplog.messages[0] == "tools/call of 'audit' failed (request 7, reference abc)"
+    assert len(caplog.messages[1]) < 300
+    assert caplog.messages[1].isprintable()
 
 
 def test_n08_everything_else_is_for_debugging(caplog: pytest.LogCaptureFixture) -> None:

@@ -56,7 +56,15 @@ class Attempt:
     """Works on one task."""
 
     def __init__(
-        self, tasks: "Tasks", shared: "Shared", kept: Kept, lease: Lease, entry: ToolEntry, *, principal: Any
+        self,
+        tasks: "Tasks",
+        shared: "Shared",
+        kept: Kept,
+        lease: Lease,
+        entry: ToolEntry,
+        *,
+        principal: Any,
+        exposes_errors: bool,
     ) -> None:
         record = self.record = kept.record
         self.caller: TaskCaller = record.caller
@@ -64,11 +72,13 @@ class Attempt:
         self._tasks = tasks
         self._shared = shared
         self._entry = entry
+        self._exposes_errors = exposes_errors
         self._line = TaskLine(shared, self)
         self._call = Running(record.task_id, _CALL, shared.clock.now(), origin=Origin(principal=principal))
         self._call.token = record.progress_token
         self._call.progress = record.progress  # it only grows, whoever works on it
         self._call.admitted = entry
+        self._call.target = entry.name
         self._call.once = Once(dict(record.effects), self._did)
         if self.caller.modern:
             self._call.envelope = Envelope(self.caller.revision, self.caller.capabilities, self.caller.info)
@@ -146,7 +156,8 @@ class Attempt:
 
     def _failure(self, error: BaseException) -> Step:
         revision = Revision(self.caller.revision)
-        failure = failure_of(blamed(error) if self.caller.modern else error, self._call, revision)
+        blame = blamed(error) if self.caller.modern else error
+        failure = failure_of(blame, self._call, revision, expose=self._exposes_errors)
         if failure.reference is not None:
             self._line.report_failure(self._call, failure.reference, error)
         if isinstance(failure.answer, ProtocolError):

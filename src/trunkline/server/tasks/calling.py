@@ -135,6 +135,7 @@ async def _begin(
         entry,
         work,
         principal=call.origin.principal,
+        exposes_errors=connection.exposes_errors,
         beside=() if claim is None else (claim.of(record),),
         teller=teller,
         pending=pending,

@@ -111,6 +111,7 @@ class Tasks:
         work: Begin,
         *,
         principal: Any,
+        exposes_errors: bool = False,
         teller: Teller | None = None,
         pending: bool = False,
         beside: Sequence[Put] = (),
@@ -124,7 +125,8 @@ class Tasks:
 
         def start(kept: Kept, lease: Lease) -> None:
             self._of_owner[kept.record.client] += 1
-            self._start(Attempt(self, shared, kept, lease, entry, principal=principal), kept, work, teller)
+            attempt = Attempt(self, shared, kept, lease, entry, principal=principal, exposes_errors=exposes_errors)
+            self._start(attempt, kept, work, teller)
 
         self._of_owner[record.client] += 1  # it has a place while it is being kept
         made = asyncio.get_running_loop().create_future()
@@ -153,7 +155,8 @@ class Tasks:
         """Works on a task that somebody else has left."""
         self._of_owner[kept.record.client] += 1
         caller = kept.record.caller
-        attempt = Attempt(self, shared, kept, lease, entry, principal=principal_of(caller))
+        exposes = bool(self._settings.expose_errors)  # its client may be anywhere by now
+        attempt = Attempt(self, shared, kept, lease, entry, principal=principal_of(caller), exposes_errors=exposes)
         self._start(attempt, kept, work, None if caller.modern else Teller(shared, kept.record))
         self.interest.tell(kept)
 
