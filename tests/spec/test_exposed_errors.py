@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from trunkline import Client, Context, PeerError, ProtocolError, Server, Settings, ToolError
@@ -130,7 +131,7 @@ async def test_answer_has_no_traceback_and_keeps_kind_and_reference() -> None:
     assert result.meta is not None
     assert result.meta["trunkline/error"]["kind"] == "tool_execution_failed"
     assert result.meta["trunkline/error"]["reference"]
-    assert [word for word in ("Traceback", __file__, "line ") if word in str(result)] == []
+    assert [word for word in ("Traceback", __file__, "line ") if word in str(msgspec.to_builtins(result))] == []
 
 
 async def test_exception_without_a_message_or_with_none_to_be_had() -> None:

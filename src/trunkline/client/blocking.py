@@ -54,6 +54,9 @@ class BlockingClient:
         self._thread: threading.Thread | None = None
         self._turn = threading.Lock()  # to begin something; nobody waits for the server in it
 
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._client).removeprefix('<')}"
+
     # --- opening and closing -------------------------------------------------------------------
 
     def open(self) -> Self:
@@ -278,6 +281,9 @@ class BlockingTask:
     def __init__(self, task: Task, wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]) -> None:
         self._task = task
         self._wait = wait
+
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._task).removeprefix('<')}"
 
     @property
     def id(self) -> str:

@@ -20,7 +20,7 @@ from trunkline.client.notices import Notices, Reader
 from trunkline.client.results import read
 from trunkline.client.seen import read_call
 from trunkline.client.standing import NOT_OPEN, Pending
-from trunkline.client.targets import connector_of, reach_of
+from trunkline.client.targets import connector_of, reach_of, shown
 from trunkline.client.tasking import Tasking
 from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
@@ -137,6 +137,10 @@ class Client(Tasking):
         self._clock: Clock | None = None
         self._line: Line | None = None
         self._reading: asyncio.Task[None] | None = None  # the catalogue
+
+    def __repr__(self) -> str:
+        spoken = "" if self.revision is None else f", {self.revision}"
+        return f"<Client of {shown(self._connector)!r}: {self.phase.name.lower()}{spoken}>"
 
     # --- opening and closing -------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct
 from trunkline.client.catalogue import KnownTool
 from trunkline.client.rebuild import WRAPPED
 from trunkline.errors import BadAnswer, ToolFailed
+from trunkline.errors.text import shortened
 from trunkline.protocol import lenient
 from trunkline.protocol.methods import find
 from trunkline.protocol.types import CallToolResult, ContentBlock, TextContent
@@ -51,6 +52,10 @@ class ToolResult(Struct, frozen=True):
     structured: Any = None
     is_error: bool = False
     meta: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        value = f"is_error=True, text={shortened(self.text)}" if self.is_error else f"data={shortened(self.data)}"
+        return f"ToolResult({value}, content=[{', '.join(type(block).__name__ for block in self.content)}])"
 
     @property
     def text(self) -> str:

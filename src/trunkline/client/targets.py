@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trunkline.server.server import Server
     from trunkline.transports.http.client.credentials import Auth
 
-__all__ = ["Target", "connector_of", "reach_of"]
+__all__ = ["Target", "connector_of", "reach_of", "shown"]
 
 Target = "str | PathLike[str] | Sequence[str | PathLike[str]] | Server | Connector"
 """A command, as a list or as one text; a script; an address (`https://`, `tcp://`, `unix://` …); a `Server`; or
@@ -51,6 +51,15 @@ def reach_of(connector: Connector, settings: Settings) -> Reach:
     if not colon or scheme not in _BY_NETWORK:
         return Reach(loopback=True, allowed=settings.egress_allowed)
     return Reach.around(f"{_BY_NETWORK[scheme]}://{rest}", settings)
+
+
+def shown(connector: Connector) -> str:
+    """The name of a connector without what may be secret: of a command, the program alone."""
+    from trunkline.transports.process import Command
+
+    if not isinstance(connector, Command):
+        return connector.name
+    return f"{Path(connector.argv[0]).name}{' …' if len(connector.argv) > 1 else ''}"
 
 
 def _on_the_web(target: Any) -> bool:

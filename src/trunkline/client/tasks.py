@@ -30,6 +30,7 @@ from trunkline.errors import (
     TaskCancelled,
     TrunklineError,
 )
+from trunkline.errors.text import shortened
 from trunkline.protocol.inflight import Awaited
 from trunkline.protocol.types import CallToolResult, CancelTaskParams, GetTaskParams, GetTaskPayloadParams, TaskStatus
 from trunkline.protocol.types.tasks_extension import TaskProgress, UpdateTaskParams
@@ -82,6 +83,10 @@ class Task:
         self._failures = 0  # looks in a row that came to nothing
         self._since: float | None = None if asked is None else host.now()  # when it was known to be there
         self._see(seen)
+
+    def __repr__(self) -> str:
+        said = "" if self.message is None else f", {shortened(self.message)}"
+        return f"<Task {self.id!r}: {self.status}{said}>"
 
     @property
     def id(self) -> str:

@@ -103,6 +103,10 @@ class Connection(Asking):
         self.tell(Connected, transport=channel.info.transport, peer=channel.info.peer)
         self.step(Signal.CONNECT)
 
+    def __repr__(self) -> str:
+        info = self.channel.info
+        return f"<Connection {self.number}: {info.transport}, peer {info.peer!r}, {self.session.phase.name.lower()}>"
+
     # --- receiving -----------------------------------------------------------------------------
 
     def received(self, messages: Sequence[Incoming], origin: Origin) -> None:

@@ -1,10 +1,10 @@
-"""Parts of messages: texts of a peer, made fit to be shown in exceptions, in logs and on a terminal; and suggestions
-for misspelt names."""
+"""Parts of messages: texts of a peer, made fit to be shown in exceptions, in logs and on a terminal; values in a repr;
+and suggestions for misspelt names."""
 
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["LONGEST", "nearest", "printable", "suggestion"]
+__all__ = ["LONGEST", "nearest", "printable", "shortened", "suggestion"]
 
 LONGEST: Final = 10_000  # characters of a text that are shown
 
@@ -19,6 +19,12 @@ def printable(text: str, *, most: int | None = LONGEST, lines: bool = False) -> 
         return text
     kept = "\n\t" if lines else ""
     return "".join(char if char.isprintable() or char in kept else ascii(char)[1:-1] for char in text)
+
+
+def shortened(value: object, most: int = 100) -> str:
+    """The repr of a value, cut off after `most` characters."""
+    text = printable(repr(value), most=None)
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

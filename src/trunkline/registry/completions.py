@@ -43,6 +43,9 @@ class CompletionEntry(Struct, frozen=True, dict=True):
     argument: str
     handler: Handler
 
+    def __repr__(self) -> str:
+        return f"CompletionEntry({self.key!r})"
+
     @property
     def key(self) -> str:
         """What it completes."""

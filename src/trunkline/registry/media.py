@@ -34,6 +34,9 @@ class Media:
         self.data = source if isinstance(source, bytes) else _path(source).read_bytes()
         self.mime_type = mime_type or self._guess()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.mime_type!r}, {len(self.data)} bytes>"
+
     def _guess(self) -> str:
         import mimetypes  # when it is used: it brings much along
 

@@ -62,6 +62,9 @@ class PromptEntry(Struct, frozen=True):
     open: bool = False  # takes arguments that it does not name
     access: Access | None = None  # who may have it, if anything was said of that
 
+    def __repr__(self) -> str:
+        return f"PromptEntry({self.key!r})"
+
     @property
     def key(self) -> str:
         """Its name."""

@@ -30,6 +30,7 @@ class Entry(Protocol):
 
 E = TypeVar("E", bound=Entry)
 
+_SHOWN: Final = 10  # keys in a repr
 _OWN: Final = __name__.partition(".")[0] + "."
 
 
@@ -79,6 +80,11 @@ class Registry(Generic[E]):
         self._on_duplicate = on_duplicate
         self._on_change = on_change
         self._visible = _Visible(-1, [], [])
+
+    def __repr__(self) -> str:
+        keys = [entry.key for entry in self.all()]
+        shown = ", ".join(map(repr, keys[:_SHOWN])) + (f", … ({len(keys)} in all)" if len(keys) > _SHOWN else "")
+        return f"<Registry of kind {self.kind!r}: {shown or 'empty'}>"
 
     def __len__(self) -> int:
         return len(self._slots)

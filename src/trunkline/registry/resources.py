@@ -54,6 +54,9 @@ class ResourceEntry(Struct, frozen=True):
     public: bool = False  # and by whom: it is the same for everybody
     access: Access | None = None  # who may read it, if anything was said of that
 
+    def __repr__(self) -> str:
+        return f"ResourceEntry({self.key!r})"
+
     @property
     def key(self) -> str:
         """Its URI."""
@@ -76,6 +79,9 @@ class TemplateEntry(Struct, frozen=True, dict=True):
     ttl: float = 0.0  # seconds that what was read may be kept
     public: bool = False  # and by whom: each is the same for everybody
     access: Access | None = None  # who may read them, if anything was said of that
+
+    def __repr__(self) -> str:
+        return f"TemplateEntry({self.key!r})"
 
     @property
     def key(self) -> str:

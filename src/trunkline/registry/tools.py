@@ -56,6 +56,9 @@ class ToolEntry(Struct, frozen=True, dict=True):
         """The arguments that HTTP headers repeat."""
         return annotations(self.definition.input_schema)
 
+    def __repr__(self) -> str:
+        return f"ToolEntry({self.key!r})"
+
     @property
     def key(self) -> str:
         """Its name."""

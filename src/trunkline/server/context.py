@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET
 
 from trunkline.errors import InsufficientScope, InvalidUri, MisuseError
+from trunkline.errors.text import shortened
 from trunkline.protocol.capabilities import declared
 from trunkline.protocol.extensions import agreed
 from trunkline.protocol.inflight import Running
@@ -82,6 +83,11 @@ class Context:
         self._call = call
         self._spent = 0  # bytes sent in this turn of the loop
         self._asker: Asker = line.asker_of(call)
+
+    def __repr__(self) -> str:
+        call = self._call
+        about = "" if call.target is None else f" of {shortened(call.target)}"
+        return f"<Context: {call.method.name}{about}, request {self.request_id!r}>"
 
     # --- facts ---------------------------------------------------------------------------------
 

@@ -135,6 +135,16 @@ class Server(Ending):
         self._middleware: list[Middleware] = []
         self._relay: Relay | None = None
 
+    def __repr__(self) -> str:
+        offered = {
+            "tools": self.tools,
+            "resources": self.resources,
+            "templates": self.templates,
+            "prompts": self.prompts,
+        }
+        counts = ", ".join(f"{what}={len(entries)}" for what, entries in offered.items() if len(entries))
+        return f"<Server {self.name!r}: {counts or 'nothing offered'}>"
+
     # --- being told of what clients do -----------------------------------------------------------
 
     def on_roots_changed(self, function: Callable[[Context], Awaitable[None]]) -> Callable[[Context], Awaitable[None]]:

@@ -71,6 +71,9 @@ class SqliteStore:
 
     # --- from open to closed ---------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        return f"<SqliteStore {str(self._path)!r}>"
+
     @property
     def lasting(self) -> bool:
         """What is in the file outlives this process."""

@@ -19,7 +19,7 @@ Number = int | float
 """A JSON number; a whole one stays whole when it is passed on."""
 
 
-class Wire(Struct, rename="camel", omit_defaults=True):
+class Wire(Struct, rename="camel", omit_defaults=True, repr_omit_defaults=True):
     """A JSON object of the specification."""
 
 

@@ -99,6 +99,9 @@ class RedisStore:
         self._sweep: Timer | None = None
         self._sweeping: asyncio.Task[None] | None = None
 
+    def __repr__(self) -> str:
+        return f"<RedisStore {str(self._address)!r}>"
+
     # --- from open to closed ---------------------------------------------------------------------
 
     @property
