@@ -1,0 +1,25 @@
+"""Suggestions for names that do not exist."""
+
+import pytest
+
+from trunkline.errors.suggestions import near
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("wether", ' Did you mean "weather"?'),
+        ("Weather", ' Did you mean "weather"?'),
+        ("sea-level", ' Did you mean "seaLevel"?'),
+        ("weather", ""),  # the name itself is no suggestion
+        ("", ""),
+        ("completely different", ""),
+        ("weather" * 1000, ""),
+    ],
+)
+def test_the_most_similar_name_is_suggested(name: str, expected: str) -> None:
+    assert near(name, ["weather", "seaLevel", "news"]) == expected
+
+
+def test_nothing_is_suggested_if_nothing_is_known() -> None:
+    assert near("weather", ()) == ""
