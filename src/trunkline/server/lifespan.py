@@ -11,9 +11,14 @@ import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+from trunkline.errors import MisuseError
+from trunkline.registry.signatures import called, name_of
 
 __all__ = ["Lifespan"]
+
+_ADVICE: Final = "write `async def lifespan(server): ...` with one `yield` between setup and cleanup"
 
 
 @dataclass
@@ -71,7 +76,11 @@ class Lifespan:
     """An async context manager, entered once at a time."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
-        self._make = contextlib.asynccontextmanager(make) if inspect.isasyncgenfunction(make) else make
+        """`make` takes the server and returns an async context manager, or is an async generator function that yields
+        once. Raises `MisuseError` for anything else, as far as that shows before it is called."""
+        _check(make)
+        self._make = contextlib.asynccontextmanager(make) if inspect.isasyncgenfunction(called(make)) else make
+        self._name = name_of(make)
         self._life: _Life | None = None
         self._leaving: asyncio.Task[None] | None = None  # of the life before
         self._value: Any = None
@@ -120,10 +129,25 @@ class Lifespan:
             self._life = None
 
     async def _live(self, server: Any, started: "asyncio.Future[Any]", stop: asyncio.Event) -> None:
-        async with self._make(server) as value:
-            self._value = value
-            started.set_result(value)
-            await stop.wait()
+        try:
+            manager = self._make(server)
+            if not hasattr(manager, "__aenter__"):
+                raise MisuseError(
+                    f"{self._said} returned {type(manager).__name__}, no async context manager; {_ADVICE}"
+                )
+            async with manager as value:
+                self._value = value
+                started.set_result(value)
+                await stop.wait()
+        except Exception as error:
+            error.add_note(
+                f"raised by {self._said}, {'at the end' if started.done() else 'before the first connection'}"
+            )
+            raise
+
+    @property
+    def _said(self) -> str:
+        return f"lifespan {self._name!r}"
 
     async def stop(self) -> None:
         """Leaves it, if it was entered; raises what that raises."""
@@ -132,3 +156,20 @@ class Lifespan:
             self._leaving = life.task
             life.stop.set()
             await life.task
+
+
+def _check(make: Any) -> None:
+    """Raise `MisuseError` for what cannot be a lifespan."""
+    if not callable(make):
+        raise MisuseError(f"lifespan= must be a function of the server, not {make!r}; {_ADVICE}")
+    name, runs = name_of(make), called(make)
+    if inspect.iscoroutinefunction(runs):
+        raise MisuseError(f"lifespan {name!r} is an async function that never yields; {_ADVICE}")
+    if inspect.isgeneratorfunction(inspect.unwrap(runs)):
+        raise MisuseError(f"lifespan {name!r} is a plain generator function, and must be async; {_ADVICE}")
+    try:
+        inspect.signature(make).bind(None)
+    except TypeError:
+        raise MisuseError(f"lifespan {name!r} must take one argument, the server; {_ADVICE}") from None
+    except ValueError:  # a callable whose signature cannot be read
+        return

@@ -3,8 +3,9 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from typing import Any
 
 import pytest
 from tests.limits import PATIENCE
@@ -432,6 +433,59 @@ server.run()
 """
 
 
+def plain_generator(server: Server) -> Iterator[None]:
+    yield
+
+
+async def without_server() -> AsyncIterator[None]:
+    yield
+
+
+async def without_yield(server: Server) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("lifespan", "why"),
+    [
+        (5, "lifespan= must be a function of the server, not 5"),
+        (nullcontext(), "lifespan= must be a function of the server"),
+        (without_yield, "lifespan 'without_yield' is an async function that never yields"),
+        (plain_generator, "lifespan 'plain_generator' is a plain generator function, and must be async"),
+        (contextmanager(plain_generator), "lifespan 'plain_generator' is a plain generator function"),
+        (without_server, "lifespan 'without_server' must take one argument, the server"),
+        (asynccontextmanager(without_server), "lifespan 'without_server' must take one argument, the server"),
+    ],
+)
+def test_what_cannot_be_a_lifespan_is_refused_when_the_server_is_made(lifespan: Any, why: str) -> None:
+    with pytest.raises(MisuseError, match=why) as raised:
+        Server("t", lifespan=lifespan)
+    assert "write `async def lifespan(server): ...` with one `yield`" in str(raised.value)
+
+
+async def test_a_lifespan_that_returns_no_context_manager_is_refused_at_the_start() -> None:
+    server = Server("t", lifespan=lambda _: 5)
+    with pytest.raises(MisuseError, match="lifespan '<lambda>' returned int, no async context manager"):
+        await server.start()
+
+
+def test_a_callable_without_a_signature_may_be_a_lifespan() -> None:
+    Server("t", lifespan=dict)
+
+
+async def test_what_a_lifespan_raises_has_a_note_with_its_name() -> None:
+    @asynccontextmanager
+    async def pool(server: Server) -> AsyncIterator[None]:
+        raise ValueError("the database is away")
+        yield
+
+    server = Server("t", lifespan=pool)
+    with pytest.raises(ValueError, match="away") as raised:
+        await server.start()
+    assert raised.value.__notes__ == ["raised by lifespan 'pool', before the first connection"]
+    with pytest.raises(TransportError, match="ValueError: the database is away; raised by lifespan 'pool'"):
+        await Client(server).open()
+
+
 def test_run_enters_and_leaves_the_lifespan() -> None:
     with StdioPeer(SCRIPT) as peer:
         peer.initialize()
@@ -452,4 +506,5 @@ def test_a_lifespan_that_cannot_be_entered_ends_the_process_with_its_traceback()
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert "Traceback" in done.stderr
-    assert done.stderr.endswith("RuntimeError: the database is away\n")
+    note = "raised by lifespan 'lifespan', before the first connection"
+    assert done.stderr.endswith(f"RuntimeError: the database is away\n{note}\n")
