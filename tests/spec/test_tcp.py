@@ -20,7 +20,7 @@ from tests.limits import PATIENCE
 from tests.ports import held_port
 
 from trunkline import Context, Server, Settings
-from trunkline.errors import ConfigError, MisuseError, TransportError
+from trunkline.errors import ConfigError, TransportError
 from trunkline.facts import Closed, Connected
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver, Transcript
 from trunkline.transports.addresses import parse
@@ -429,13 +429,6 @@ async def test_an_address_that_is_taken_or_makes_no_sense_is_refused() -> None:
         await server.listen("tls://127.0.0.1:0")
     with pytest.raises(ConfigError, match="do not fit"):
         await server.listen("tcp://127.0.0.1:0", tls=ssl.create_default_context())
-
-
-def test_running_on_something_else_is_refused() -> None:
-    with pytest.raises(MisuseError, match="is not one of: stdio, http, tcp, unix"):
-        Server("s").run("pigeon")  # type: ignore[arg-type]
-    with pytest.raises(MisuseError, match="needs the path of a socket"):
-        Server("s").run("unix")
 
 
 async def test_a_closed_server_takes_no_more_clients_and_can_listen_again() -> None:

@@ -5,16 +5,17 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.clock import Clock
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, MisuseError, TransportError, TrunklineError
+from trunkline.errors.suggestions import near
 from trunkline.fdlimit import Reserve
 from trunkline.server.shutdown import EXIT_CODES
-from trunkline.transports.addresses import parse
+from trunkline.transports.addresses import parse, spelt
 from trunkline.transports.channel import Listener
 from trunkline.transports.signals import on_signals
 from trunkline.transports.stdio import END_OF_INPUT, private_streams, serve_stdio
@@ -34,10 +35,26 @@ if TYPE_CHECKING:
     from trunkline.transports.http.relaying import Relay
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+USAGE: Final = 2
+"""The exit code of a process whose server was started in a wrong way, or at an address that it cannot have."""
+
+_FAILED: Final = 1
+_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "stdio": frozenset(),
+    "http": frozenset({"host", "port", "path", "tls", "workers"}),
+    "tcp": frozenset({"host", "port", "tls"}),
+    "unix": frozenset({"path"}),
+}  # of `run()`, by transport
+_WEB: Final = frozenset({"sse", "streamable-http", "streamable_http", "streamablehttp", "ws", "websocket", "https"})
+_PORTS: Final = range(1 << 16)
 _LOOPS: Final = (os.path.dirname(asyncio.__file__) + os.sep, "uvloop" + os.sep)
 
 __all__ = [
+    "USAGE",
+    "address_of",
     "application",
+    "check_no_loop",
+    "explained",
     "gate_at",
     "http_extra",
     "listener",
@@ -46,6 +63,106 @@ __all__ = [
     "run_stdio",
     "until_told",
 ]
+
+
+# --- how it is run ----------------------------------------------------------------------------------
+
+
+def check_no_loop() -> None:
+    """Raise `MisuseError` if an event loop runs on this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise MisuseError(
+        "run() starts an event loop of its own, and there is one running here: call run() outside of async functions, "
+        'or use `await server.listen("http://127.0.0.1:8000/mcp")`, which serves on the running loop until '
+        "`await server.aclose()`"
+    )
+
+
+@contextlib.contextmanager
+def explained() -> Generator[None]:
+    """End the process with one line on standard error if a server cannot be started, instead of a traceback. On
+    another thread than the main one, where that would end nothing, the error is raised."""
+    try:
+        yield
+    except TrunklineError as error:
+        if threading.current_thread() is not threading.main_thread():
+            raise
+        print(f"trunkline: {error}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
+        raise SystemExit(USAGE if isinstance(error, MisuseError | TransportError) else _FAILED) from error
+
+
+def address_of(transport: Any, **given: Any) -> str | None:
+    """The address to listen at for the options of `run()`; None for stdio. Raises `MisuseError` for a transport that
+    does not exist, and for options that it does not use or that have no meaning."""
+    if not isinstance(transport, str) or transport not in _OPTIONS:
+        known = f"transport {transport!r} is not one of: {', '.join(_OPTIONS)}."
+        raise MisuseError(known + _advice(transport))
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
+        if name not in _OPTIONS[transport]:
+            used = [kind for kind, options in _OPTIONS.items() if name in options]
+            with_it = " or ".join(f'run("{kind}", {name}=…)' for kind in used)
+            raise MisuseError(f'transport "{transport}" does not use {name}=; write {with_it}, or leave it out')
+    _check_options(given)
+    path, secured = given.get("path"), "tls" in given
+    if transport == "unix":
+        if path is None:
+            raise MisuseError('transport "unix" needs the path of a socket: run("unix", path="/run/server.sock")')
+        return f"unix://{os.path.abspath(path)}"
+    host, port = given.get("host", "127.0.0.1"), given.get("port")
+    if transport == "tcp":
+        return f"{'tls' if secured else 'tcp'}://{spelt(host, port or 0)}"
+    if transport == "http":
+        at = "/" + os.fspath(path or "mcp").lstrip("/")
+        return f"{'https' if secured else 'http'}://{spelt(host, 8000 if port is None else port)}{at}"
+    return None
+
+
+def _advice(transport: Any) -> str:
+    if not isinstance(transport, str):
+        return ""
+    if transport.lower() in _WEB:
+        return ' "http" serves Streamable HTTP, HTTP+SSE and WebSocket at one address.'
+    return near(transport, _OPTIONS)
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    host, port, path, workers = (given.get(name) for name in ("host", "port", "path", "workers"))
+    if host is not None and (not isinstance(host, str) or "/" in host):
+        raise MisuseError(f"host= is a name or an address such as 127.0.0.1, not {host!r}")
+    if port is not None and (not _is_whole(port) or port not in _PORTS):
+        raise MisuseError(f"port= is a whole number from 0 to {_PORTS[-1]}, not {port!r}; 0 lets the system choose")
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise MisuseError(f"path= is a text or a path, not {path!r}")
+    if workers is not None and (not _is_whole(workers) or workers < 1):
+        raise MisuseError(f"workers= is the number of processes, 1 or more, not {workers!r}")
+    if "tls" in given:
+        _check_tls(given["tls"])
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_tls(tls: Any) -> None:
+    """Raise `MisuseError` for anything but a TLS context."""
+    import ssl  # TLS is rare, and takes long to import
+
+    if not isinstance(tls, ssl.SSLContext):
+        raise MisuseError(
+            f"tls= is an ssl.SSLContext with the server's certificate, not {tls!r}: "
+            "ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), then load_cert_chain(…)"
+        )
+
+
+class _NotStarted(Exception):
+    """A server could not be started; its cause is why."""
+
+    def __init__(self, error: TrunklineError) -> None:
+        self.error = error
 
 
 def run_stdio(server: "Server") -> None:
@@ -84,13 +201,19 @@ def run_on_loop(server: "Server", serving: Coroutine[Any, Any, Sequence[str]]) -
     then, a task that cannot be cancelled or a thread that somebody waits for, does not keep it."""
     _keep_large_blocks()
     runner = asyncio.Runner(loop_factory=_loop_factory())
-    code = 1
+    code = _FAILED
+    failure: TrunklineError | None = None
     try:
         overran = runner.run(serving)
         code = EXIT_CODES[overran[0]] if overran else 0
+    except _NotStarted as error:
+        failure = error.error
     finally:
         with _within(server.settings.stage_timeout, code or EXIT_CODES["Terminate"]):
             runner.close()
+    if failure is not None:
+        with explained():
+            raise failure
     if code:
         raise SystemExit(code)
 
@@ -141,7 +264,10 @@ async def until_told(
     Gives the stages of its end that took too long. Raises what it crashed with. `sole` says that the process serves one
     connection and nothing else."""
     try:
-        await start
+        try:
+            await start
+        except TrunklineError as error:
+            raise _NotStarted(error) from error
         asyncio.get_running_loop().set_exception_handler(partial(_unexpected, server, sole))
         await _first_of(server, serve(), server.stopping(), told.wait())
     finally:
@@ -200,6 +326,8 @@ async def listener(
     keeps sessions if it has some, and carries requests to where others are held. Over HTTP somebody else may be the
     source of connections."""
     where = parse(address)
+    if tls is not None:
+        _check_tls(tls)
     if where.scheme in {"ws", "wss"}:
         raise ConfigError(f"{address} is no place to listen at: a WebSocket is served by http:// and https://, too")
     if (tls is not None) is not (where.scheme in {"tls", "https"}):

@@ -4,7 +4,7 @@ import inspect
 import logging as logging_
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from os import PathLike, fspath
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from msgspec.structs import replace
@@ -30,7 +30,6 @@ from trunkline.server.serving import Parts
 from trunkline.server.shutdown import Ending
 from trunkline.server.storing import OwnStore
 from trunkline.server.watchers import Watch
-from trunkline.transports.addresses import spelt
 from trunkline.transports.channel import Channel, Listener
 from trunkline.version import __version__
 
@@ -373,48 +372,36 @@ class Server(Ending):
         self,
         transport: Literal["stdio", "http", "tcp", "unix"] = "stdio",
         *,
-        host: str = "127.0.0.1",
+        host: str | None = None,
         port: int | None = None,
         path: str | PathLike[str] | None = None,
         tls: "SSLContext | None" = None,
         workers: int | None = None,
     ) -> None:
         """Serves until Ctrl+C or SIGTERM, on stdio also until the other side goes. This is the last line of most
-        programs. `host`, `port` and `tls` are for "http" (port 8000, path /mcp) and "tcp", `path` is for "unix".
-        `workers` are processes that serve as one, over "http": this process starts them, watches them, and hands each
-        connection to the next."""
-        from trunkline.server.run import run_listening, run_stdio
+        programs. `host` (127.0.0.1), `port` and `tls` are for "http" (port 8000, path /mcp) and "tcp", `path` is for
+        "http" and "unix". `workers` are processes that serve as one, over "http": this process starts them, watches
+        them, and hands each connection to the next. A server that cannot be started, because of a wrong option or an
+        address that is in use, ends the process with one line on standard error and exit code 2."""
+        from trunkline.server.run import address_of, check_no_loop, explained, run_listening, run_stdio
 
-        if workers is not None and transport != "http":
-            raise MisuseError(
-                f'workers= is for "http": only there can several processes serve as one, not {transport!r}'
-            )
-        match transport:
-            case "stdio":
-                run_stdio(self)
-            case "tcp":
-                run_listening(self, f"{'tls' if tls else 'tcp'}://{spelt(host, port or 0)}", tls)
-            case "http":
-                where = spelt(host, 8000 if port is None else port)
-                at = "/" + fspath(path or "mcp").lstrip("/")
-                address = f"{'https' if tls else 'http'}://{where}{at}"
-                if workers is None:
-                    run_listening(self, address, tls)
-                else:
-                    self._run_workers(address, tls, workers)
-            case "unix" if path is not None:
-                run_listening(self, f"unix://{fspath(path)}", None)
-            case "unix":
-                raise MisuseError('transport "unix" needs the path of a socket: run("unix", path="/run/server.sock")')
-            case _:
-                raise MisuseError(f"transport {transport!r} is not one of: stdio, http, tcp, unix")
+        check_no_loop()
+        with explained():
+            address = address_of(transport, host=host, port=port, path=path, tls=tls, workers=workers)
+        if address is None:
+            run_stdio(self)
+        elif workers is None:
+            run_listening(self, address, tls)
+        else:
+            with explained():
+                self._run_workers(address, tls, workers)
 
     def _run_workers(self, address: str, tls: "SSLContext | None", count: int) -> None:
         """Without a store of their own, workers share one that ends with them."""
         from trunkline.server.workers import Work, check, private_store, run_workers
         from trunkline.transports.addresses import parse
 
-        check(count)
+        check()
         work = Work(self, self._listen, self._standing, tls)
         if (store := self._store.given) is not None:
             if not store.lasting:

@@ -80,17 +80,12 @@ def private_store() -> Generator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def check(count: int) -> None:
-    """Refuses what cannot work."""
-    if count < 1:
-        raise MisuseError(f"workers must be 1 or more, not {count}")
+def check() -> None:
+    """Raise if this process cannot have workers."""
     if not hasattr(os, "fork"):
         raise ConfigError("this system cannot fork, which workers are made by: run one process, or several of them")
     if threading.current_thread() is not threading.main_thread():
         raise MisuseError("workers are run by the main thread, which hears of signals")
-    with contextlib.suppress(RuntimeError):
-        asyncio.get_running_loop()
-        raise MisuseError("workers are run by a program that has no event loop yet")
 
 
 def _plan(settings: Settings, count: int) -> Plan:

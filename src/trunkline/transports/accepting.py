@@ -26,6 +26,11 @@ BACKLOG: Final = 1024  # connections that wait to be accepted
 _PAUSE: Final = 0.1  # seconds until the descriptors are looked at again
 _INTERNET: Final = frozenset({socket.AF_INET, socket.AF_INET6})
 _NOT_HERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})  # a name may have more than the machine
+_ADVICE: Final = {
+    errno.EADDRINUSE: "; stop the other program or choose another port",
+    errno.EACCES: "; choose a port above 1023, or run with the right to use this one",
+    errno.EADDRNOTAVAIL: "; choose an address of this machine",
+}
 
 _log: Final = logging.getLogger("trunkline")
 
@@ -101,7 +106,12 @@ def _bound(family: int, address: tuple[Any, ...]) -> socket.socket:
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> TransportError:
-    return TransportError(f"cannot listen at {spelt(host, port)}: {error.strerror or error}")
+    why = f"{error.strerror or error}"
+    if isinstance(error, socket.gaierror):
+        advice = "; choose a name or an address of this machine"
+    else:
+        advice = _ADVICE.get(error.errno or 0, "")
+    return TransportError(f"cannot listen at {spelt(host, port)}: {why}{advice}")
 
 
 class Acceptor:

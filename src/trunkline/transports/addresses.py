@@ -2,12 +2,13 @@
 the web, http://127.0.0.1:8000/mcp, https://example.org/mcp, ws://127.0.0.1:8000/mcp and wss://example.org/mcp."""
 
 import re
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
 from trunkline.errors import ConfigError
+from trunkline.errors.suggestions import near
 
 __all__ = ["WEB", "WEBSOCKET", "Address", "parse", "spelt"]
 
@@ -18,6 +19,9 @@ WEBSOCKET: Final = {"ws": 80, "wss": 443}
 """The same for WebSocket."""
 
 _PORTS: Final = WEB | WEBSOCKET
+_SCHEMES: Final = (*_PORTS, "tcp", "tls", "unix")
+_LAST_PORT: Final = (1 << 16) - 1
+_EXAMPLES: Final = "like tcp://127.0.0.1:4000, tls://example.org:4000, unix:///run/s.sock or https://example.org/mcp"
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x20\x7f\\]")
 
 
@@ -33,18 +37,28 @@ class Address(Struct, frozen=True):
 
 def parse(text: str) -> Address:
     """What an address says. Raises ConfigError for one that says nothing to us."""
+    given: Any = text
+    if not isinstance(given, str):
+        raise ConfigError(f"an address is a text {_EXAMPLES}, not {given!r}")
     scheme, found, rest = text.partition("://")
     if found and scheme.lower() in _PORTS:
         return _web(text)
     if found and scheme == "unix" and rest.startswith("/"):
         return Address(scheme, path=rest)
     host, colon, port = rest.rpartition(":")
-    if found and scheme in {"tcp", "tls"} and colon and host and port.isdecimal() and int(port) < 1 << 16:
+    if found and scheme in {"tcp", "tls"} and colon and host and port.isdecimal() and int(port) <= _LAST_PORT:
         return Address(scheme, host.removeprefix("[").removesuffix("]"), int(port))
-    raise ConfigError(
-        f"{text!r} is no address like tcp://127.0.0.1:4000, tls://example.org:4000, unix:///run/s.sock or "
-        f"https://example.org/mcp"
-    )
+    raise ConfigError(f"{text!r} is no address {_EXAMPLES}: {_why(scheme if found else None, port)}")
+
+
+def _why(scheme: str | None, port: str) -> str:
+    if scheme is None:
+        return "it has no scheme, such as http://"
+    if scheme not in _SCHEMES:
+        return f"there is no scheme {scheme!r}.{near(scheme, _SCHEMES)}"
+    if scheme == "unix":
+        return "the path of a socket begins with a slash"
+    return "it has no host or no port" if not port.isdecimal() else f"a port is at most {_LAST_PORT}"
 
 
 def _web(text: str) -> Address:
@@ -54,7 +68,10 @@ def _web(text: str) -> Address:
     try:
         host, port = parts.hostname, parts.port
     except ValueError:
-        host, port = None, None
+        raise ConfigError(
+            f"{text.partition('?')[0]!r} is no address like https://example.org/mcp: "
+            f"a port is a number from 0 to {_LAST_PORT}"
+        ) from None
     if not host or _UNPRINTABLE.search(text):
         raise ConfigError(f"{text.partition('?')[0]!r} is no address like https://example.org/mcp")
     path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"

@@ -540,11 +540,6 @@ def test_a_server_serves_on_one_loop_at_a_time_and_on_another_when_all_have_gone
     asyncio.run(hold())
 
 
-def test_only_known_transports_can_be_run() -> None:
-    with pytest.raises(MisuseError, match="stdio"):
-        Server("t").run("carrier pigeon")  # type: ignore[arg-type]
-
-
 async def test_w08_a_channel_of_ones_own_is_served_like_any_other() -> None:
     server, sent = Server("t"), []
 

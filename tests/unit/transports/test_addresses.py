@@ -39,6 +39,26 @@ def test_what_is_no_address_of_the_web_is_refused(text: str) -> None:
         parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("localhost:8000", "it has no scheme"),
+        ("gopher://h:80", "there is no scheme 'gopher'"),
+        ("htps://h:80", "there is no scheme 'htps'. Did you mean \"https\"?"),
+        ("unix://x", "the path of a socket begins with a slash"),
+        ("tcp://host", "it has no host or no port"),
+        ("tcp://host:65536", "a port is at most 65535"),
+        ("http://host:80000/mcp", "a port is a number from 0 to 65535"),
+        (8000, "an address is a text like"),
+        (None, "an address is a text like"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said(text: str, why: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(text)
+    assert why in str(raised.value)
+
+
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:4000", "tcp://[fe80::1%eth0]:1"])
 def test_a_host_and_a_port_are_spelt_as_they_are_read(address: str) -> None:
     found = parse(address)
