@@ -241,14 +241,17 @@ class Line:
         seconds = self.settings.initialize_timeout
         try:
             return await self._bounded(self._connect(again=again), seconds)
+        except HandshakeFailed as error:
+            raise self._at_step(HandshakeFailed(f"cannot connect to {self._connector.name}: {error}")) from None
         except TransportError as error:
-            raise self._at_step(error)  # noqa: B904 - the very same
+            raise self._at_step(_before_ready(error)) from error.__cause__
         except (TrunklineError, _Stopped):
             raise
         except TimeoutError:
             raise self._at_step(HandshakeFailed(f"{self._connector.name} was not ready within {seconds:g} s")) from None
         except Exception as error:  # a server's lifespan, for one
-            raise self._at_step(TransportError(f"{self._connector.name} cannot be reached: {error!r}")) from error
+            why = f"{self._connector.name} cannot be connected to: {type(error).__name__}: {error}"
+            raise self._at_step(TransportError("; ".join([why, *getattr(error, "__notes__", ())]))) from error
 
     def _at_step(self, error: TransportError) -> TransportError:
         error.step = self._opening
@@ -394,6 +397,19 @@ class Line:
 
     def _step(self, step: str, attempt: int, detail: str = "") -> None:
         self._tell(ReconnectStep, step=step, attempt=attempt, detail=detail)
+
+
+def _before_ready(error: TransportError) -> TransportError:
+    """The same error; if a process has ended before the session was open, one that says so."""
+    if not isinstance(error, ConnectionClosed) or error.status is None:
+        return error
+    advice = "" if error.status else "; a server script has to call run() at its end"
+    return ConnectionClosed(
+        f"{error.message} before it was ready{advice}",
+        status=error.status,
+        last_words=error.last_words,
+        reached=error.reached,
+    )
 
 
 def _ring(timer: "asyncio.Future[None]") -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from trunkline.auth.addresses import Reach
+from trunkline.client.wrong_targets import check_text, is_path, no_target, script_error
 from trunkline.config import Settings
 from trunkline.errors import MisuseError
 from trunkline.transports.channel import Accept, Channel, Connector
@@ -29,19 +30,21 @@ def connector_of(target: Any, settings: Settings, auth: "Auth | None" = None) ->
     """Who opens lines to a target. `auth` proves who we are, which only servers on the web want to know."""
     from trunkline.server.server import Server
 
+    if isinstance(target, str) and "://" not in target:
+        check_text(target, _INTERPRETERS)
     if auth is not None and not _on_the_web(target):
         raise MisuseError("auth= is for addresses like https://example.org/mcp; a connector takes its own")
     if isinstance(target, Server):
         return InProcess(target)
-    if hasattr(target, "connect"):
+    if hasattr(target, "connect") and not isinstance(target, type):
         return cast("Connector", target)
     if isinstance(target, str):
         return _by_text(target, settings, auth)
     if isinstance(target, PathLike):
         return _command(_script(Path(cast("PathLike[str]", target))), settings)
-    if isinstance(target, Sequence) and target:
+    if isinstance(target, Sequence) and not isinstance(target, bytes | bytearray):
         return _command(list(cast("Sequence[Any]", target)), settings)
-    raise MisuseError(f"{target!r} is nothing to connect to: a command, a script, an address or a Server is")
+    raise no_target(target, Server)
 
 
 def reach_of(connector: Connector, settings: Settings) -> Reach:
@@ -74,7 +77,8 @@ def _by_text(text: str, settings: Settings, auth: "Auth | None") -> Connector:
     if "://" in text:
         return _by_address(text, settings, auth)
     path = Path(text)
-    return _command(_script(path) if path.suffix in _INTERPRETERS and path.is_file() else text, settings)
+    named = path.is_file() and path.suffix in _INTERPRETERS
+    return _command(_script(path) if named or is_path(text) else text, settings)
 
 
 def _by_address(text: str, settings: Settings, auth: "Auth | None") -> Connector:
@@ -99,6 +103,8 @@ def _by_address(text: str, settings: Settings, auth: "Auth | None") -> Connector
 
 
 def _script(path: Path) -> list[str]:
+    if (error := script_error(path, _INTERPRETERS)) is not None:
+        raise error
     return [*_INTERPRETERS.get(path.suffix, ()), str(path)]
 
 

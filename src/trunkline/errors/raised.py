@@ -1,6 +1,6 @@
 """What a program that uses Trunkline is told: by the peer, of its own mistakes, of the line, and of what is kept."""
 
-from typing import Any
+from typing import Any, Final
 
 from trunkline.errors.base import MisuseError, TrunklineError
 from trunkline.errors.told import InternalError
@@ -32,6 +32,7 @@ __all__ = [
     "TransportError",
 ]
 
+_SHOWN_LINES: Final = 20  # of what a process wrote to standard error
 
 # --- a tool failed, or the peer told us --------------------------------------------------------
 
@@ -142,7 +143,8 @@ class ConnectionClosed(TransportError):
     lines = True
 
     def __init__(self, message: str, *, status: int | None = None, last_words: str = "", reached: bool = True) -> None:
-        super().__init__(f"{message}\nIts last words:\n{last_words}" if last_words else message)
+        shown = "\n".join(last_words.split("\n")[-_SHOWN_LINES:])
+        super().__init__(f"{message}\nThe end of its standard error:\n{shown}" if shown else message)
         self.message = message
         self.status = status  # what the process ended with; of a signal, its number below zero
         self.last_words = last_words  # the end of what the process wrote to standard error

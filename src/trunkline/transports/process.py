@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from trunkline.config import Settings, inherited_environment
 from trunkline.errors import ConfigError, TransportError
@@ -54,10 +54,7 @@ class Command:
         The process inherits little of our environment: `env_from` names what else it gets, and `env` gives values.
         `on_stderr` hears every line that it writes to standard error.
         """
-        argv = shlex.split(command) if isinstance(command, str) else [os.fspath(part) for part in command]
-        if not argv:
-            raise ConfigError("a command needs at least the name of a program")
-        self.argv = argv
+        self.argv = _words(command)
         self._cwd = cwd
         self._env = dict(env or {})
         self._env_from = tuple(env_from)
@@ -131,6 +128,19 @@ class Command:
                 return f"{error.strerror}; a script needs a first line that names its interpreter"
             case ValueError():
                 return f"{error}; neither arguments nor environment may hold a zero byte"
+
+
+def _words(command: str | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """A command as its words. Raises `ConfigError` for one that could never be started."""
+    try:
+        words: list[Any] = shlex.split(command) if isinstance(command, str) else [os.fspath(part) for part in command]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a command is one text, or a list of texts and paths: {error}") from None
+    if not words or not words[0]:
+        raise ConfigError("a command needs at least the name of a program")
+    if any(not isinstance(word, str) for word in words):
+        raise ConfigError("a command is one text, or a list of texts and paths, not of bytes")
+    return words
 
 
 def _hear(on_stderr: Callable[[str], None], line: str) -> None:

@@ -1,0 +1,118 @@
+"""Targets that a client cannot connect to: what is wrong with them, and what to write instead.
+
+They are refused when the client is made, before anything is started. Values are not repeated in the messages where they
+may hold secrets, as the environment of a configuration does.
+"""
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, cast
+
+from trunkline.errors import MisuseError
+
+__all__ = ["check_text", "is_path", "no_target", "script_error"]
+
+_TARGETS: Final = "a command, a script, an address such as https://example.org/mcp, or a Server"
+_BROKEN_SCHEME: Final = re.compile(r"(https?|wss?|tcp|tls|unix)(?::/?|/{1,2})(?!/)(?P<rest>\S*)", re.IGNORECASE)
+_HOST: Final = re.compile(
+    r"""
+      (?: localhost | \d+(\.\d+){3} ) (:\d+)? (/\S*)?  # 127.0.0.1
+    | (?: [\w.-]+ | \[[0-9a-f:]+\] ) :\d+ (/\S*)?      # example:8000
+    | [\w-]+ (\.[\w-]+)+ /\S*                          # example.org/mcp
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def check_text(text: str, interpreters: Collection[str]) -> None:
+    """Raise `MisuseError` for a text that is neither a script nor a command that can be started."""
+    program = next(iter(_words(text)), "")
+    if _found(text) or _found(program):
+        return
+    if broken := _BROKEN_SCHEME.fullmatch(text):
+        raise MisuseError(f"{text!r} is no address: did you mean {broken[1].lower()}://{broken['rest'] or '…'}?")
+    if _HOST.fullmatch(text):
+        address = f"http://{text}" + ("" if "/" in text else "/mcp")
+        raise MisuseError(f"{text!r} is neither a program nor an address, which begins with a scheme: {address}")
+    if Path(program).suffix in interpreters:
+        raise _no_file(Path(program))
+
+
+def is_path(text: str) -> bool:
+    """Whether a text names a file or a directory, and no program."""
+    return bool(text.strip()) and Path(text).exists() and shutil.which(text) is None
+
+
+def script_error(path: Path, interpreters: Collection[str]) -> MisuseError | None:
+    """The error of a path that is no script which can be started; None if it is one."""
+    if path.is_dir():
+        return MisuseError(f"{str(path)!r} is a directory; name the server's script in it, such as server.py")
+    if not path.exists():
+        return _no_file(path)
+    if path.suffix not in interpreters and not os.access(path, os.X_OK):
+        return MisuseError(
+            f"{str(path)!r} is not executable, and no interpreter is known for it; pass the whole command as a list, "
+            f'such as ["npx", "tsx", {str(path)!r}]'
+        )
+    return None
+
+
+def no_target(target: Any, server: type) -> MisuseError:
+    """The error of a value that is nothing to connect to; `server` is the class of servers."""
+    match target:
+        case ModuleType():
+            named = f"{target.__name__}.{_first(target, server)}"
+            return MisuseError(f"a module is nothing to connect to; pass the server in it: Client({named})")
+        case Mapping():
+            return MisuseError(f"a client connects to one server, not to a configuration; {_from_config(target)}")
+        case type():
+            return MisuseError(f"the class {target.__name__} is nothing to connect to; pass an instance of it")
+        case _:
+            return MisuseError(f"a client connects to {_TARGETS}, not to {_short(target)}")
+
+
+def _no_file(path: Path) -> MisuseError:
+    where = "" if path.is_absolute() else f" in {os.getcwd()}"
+    return MisuseError(f"there is no file {str(path)!r}{where}; check the path of the script")
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise MisuseError(f"{text!r} cannot be read as a command: {error}; pass a list of its words instead") from None
+
+
+def _found(program: str) -> bool:
+    return bool(program) and (Path(program).exists() or shutil.which(program) is not None)
+
+
+def _first(module: ModuleType, kind: type) -> str:
+    """The name of the first instance of a class in a module."""
+    return next((name for name, value in vars(module).items() if isinstance(value, kind)), "server")
+
+
+def _from_config(config: Mapping[Any, Any]) -> str:
+    """How the first server of a configuration, as hosts have it, is connected to."""
+    servers: Any = config.get("mcpServers", config)
+    first: Any = (
+        next(iter(servers.values()), None) if "mcpServers" in config and isinstance(servers, Mapping) else config
+    )
+    entry = cast("Mapping[Any, Any]", first) if isinstance(first, Mapping) else {}
+    if isinstance(entry.get("url"), str):
+        return f"write Client({entry['url'].partition('?')[0]!r}) for its url"
+    if isinstance(entry.get("command"), str):
+        args: Any = entry.get("args") or ()
+        words = [entry["command"], *(["…"] if args else [])]
+        return f"write Client({words!r}) for its command and args; `Command` takes env= and cwd= besides"
+    return "write Client([command, *args]) or Client(url) for each of its servers"
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"  # noqa: PLR2004 - a line has room for that
