@@ -11,7 +11,7 @@ from tests.unit.auth.fakes import CALLBACK, Office, office
 from tests.unit.auth.faulty import RESOURCE, TOKEN, Asked, Page
 
 from trunkline import BlockingClient, Client, Context, Server, Settings
-from trunkline.auth import MemoryTokens, Principal, Redirected, ResourceServer
+from trunkline.auth import MemoryTokens, OAuth, Principal, Redirected, ResourceServer
 from trunkline.auth.server.static import StaticTokens
 from trunkline.errors import AuthorizationFailed, ConfigError, MisuseError, PeerError, TransportError
 from trunkline.protocol.lifecycle import Phase
@@ -137,9 +137,9 @@ async def test_without_auth_a_server_that_wants_some_is_told_of() -> None:
     async with guarded() as url:
         with pytest.raises(TransportError, match="pass auth="):
             await Client(url).open()
-        with pytest.raises(TransportError, match="say who you are"):
+        with pytest.raises(TransportError, match="say who you are.*; pass auth="):
             await Client(url, revision="2025-11-25").open()
-        with pytest.raises(TransportError, match="401"):
+        with pytest.raises(TransportError, match=r"401.*pass auth="):
             await Client(url.replace("http", "ws", 1)).open()
 
 
@@ -148,6 +148,26 @@ def test_a_text_that_is_no_token_is_refused_at_once(token: str) -> None:
     with pytest.raises(ConfigError) as failed:
         Client("https://a.example/mcp", auth=token)
     assert not token or token not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("auth", "why"),
+    [
+        ("Bearer SECRET", 'leave out "Bearer", which is added'),
+        ("bearer SECRET", 'leave out "Bearer", which is added'),
+        ("", "auth= is empty"),
+        (" ", "auth= is empty"),
+        ("SECRET\n", "such as a space or a line end"),
+        (b"SECRET", r"such as OAuth\(\), not bytes"),
+        ({"Authorization": "Bearer SECRET"}, r"headers are given to HttpConnector\(url, headers=…\)"),
+        (OAuth, r"not the class OAuth: write auth=OAuth\(…\)"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["https", "wss"])
+def test_a_wrong_auth_is_told_by_what_is_wrong_with_it(scheme: str, auth: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as failed:
+        Client(f"{scheme}://a.example/mcp", auth=auth)
+    assert "SECRET" not in str(failed.value)
 
 
 @pytest.mark.parametrize(

@@ -261,6 +261,32 @@ async def test_what_is_no_mcp_endpoint_is_called_so(server: Web) -> None:
         await client(server.url).open()
 
 
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (401, "authorization is needed; pass auth= with a token"),
+        (403, "access denied"),
+        (404, "there is nothing at this path; check the address, which often ends in /mcp"),
+        (405, "this path takes no messages; check the address"),
+        (429, "too many requests; try later"),
+        (500, "the server failed; its log says why"),
+        (503, "the server is not available now"),
+    ],
+)
+async def test_a_status_of_failure_is_told_once_with_the_address_and_what_to_do(
+    server: Web, status: int, why: str
+) -> None:
+    for what in ("POST", "GET", "initialize"):
+        server.on(what, lambda visit: visit.respond(status, b"<html>", "text/html"))
+    with pytest.raises(HandshakeFailed) as failed:
+        await Client(server.url).open()
+    told = str(failed.value)
+    assert told.startswith(f"cannot connect to {server.url}: ")
+    assert told.count(f"HTTP {status}") == 1
+    assert why in told
+    assert "-32000" not in told
+
+
 @pytest.mark.parametrize("status", [401, 403])
 async def test_who_is_not_let_in_is_told_so_and_nothing_else_is_tried(server: Web, status: int) -> None:
     server.on("initialize", lambda visit: visit.respond(status))
@@ -272,7 +298,7 @@ async def test_who_is_not_let_in_is_told_so_and_nothing_else_is_tried(server: We
 async def test_a_status_of_failure_is_the_answer_of_its_request(server: Web) -> None:
     async with client(server.url) as it:
         server.on("tools/call", lambda visit: visit.respond(500, b"out of order", "text/plain"))
-        with pytest.raises(PeerError, match="HTTP 500 out of order") as raised:
+        with pytest.raises(PeerError, match="HTTP 500 .*: out of order") as raised:
             await it.call_tool("act")
         assert raised.value.data == {"kind": "http_error", "status": 500}
         error = b'{"jsonrpc":"2.0","id":"server-error","error":{"code":-32001,"message":"said so"}}'
@@ -705,7 +731,7 @@ async def test_sse_02_an_endpoint_at_another_origin_is_refused(server: Web, endp
 async def test_a_server_of_neither_kind_is_told_of_with_both_attempts(server: Web, answer: Any, why: str) -> None:
     server.on("initialize", lambda visit: visit.respond(400, b"what?", "text/plain"))
     server.on("GET", answer)
-    with pytest.raises(HandshakeFailed, match=rf"HTTP 400 what\?.*HTTP\+SSE.*{why}"):
+    with pytest.raises(HandshakeFailed, match=rf"HTTP 400 .*: what\?.*HTTP\+SSE.*{why}"):
         await client(server.url, settings=Settings(connect_timeout=0.2)).open()
 
 

@@ -62,8 +62,9 @@ class Egress:
         """`tls` trusts an authority of your own; `resolve` finds the addresses of names instead of the system."""
         try:
             from trunkline.transports.http.client.by_aiohttp import Aiohttp
-        except ImportError as error:
-            raise MisuseError("authorization needs the library aiohttp: pip install 'trunkline[auth]'") from error
+        except ModuleNotFoundError as error:
+            library = str(error.name).partition(".")[0]
+            raise MisuseError(f"authorization needs the library {library}: pip install 'trunkline[auth]'") from error
         self._library = Aiohttp
         self._reach = reach or Reach()
         self._settings = settings or Settings()

@@ -77,7 +77,7 @@ class Connection(connection.Connection):
             # It may have taken our question for the beginning of the other era, and keeps to that.
             if modern and Revision.V2026_07_28.value in eras.named_by(refused.error) and await self._discover():
                 return Era.MODERN
-            raise self._failed(f"the server refused initialize: {refused.error}") from None
+            raise self._failed(f"the server refused initialize: {eras.told_by(refused.error)}") from None
         return Era.HANDSHAKE
 
     async def _discover(self) -> bool:

@@ -12,10 +12,11 @@ from trunkline.errors import HandshakeFailed, HeaderMismatch, MissingCapability,
 from trunkline.protocol.revisions import Era, Revision
 from trunkline.protocol.types import DiscoverResult
 
-__all__ = ["Verdict", "named_by", "of_error", "of_result"]
+__all__ = ["Verdict", "named_by", "of_error", "of_result", "told_by"]
 
 _ONLY_MODERN: Final = frozenset({HeaderMismatch.code, MissingCapability.code})
 _NOT_THE_SERVER: Final = frozenset({401, 403, 407, 429})  # the status of HTTP is about who asks, or how often
+_HTTP: Final = "http_error"
 _SERVER_FAILED: Final = 500  # and every status from there on
 
 
@@ -38,7 +39,7 @@ def of_error(error: PeerError, ours: Iterable[Revision]) -> Verdict:
     that refuses for good, or if nothing can be told from what came."""
     status = _status(error)
     if status in _NOT_THE_SERVER or status >= _SERVER_FAILED:
-        raise HandshakeFailed(f"the server does not tell what it speaks: {error}")
+        raise HandshakeFailed(f"the server refused the connection: {told_by(error)}")
     if error.code in _ONLY_MODERN:
         raise HandshakeFailed(f"the server speaks {Revision.V2026_07_28}, and refuses server/discover: {error}")
     if error.code != UnsupportedVersion.code:
@@ -53,6 +54,11 @@ def named_by(error: PeerError) -> set[str]:
     return {one for one in cast("list[Any]", named) if isinstance(one, str)} if isinstance(named, list) else set()
 
 
+def told_by(error: PeerError) -> str:
+    """What an error says, without its code if that is one of ours for what HTTP told."""
+    return error.message if _members(error.data).get("kind") == _HTTP else str(error)
+
+
 def _mutual(theirs: Collection[str], ours: Iterable[Revision]) -> list[Revision]:
     """What both speak. A server that names nothing at all has not said that it is nothing."""
     ours = list(ours)
@@ -63,9 +69,9 @@ def _mutual(theirs: Collection[str], ours: Iterable[Revision]) -> list[Revision]
 
 
 def _status(error: PeerError) -> int:
-    """The status of HTTP, if that is all that came."""
+    """The status of HTTP, if that is all that came; 0 otherwise."""
     told = _members(error.data)
-    status = told.get("status") if told.get("kind") == "http_error" else None
+    status = told.get("status") if told.get("kind") == _HTTP else None
     return status if isinstance(status, int) else 0
 
 

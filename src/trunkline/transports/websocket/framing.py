@@ -19,6 +19,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from trunkline.errors import TransportError
+from trunkline.transports.http.client.answers import ADVICE
 from trunkline.transports.websocket.codes import SUBPROTOCOL, Code, sentence
 from trunkline.version import __version__
 from trunkline.wire.framing import Frame, TooLarge
@@ -87,8 +88,12 @@ class ClientFraming:
             return f"it does not speak WebSocket as we do: {error}"
         if (place := answer.headers.get("Location")) is not None:
             return f"it answered {status} and names another address, which is not followed: {urljoin(self._url, place)}"
-        said = (answer.body or b"").decode(errors="replace").strip()[:_SHOWN]
-        return f"it answered {status} {answer.reason_phrase}".strip() + (f": {said}" if said else "")
+        page = answer.headers.get("Content-Type", "").startswith("text/html")
+        said = "" if page else (answer.body or b"").decode(errors="replace").strip()[:_SHOWN]
+        answered = f"it answered {status} {answer.reason_phrase}".strip()
+        if status == HTTPStatus.OK:
+            return f"{answered}, and does not speak WebSocket; is this the address of an MCP server?"
+        return ": ".join(filter(None, (answered, "; ".join(filter(None, (said, ADVICE.get(status)))))))
 
     # --- frames ----------------------------------------------------------------------------------
 

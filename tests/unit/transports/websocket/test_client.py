@@ -18,6 +18,7 @@ from trunkline import Settings
 from trunkline.client.targets import connector_of
 from trunkline.errors import ConfigError, TransportError
 from trunkline.transports.channel import Channel
+from trunkline.transports.http.client.answers import ADVICE
 from trunkline.transports.websocket.client import WebSocketConnector
 from trunkline.wire.messages import Notification
 
@@ -128,13 +129,13 @@ async def test_a_certificate_that_is_not_trusted() -> None:
             assert recorder.ends == []
 
 
-@pytest.mark.parametrize(("body", "said"), [("not you\n", ": not you"), ("", "")], ids=["with a reason", "without"])
+@pytest.mark.parametrize(("body", "said"), [("not you\n", "not you; "), ("", "")], ids=["with a reason", "without"])
 async def test_a_server_that_says_no_is_quoted(body: str, said: str) -> None:
     def refuse(socket: ServerConnection, request: Any) -> Any:
         return socket.respond(HTTPStatus.FORBIDDEN, body)
 
     async with library(until_closed, process_request=refuse) as url:
-        assert await refusal(url) == f"cannot reach {url}: it answered 403 Forbidden{said}"
+        assert await refusal(url) == f"cannot reach {url}: it answered 403 Forbidden: {said}{ADVICE[403]}"
 
 
 async def test_redirects_are_not_followed() -> None:

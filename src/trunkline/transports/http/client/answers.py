@@ -1,8 +1,10 @@
 """What HTTP answers mean for the request that was posted."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.wire import codec
 from trunkline.wire.messages import (
@@ -15,22 +17,26 @@ from trunkline.wire.messages import (
     Response,
 )
 
-__all__ = ["HTTP_ERROR", "answer_in", "answers", "failed", "refusal", "revision_in"]
+__all__ = ["ADVICE", "HTTP_ERROR", "answer_in", "answers", "failed", "refusal", "revision_in"]
 
 HTTP_ERROR: Final = -32000
 """The code of an error that HTTP tells, and no message."""
 
 _SHOWN: Final = 200  # characters of a text that came instead of a message
-_ADVICE: Final = {
-    401: "the server wants to know who is calling; pass auth=",
-    403: "the server does not allow that, with these credentials or from here",
-    404: "there is nothing at that address",
-    405: "that address takes no messages",
-    407: "the proxy wants credentials",
+ADVICE: Final[Mapping[int, str]] = {
+    401: "authorization is needed; pass auth= with a token, or auth=OAuth() to log in",
+    403: "access denied: these credentials, or requests from here, are not allowed",
+    404: "there is nothing at this path; check the address, which often ends in /mcp",
+    405: "this path takes no messages; check the address, which often ends in /mcp",
+    407: "the proxy needs credentials",
     413: "the message is too large for the server",
-    429: "the server has been asked too much; try later",
-    503: "the server is not available now",
+    429: "too many requests; try later",
+    500: "the server failed; its log says why",
+    503: "the server is not available now; try later",
 }
+"""What a status of failure means to a client, and what to do about it."""
+
+_UNAUTHORIZED: Final = 401
 
 
 class _Agreed(Struct, rename="camel"):
@@ -62,9 +68,15 @@ def refusal(request: RequestId, status: int, reason: str, kind: str, body: bytes
     """The answer to a request that was answered with a status of failure: the error in the body, if there is one."""
     told = codec.decode_strict(body) if kind == "application/json" else None
     if isinstance(told, ErrorResponse):
-        return ErrorResponse(request, told.error)
+        return ErrorResponse(request, _advised(told.error) if status == _UNAUTHORIZED else told.error)
     text = body[:_SHOWN].decode("utf-8", "replace").strip() if kind == "text/plain" else ""
-    return failed(request, f"HTTP {status} {_ADVICE.get(status) or text or reason}".rstrip(), status)
+    why = ": ".join(filter(None, (f"HTTP {status} {reason}".rstrip(), text or ADVICE.get(status))))
+    return failed(request, why, status)
+
+
+def _advised(error: ErrorObject) -> ErrorObject:
+    """The error of a server that wants a token; few of them can say how our caller passes one."""
+    return replace(error, message=f"{error.message}; {ADVICE[_UNAUTHORIZED]}")
 
 
 def failed(request: RequestId, why: str, status: int | None = None) -> ErrorResponse:

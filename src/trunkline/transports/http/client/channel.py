@@ -19,7 +19,7 @@ from trunkline.errors import AuthorizationFailed, TransportError
 from trunkline.transports.channel import ChannelInfo, Closed, Mirrors, Origin, Receiver
 from trunkline.transports.http.client.answers import answers, revision_in
 from trunkline.transports.http.client.credentials import Asking
-from trunkline.transports.http.client.legacy import Legacy
+from trunkline.transports.http.client.legacy import Legacy, NoStream
 from trunkline.transports.http.client.letters import INITIALIZE, Letter, Outbox
 from trunkline.transports.http.client.library import Library
 from trunkline.transports.http.client.peer import Peer
@@ -214,8 +214,10 @@ class HttpChannel:
         except AuthorizationFailed as error:
             self.turned_away(letter, error)
         except TransportError as error:
-            told = f"{refused.error.message}; as for HTTP+SSE of 2024-11-05: {error}"
-            await self.hand_up([replace(refused, error=replace(refused.error, message=told))])
+            if not _same_status(refused, error):
+                told = f"{refused.error.message}; as for HTTP+SSE of 2024-11-05: {error}"
+                refused = replace(refused, error=replace(refused.error, message=told))
+            await self.hand_up([refused])
         else:
             self.listen()
             await self._way.post(letter)
@@ -309,3 +311,9 @@ class HttpChannel:
 def _told(waiting: "asyncio.Future[None]") -> None:
     if not waiting.done():
         waiting.set_result(None)
+
+
+def _same_status(refused: ErrorResponse, error: TransportError) -> bool:
+    """Whether the older way was refused with the same status, so that it adds nothing."""
+    data: Any = refused.error.data
+    return isinstance(error, NoStream) and isinstance(data, dict) and data.get("status") == error.status

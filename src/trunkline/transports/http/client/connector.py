@@ -36,8 +36,9 @@ class HttpConnector:
         that the environment names. `auth` proves who we are: a token, or a way to get some."""
         try:
             from trunkline.transports.http.client.by_aiohttp import Aiohttp
-        except ImportError as error:
-            raise MisuseError("HTTP needs the library aiohttp: pip install 'trunkline[http]'") from error
+        except ModuleNotFoundError as error:
+            library = str(error.name).partition(".")[0]
+            raise MisuseError(f"HTTP needs the library {library}: pip install 'trunkline[http]'") from error
         self._library = Aiohttp
         self._place = place(url)
         self._headers = _checked(headers or {})

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -18,6 +18,7 @@ Asking = Callable[[bool], None]
 """Told when it begins to be settled who we are, which may take as long as it takes a person; and when that is over."""
 
 _UNAUTHORIZED: Final = 401
+_PREFIX: Final = re.compile(r"\s*bearer[\s:]", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 
@@ -64,8 +65,12 @@ class Bearer:
     """A token that is what it is: there is no other, if the server does not take it."""
 
     def __init__(self, token: str) -> None:
-        if not _TOKEN.fullmatch(token):
-            raise ConfigError("auth= has something in it that no token has")
+        if not token.strip():
+            raise ConfigError("auth= is empty: pass the token, or leave it out; is its environment variable set?")
+        if _PREFIX.match(token):
+            raise ConfigError('auth= is the token alone; leave out "Bearer", which is added')
+        if not _TOKEN.fullmatch(token):  # which is not repeated here, since errors are written to logs
+            raise ConfigError("auth= has a character that no token has, such as a space or a line end; remove it")
         self._headers = {"Authorization": f"Bearer {token}"}
 
     async def headers(self, method: str, url: str) -> Mapping[str, str]:  # noqa: ARG002 - the seam's
@@ -75,7 +80,7 @@ class Bearer:
     async def heard(self, heard: Heard, asking: Asking) -> bool:  # noqa: ARG002 - the seam's
         """Raises, if the token is not taken."""
         if heard.status == _UNAUTHORIZED:
-            why = "the server does not take the token that was given as auth="
+            why = "the server does not take the token given as auth=; it may have expired, or be for another server"
             raise AuthorizationFailed(why, hop="server", clause="RFC 6750, section 3.1")
         return False
 
@@ -86,4 +91,16 @@ def credentials_for(
     """Who proves to the server at an address who we are, if anybody does."""
     if auth is None or isinstance(auth, str):
         return None if auth is None else Bearer(auth)
+    given: Any = auth
+    if isinstance(given, type) or not hasattr(given, "credentials"):
+        raise ConfigError(_no_auth(given))
     return auth.credentials(url, settings=settings, tls=tls)
+
+
+def _no_auth(given: Any) -> str:
+    """What is wrong with a value of `auth=`, which is not shown: it may be a secret."""
+    if isinstance(given, type):
+        return f"auth= is an instance, not the class {given.__name__}: write auth={given.__name__}(…)"
+    if isinstance(given, Mapping):
+        return "auth= is a token, or a way to get some; headers are given to HttpConnector(url, headers=…)"
+    return f"auth= is a token as text, or a way to get some such as OAuth(), not {type(given).__name__}"

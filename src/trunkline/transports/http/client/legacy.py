@@ -17,7 +17,15 @@ from trunkline.wire.framing import TooLarge
 from trunkline.wire.media_types import EVENTS
 from trunkline.wire.sse import Event, EventDecoder
 
-__all__ = ["Legacy"]
+__all__ = ["Legacy", "NoStream"]
+
+
+class NoStream(TransportError):
+    """A server answered with a status, and without a stream of events."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"HTTP {status} {reason}, and no stream of events")
+        self.status = status
 
 
 class Legacy:
@@ -56,7 +64,7 @@ class Legacy:
     async def _open(self, asking: Asking) -> None:
         reply = self._stream = await self._peer.send("GET", accept=EVENTS, asking=asking)
         if reply.status != OK or kind_of(reply) != EVENTS:
-            raise TransportError(f"HTTP {reply.status} {reply.reason}, and no stream of events")
+            raise NoStream(reply.status, reply.reason)
         async for data in reply.chunks():
             if events := self._decoder.feed(data):
                 first, *self._read = events

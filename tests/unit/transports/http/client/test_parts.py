@@ -10,7 +10,7 @@ from trunkline import Settings
 from trunkline.config import proxy_for
 from trunkline.errors import ConfigError
 from trunkline.protocol.types import CancelledParams
-from trunkline.transports.http.client.answers import HTTP_ERROR, answer_in, answers, refusal, revision_in
+from trunkline.transports.http.client.answers import ADVICE, HTTP_ERROR, answer_in, answers, refusal, revision_in
 from trunkline.transports.http.client.letters import Letter, Outbox
 from trunkline.transports.http.client.places import Misled, place
 from trunkline.transports.http.client.stream import EventStream
@@ -83,9 +83,10 @@ def test_a_batch_is_an_answer_only_where_there_are_batches() -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "body", "message"),
     [
-        (401, "", b"", "HTTP 401 the server wants to know who is calling; pass auth="),
-        (500, "text/plain", b"x" * 500, "HTTP 500 " + "x" * 200),
-        (500, "text/html", b"<html>", "HTTP 500 Reason"),
+        (401, "", b"", f"HTTP 401 Reason: {ADVICE[401]}"),
+        (404, "text/html", b"<html>", f"HTTP 404 Reason: {ADVICE[404]}"),
+        (500, "text/plain", b"x" * 500, "HTTP 500 Reason: " + "x" * 200),
+        (501, "text/html", b"<html>", "HTTP 501 Reason"),
         (400, "application/json", b'{"detail":"no"}', "HTTP 400 Reason"),
     ],
 )
@@ -93,6 +94,13 @@ def test_a_refusal_says_what_there_is_to_say(status: int, kind: str, body: bytes
     answer = refusal(7, status, "Reason", kind, body)
     assert (answer.id, answer.error.code, answer.error.message) == (7, HTTP_ERROR, message)
     assert answer.error.data == {"kind": "http_error", "status": status}
+
+
+def test_advice_is_added_to_the_error_of_a_server_that_wants_a_token() -> None:
+    body = b'{"jsonrpc":"2.0","id":7,"error":{"code":-32001,"message":"no token"}}'
+    told = refusal(7, 401, "Unauthorized", "application/json", body)
+    assert (told.error.code, told.error.message) == (-32001, f"no token; {ADVICE[401]}")
+    assert refusal(7, 400, "Bad Request", "application/json", body).error.message == "no token"
 
 
 @pytest.mark.parametrize(
