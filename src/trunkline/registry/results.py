@@ -29,6 +29,7 @@ from trunkline.registry import types as kinds
 from trunkline.registry.classes import UNIONS, Side, is_plain
 from trunkline.registry.generators import Pieces
 from trunkline.registry.media import Media
+from trunkline.registry.unencodable import forgotten_await, to_json
 from trunkline.wire import codec
 
 __all__ = [
@@ -85,7 +86,7 @@ def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool
     """How a tool with this return annotation answers. Raises for a type that has no JSON."""
     returns = _declared(returns)
     if not structured or _says_nothing(returns):
-        return Output(UNSET, False, lambda value, _: _unstructured(value, settings))
+        return Output(UNSET, False, _unstructured_by(name, settings))
     try:
         described = None if is_plain(returns) else schema.of_type(returns, Side.RESULT)
         read_as = kinds.adapt(returns, Side.RESULT)
@@ -94,7 +95,7 @@ def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool
         why = f"{name}: what it returns cannot be described: {error}; annotate another type, or use structured=False"
         raise RegistrationError(why, kind="tool_schema_invalid") from None
     wraps = (get_origin(returns) or returns) is not dict if described is None else described.get("type") != "object"
-    convert = _structured(read_as, check, settings, wraps=wraps)
+    convert = _structured(name, read_as, check, settings, wraps=wraps)
     return Output(returns, wraps, _text(convert) if returns is str and settings.max_text is None else convert)
 
 
@@ -161,10 +162,10 @@ def _text(general: Callable[[Any, Any], CallToolResult]) -> Callable[[Any, Any],
 
 
 def _structured(
-    read_as: Any, check: Callable[[bytes], Any], settings: Settings, *, wraps: bool
+    name: str, read_as: Any, check: Callable[[bytes], Any], settings: Settings, *, wraps: bool
 ) -> Callable[[Any, Any], CallToolResult]:
     def checked(value: Any) -> bytes:
-        encoded = kinds.to_json(value)  # once, for the reader and for the program
+        encoded = to_json(value)  # once, for the reader and for the program
         check(encoded)  # instances of a class were taken on trust, and NaN becomes null
         return encoded
 
@@ -172,7 +173,8 @@ def _structured(
         try:
             return checked(msgspec.convert(value, read_as, dec_hook=kinds.decode_hook))
         except (TypeError, ValueError, codec.DecodeError) as error:
-            raise _undeclared(error) from None
+            forgotten = forgotten_await(value)
+            raise _undeclared(name, error) if forgotten is None else BadResult(f"tool {name!r}: {forgotten}") from None
 
     def convert(value: Any, _: Any) -> CallToolResult:
         if isinstance(value, CallToolResult):
@@ -180,7 +182,7 @@ def _structured(
                 try:
                     checked(_unwrapped(value.structured_content) if wraps else value.structured_content)
                 except (TypeError, ValueError, codec.DecodeError) as error:
-                    raise _undeclared(error) from None
+                    raise _undeclared(name, error) from None
             return _checked_result(value, settings)
         encoded = encode(value)
         text = value if type(value) is str else encoded.decode()
@@ -191,8 +193,8 @@ def _structured(
     return convert
 
 
-def _undeclared(error: Exception) -> BadResult:
-    return BadResult(f"the value is not what the tool declares: {error}")
+def _undeclared(name: str, error: Exception) -> BadResult:
+    return BadResult(f"tool {name!r}: the value is not what the tool declares: {error}")
 
 
 def _unwrapped(structured: Any) -> Any:
@@ -203,6 +205,17 @@ def _unwrapped(structured: Any) -> Any:
 
 def _checked_result(result: CallToolResult, settings: Settings) -> CallToolResult:
     return msgspec.structs.replace(result, content=[as_block(block, settings) for block in result.content])
+
+
+def _unstructured_by(name: str, settings: Settings) -> Callable[[Any, Any], CallToolResult]:
+    def convert(value: Any, _: Any) -> CallToolResult:
+        try:
+            return _unstructured(value, settings)
+        except BadResult as error:
+            error.add_note(f"returned by tool {name!r}")
+            raise
+
+    return convert
 
 
 def _unstructured(value: Any, settings: Settings) -> CallToolResult:
@@ -235,9 +248,9 @@ def as_block(value: Any, settings: Settings) -> ContentBlock:
 
 def _json(value: Any) -> str:
     try:
-        return kinds.to_json(value).decode()
-    except (TypeError, ValueError) as error:
-        raise BadResult(f"{type(value).__name__} has no JSON: {error}") from None
+        return to_json(value).decode()
+    except TypeError as error:
+        raise BadResult(str(error)) from None
 
 
 def resource_contents(value: Any, uri: str, mime_type: str | None, settings: Settings) -> list[ResourceContents]:

@@ -13,10 +13,15 @@ TaskSupport = Literal["forbidden", "optional", "required"]
 Recovery = Literal["fail", "restart", "resume"]
 
 
-class TaskPolicy(Struct, frozen=True, kw_only=True):
-    """How calls of a tool run as tasks."""
+class _Support(Struct, frozen=True):
+    """The first member of `TaskPolicy`, which may be given without its name."""
 
     support: TaskSupport = "optional"
+
+
+class TaskPolicy(_Support, frozen=True, kw_only=True):
+    """How calls of a tool run as tasks: `TaskPolicy("required", ttl=60)`."""
+
     recovery: Recovery = "fail"  # of one whose process has died: given up, begun anew, or gone on from its checkpoint
     attempts: int = 3  # at most, without getting further by a checkpoint
     ttl: float | None = None  # seconds that a task is kept; None: as the settings say

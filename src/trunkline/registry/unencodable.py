@@ -1,0 +1,73 @@
+"""Values without JSON: where in what a handler returned they are, and what they are."""
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from msgspec import Struct
+
+from trunkline.registry import types as kinds
+
+__all__ = ["forgotten_await", "to_json"]
+
+_DEEPEST: Final = 32  # levels that are looked into
+
+
+def to_json(value: Any) -> bytes:
+    """The JSON of a value. Raises `TypeError` with the type and place of the first part that has none."""
+    try:
+        return kinds.to_json(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(_why(value, error)) from None
+
+
+def forgotten_await(value: Any, where: str = "") -> str | None:
+    """What to say of a coroutine that was returned instead of its result; None of any other value. It is closed, since
+    it will never be awaited."""
+    if not inspect.iscoroutine(value):
+        return None
+    value.close()
+    return f"the handler returned a coroutine{where}; is `await` missing before {value.__qualname__}(…)?"
+
+
+def _why(value: Any, error: Exception) -> str:
+    path, found = "", value
+    for _ in range(_DEEPEST):
+        step = next(((name, part) for name, part in _parts(found) if not _has_json(part)), None)
+        if step is None:
+            break
+        path, found = path + step[0], step[1]
+    where = f" at ${path}" if path else ""
+    if (forgotten := forgotten_await(found, where)) is not None:
+        return forgotten
+    if inspect.isgenerator(found) or inspect.isasyncgen(found):
+        return f"the handler returned a generator{where}; return a list, or yield in the handler itself"
+    if (key := _wrong_key(found)) is not None:
+        return f"the key {key!r} of the dict{where} has no JSON: keys are texts or numbers"
+    return f"{type(found).__name__}{where} has no JSON: {error}"
+
+
+def _wrong_key(value: Any) -> Any:
+    keys = cast("Mapping[Any, Any]", value) if isinstance(value, Mapping) else ()
+    return next((key for key in keys if not _has_json({key: None})), None)
+
+
+def _has_json(value: Any) -> bool:
+    try:
+        kinds.to_json(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """The parts of a value, and the path that leads to each."""
+    if isinstance(value, Mapping):
+        yield from ((f".{name}", part) for name, part in cast("Mapping[Any, Any]", value).items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"[{number}]", part) for number, part in enumerate(cast("list[Any]", value)))
+    elif isinstance(value, Struct):
+        yield from ((f".{name}", getattr(value, name)) for name in value.__struct_fields__)
+    elif dataclasses.is_dataclass(value):
+        yield from ((f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
