@@ -137,7 +137,7 @@ async def test_without_auth_a_server_that_wants_some_is_told_of() -> None:
     async with guarded() as url:
         with pytest.raises(TransportError, match="pass auth="):
             await Client(url).open()
-        with pytest.raises(TransportError, match="say who you are.*; pass auth="):
+        with pytest.raises(TransportError, match=r"say who you are.*; pass auth="):
             await Client(url, revision="2025-11-25").open()
         with pytest.raises(TransportError, match=r"401.*pass auth="):
             await Client(url.replace("http", "ws", 1)).open()

@@ -298,7 +298,7 @@ async def test_who_is_not_let_in_is_told_so_and_nothing_else_is_tried(server: We
 async def test_a_status_of_failure_is_the_answer_of_its_request(server: Web) -> None:
     async with client(server.url) as it:
         server.on("tools/call", lambda visit: visit.respond(500, b"out of order", "text/plain"))
-        with pytest.raises(PeerError, match="HTTP 500 .*: out of order") as raised:
+        with pytest.raises(PeerError, match=r"HTTP 500 .*: out of order") as raised:
             await it.call_tool("act")
         assert raised.value.data == {"kind": "http_error", "status": 500}
         error = b'{"jsonrpc":"2.0","id":"server-error","error":{"code":-32001,"message":"said so"}}'

@@ -1,8 +1,10 @@
 """What a program that uses Trunkline is told: by the peer, of its own mistakes, of the line, and of what is kept."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from trunkline.errors.base import MisuseError, TrunklineError
+from trunkline.errors.suggestions import suggesting
 from trunkline.errors.told import InternalError
 
 __all__ = [
@@ -99,15 +101,15 @@ class DuplicateEntry(RegistrationError):
     """A second entry under a name that is taken."""
 
     def __init__(self, what: str, key: str) -> None:
-        advice = "remove it first, or make the server with settings=Settings(on_duplicate='replace') or 'warn'"
+        advice = "remove it first, or make the server with settings=Settings(on_duplicate='replace'), or 'warn'"
         super().__init__(f"{what} {key!r} is registered already; {advice}", kind=f"{what}_already_exists")
 
 
 class NotRegistered(MisuseError, KeyError):
     """A change to an entry that is not there."""
 
-    def __init__(self, what: str, key: str) -> None:
-        super().__init__(f"{what} {key!r} is not registered", kind=f"{what}_not_found")
+    def __init__(self, what: str, key: str, known: Iterable[str] = ()) -> None:
+        super().__init__(suggesting(f"{what} {key!r} is not registered", key, known), kind=f"{what}_not_found")
 
     def __str__(self) -> str:  # KeyError would show the repr of the sentence
         return str(self.args[0])

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-__all__ = ["near"]
+__all__ = ["near", "suggesting"]
 
 _LONGEST: Final = 64  # characters of a name that is compared
 _MOST: Final = 200  # known names: a peer may ask for unknown ones as often as it likes, and each comparison takes time
@@ -20,6 +20,12 @@ def near(name: str, known: Iterable[str]) -> str:
     by_key = {_key(candidate): candidate for candidate in islice(known, _MOST) if candidate != name}
     found = get_close_matches(_key(name), by_key, n=1, cutoff=_SIMILARITY)
     return f' Did you mean "{by_key[found[0]]}"?' if found else ""
+
+
+def suggesting(message: str, name: str, known: Iterable[str]) -> str:
+    """Return a message about an unknown name, followed by the suggestion if there is one."""
+    hint = near(name, known)
+    return f"{message}.{hint}" if hint else message
 
 
 def _key(name: str) -> str:

@@ -1,9 +1,10 @@
 """Faults of the peer that it is told about, as JSON-RPC errors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from trunkline.errors.base import MisuseError, TrunklineError
+from trunkline.errors.suggestions import suggesting
 
 __all__ = [
     "CapabilityNotSupported",
@@ -225,8 +226,9 @@ class ToolNotFound(InvalidParams):
 
     kind = "tool_not_found"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"there is no tool named {name!r}", data={"toolId": name})
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        """`known` are the tools that the caller may see, for a suggestion."""
+        super().__init__(suggesting(f"there is no tool named {name!r}", name, known), data={"toolId": name})
 
 
 class PromptNotFound(InvalidParams):
@@ -234,8 +236,9 @@ class PromptNotFound(InvalidParams):
 
     kind = "prompt_not_found"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"there is no prompt named {name!r}", data={"name": name})
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        """`known` are the prompts that the caller may see, for a suggestion."""
+        super().__init__(suggesting(f"there is no prompt named {name!r}", name, known), data={"name": name})
 
 
 class CompletionNotFound(InvalidParams):
@@ -325,8 +328,9 @@ class ResourceNotFound(ProtocolError):
     code = -32002
     kind = "resource_not_found"
 
-    def __init__(self, uri: str) -> None:
-        super().__init__(f"there is no resource at {uri!r}", data={"uri": uri})
+    def __init__(self, uri: str, known: Iterable[str] = ()) -> None:
+        """`known` are the resources that the caller may see, for a suggestion."""
+        super().__init__(suggesting(f"there is no resource at {uri!r}", uri, known), data={"uri": uri})
 
 
 class UrlElicitationRequired(ProtocolError):

@@ -1,17 +1,33 @@
 """A completer: proposes values for one argument of a prompt, a tool, or a resource template."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, cast
+from typing import Any, Final, assert_never, cast
 
 from msgspec import Struct
 
 from trunkline.errors import RegistrationError
+from trunkline.errors.suggestions import suggesting
 from trunkline.protocol.types import CompleteResult, Completion
 from trunkline.registry.handlers import Handler, Run, runner
+from trunkline.registry.prompts import PromptEntry
+from trunkline.registry.resources import ResourceEntry, TemplateEntry
 from trunkline.registry.results import BadResult
+from trunkline.registry.tools import ToolEntry
 
-__all__ = ["CompletionEntry", "LabelledResult", "completion_key", "make_completion", "matching", "no_completion"]
+__all__ = [
+    "Completed",
+    "CompletionEntry",
+    "LabelledResult",
+    "arguments_of",
+    "completion_key",
+    "make_completion",
+    "matching",
+    "no_completion",
+]
+
+Completed = PromptEntry | ToolEntry | TemplateEntry | ResourceEntry
+"""What has arguments, or could have some."""
 
 MAX_VALUES: Final = 100  # completion, "Completion Results"
 
@@ -19,6 +35,21 @@ MAX_VALUES: Final = 100  # completion, "Completion Results"
 def completion_key(kind: str, name: str, argument: str) -> str:
     """The key of a completer."""
     return f"{kind} {name} {argument}"
+
+
+def arguments_of(entry: Completed) -> Collection[str]:
+    """The names of what can be completed."""
+    match entry:
+        case PromptEntry():
+            return {argument.name for argument in entry.definition.arguments or []}
+        case ToolEntry():
+            return entry.definition.input_schema.get("properties", {})
+        case TemplateEntry():
+            return entry.template.variables
+        case ResourceEntry():
+            return ()
+        case _:
+            assert_never(entry)
 
 
 class LabelledResult(CompleteResult):
@@ -60,6 +91,17 @@ class CompletionEntry(Struct, frozen=True, dict=True):
         if len(names) > 1:
             given[names[1]] = dict(context)
         return self.handler.convert(given)
+
+    def fault(self, target: Completed | None, known: Iterable[str]) -> str | None:
+        """Why it will never be asked, with what it completes as that is now; None if it will. `known` are the names of
+        what could be meant."""
+        what = f"completion of {self.argument!r}: "
+        if target is None:
+            return suggesting(f"{what}there is no {self.kind} {self.name!r}", self.name, known)
+        names = arguments_of(target)
+        if self.argument not in names:
+            return suggesting(f"{what}{self.kind} {self.name!r} has no such argument", self.argument, names)
+        return None
 
     @cached_property
     def run(self) -> Run:

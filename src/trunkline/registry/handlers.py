@@ -6,10 +6,11 @@ with a sentence that says why.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -18,12 +19,28 @@ from msgspec.structs import astuple
 from trunkline.errors import RegistrationError
 from trunkline.registry import docstrings
 from trunkline.registry import types as kinds
+from trunkline.registry.callers import level_outside
 from trunkline.registry.dependencies import Dependency, Plan, dependency_of, plan
 from trunkline.registry.parameters import Parameter, arguments_type, input_schema, parameter_of
 from trunkline.registry.signatures import asks_for, called, hints_of, innermost, name_of, signature_of
 from trunkline.wire import codec
 
-__all__ = ["Handler", "Needing", "OnThread", "Parameter", "Run", "Start", "exited", "from_texts", "read", "runner"]
+__all__ = [
+    "Handler",
+    "Needing",
+    "OnThread",
+    "Parameter",
+    "Run",
+    "Start",
+    "context_hint",
+    "exited",
+    "from_texts",
+    "read",
+    "runner",
+    "warn_of_context",
+]
+
+_CONTEXT: Final = "ctx"
 
 Run = Callable[[Any, Any, Any], Any]
 """(decoded arguments, context, subject) -> the answer, a coroutine that gives it, `OnThread` or `Needing`.
@@ -55,6 +72,7 @@ class Handler(Struct, frozen=True):
     name: str
     description: str
     plan: Plan | None = None  # what has to be run before it
+    injected: tuple[str, ...] = ()  # the parameters that the server gives values for
 
     def input_schema(self) -> dict[str, Any]:
         """The JSON Schema of its arguments."""
@@ -118,7 +136,23 @@ def read(function: Callable[..., Any], context: type, *, thread: bool | None = N
         name=name,
         description=said.description,
         plan=needed,
+        injected=tuple(ours),
     )
+
+
+def context_hint(parameter: str) -> str:
+    """What to add to an error about a parameter that is called as the context usually is, and has no type."""
+    return f"; write `{_CONTEXT}: Context` for the context of the call" if parameter == _CONTEXT else ""
+
+
+def warn_of_context(what: str, name: str, handler: Handler) -> None:
+    """Warn of a parameter that is called as the context usually is, and has no type: it is an argument for clients."""
+    if any(parameter.name == _CONTEXT and parameter.annotation is Any for parameter in handler.parameters):
+        warnings.warn(
+            f"{what} {name!r}: its parameter {_CONTEXT!r} has no type, so clients have to give it as an argument; "
+            f"write `{_CONTEXT}: Context` to get the context of the call",
+            stacklevel=level_outside(),
+        )
 
 
 def _start(function: Callable[..., Any], *, thread: bool | None) -> Start:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from trunkline.config import Settings
 from trunkline.errors import InvalidParams, RegistrationError
+from trunkline.errors.suggestions import suggesting
 from trunkline.protocol.types import (
     GetPromptResult,
     Prompt,
@@ -88,7 +89,8 @@ class PromptEntry(Struct, frozen=True):
             if argument.required and argument.name not in values:
                 raise self._refused(f"needs the argument {argument.name!r}", argument.name, "prompt_argument_missing")
         if not self.open and (unknown := [name for name in values if name not in self.names]):
-            raise self._refused(f"has no argument {unknown[0]!r}", unknown[0], "invalid_prompt_arguments")
+            why = suggesting(f"has no argument {unknown[0]!r}", unknown[0], self.names)
+            raise self._refused(why, unknown[0], "invalid_prompt_arguments")
 
     def _check_schema(self, values: Mapping[str, str], validator: Validator) -> None:
         if faults := validator.faults(dict(values)):
@@ -117,10 +119,14 @@ class _Messages(Struct, frozen=True):
             begun()
         if type(value) is str and len(value) <= self.longest:
             return GetPromptResult([PromptMessage("user", TextContent(value))], self.description)
-        if isinstance(value, GetPromptResult):
-            return msgspec.structs.replace(value, messages=[self._message(message) for message in value.messages])
-        messages = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else [value]
-        return GetPromptResult([self._message(item) for item in messages], self.description)
+        try:
+            if isinstance(value, GetPromptResult):
+                return msgspec.structs.replace(value, messages=[self._message(message) for message in value.messages])
+            messages = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else [value]
+            return GetPromptResult([self._message(item) for item in messages], self.description)
+        except BadResult as error:
+            error.add_note(f"returned by prompt {self.name!r}")
+            raise
 
     def _message(self, value: Any) -> PromptMessage:
         if isinstance(value, Mapping) and "role" in value:

@@ -5,7 +5,6 @@ they were added, and each has a number that is never given again: a cursor names
 walk sees every entry once, whatever is added or removed meanwhile.
 """
 
-import inspect
 import threading
 import warnings
 from bisect import bisect_right
@@ -16,6 +15,7 @@ from msgspec import Struct
 
 from trunkline.config import OnDuplicate
 from trunkline.errors import DuplicateEntry, InvalidPageSize, NotRegistered, PageSizeTooLarge
+from trunkline.registry.callers import level_outside
 from trunkline.registry.cursors import Cursors
 
 __all__ = ["Entry", "Page", "Registry"]
@@ -31,7 +31,6 @@ class Entry(Protocol):
 E = TypeVar("E", bound=Entry)
 
 _SHOWN: Final = 10  # keys in a repr
-_OWN: Final = __name__.partition(".")[0] + "."
 
 
 class _Slot(Struct):
@@ -168,7 +167,7 @@ class Registry(Generic[E]):
                 raise DuplicateEntry(self.kind, entry.key)
             elif self._on_duplicate == "warn":
                 told = f"{self.kind} {entry.key!r} was registered before and is replaced"
-                warnings.warn(told, stacklevel=_outside())
+                warnings.warn(told, stacklevel=level_outside())
             slot.entry = entry
             if not enabled:
                 slot.enabled = False
@@ -182,7 +181,7 @@ class Registry(Generic[E]):
         """Takes an entry out."""
         with self._changing:
             if self._slots.pop(key, None) is None:
-                raise NotRegistered(self.kind, key)
+                raise NotRegistered(self.kind, key, self._slots)
             self.live.pop(key, None)
             self.version += 1
         self._on_change(self.kind)
@@ -199,7 +198,7 @@ class Registry(Generic[E]):
         with self._changing:
             slot = self._slots.get(key)
             if slot is None:
-                raise NotRegistered(self.kind, key)
+                raise NotRegistered(self.kind, key, self._slots)
             if slot.enabled is on:
                 return
             slot.enabled = on
@@ -209,11 +208,3 @@ class Registry(Generic[E]):
                 del self.live[key]
             self.version += 1
         self._on_change(self.kind)
-
-
-def _outside() -> int:
-    """How far up whoever registers something stands, seen from where it is registered: beyond our own code."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(_OWN):
-        frame, level = frame.f_back, level + 1
-    return level

@@ -12,9 +12,10 @@ from msgspec import UNSET, Struct
 
 from trunkline.config import Settings
 from trunkline.errors import InvalidParams, InvalidUri, RegistrationError, ResourceAccessDenied, TemplateError
+from trunkline.errors.suggestions import suggesting
 from trunkline.protocol.types import Annotations, ReadResourceResult, Resource, ResourceContents, ResourceTemplate
 from trunkline.registry.access import Access
-from trunkline.registry.handlers import Handler, Run, from_texts, runner
+from trunkline.registry.handlers import Handler, Run, context_hint, from_texts, runner
 from trunkline.registry.options import ResourceOptions, TemplateOptions, from_mapping, shown
 from trunkline.registry.results import BadResult, check_contents, check_mime, resource_contents
 from trunkline.registry.templates import UriTemplate, escapes
@@ -138,10 +139,14 @@ def _finisher(mime_type: str | None, settings: Settings) -> Finish:
     def finish(value: Any, uri: str) -> ReadResourceResult:
         if type(value) is str and len(value) <= longest:
             return ReadResourceResult([ResourceContents(uri, text_type, value)])
-        if not isinstance(value, ReadResourceResult):
-            return ReadResourceResult(resource_contents(value, uri, mime_type, settings))
-        for contents in value.contents:
-            check_contents(contents, settings)
+        try:
+            if not isinstance(value, ReadResourceResult):
+                return ReadResourceResult(resource_contents(value, uri, mime_type, settings))
+            for contents in value.contents:
+                check_contents(contents, settings)
+        except BadResult as error:
+            error.add_note(f"returned by resource {uri[:200]!r}")
+            raise
         return value
 
     return finish
@@ -167,7 +172,7 @@ def make_resource(
     if handler is not None and (asked := [p.name for p in handler.parameters if p.required]):
         raise RegistrationError(
             f"resource {uri!r}: nothing can give {handler.name} its argument {asked[0]!r}; "
-            f"put {{{asked[0]}}} into the URI, or give the argument a default"
+            f"put {{{asked[0]}}} into the URI, or give the argument a default{context_hint(asked[0])}"
         )
     definition = Resource(
         uri=uri, size=options.get("size"), **_told(uri, options, handler.name if handler is not None else uri, handler)
@@ -254,7 +259,9 @@ def _check_variables(template: UriTemplate, handler: Handler) -> None:
     parameters: Mapping[str, Any] = {p.name: p for p in handler.parameters}
     unknown = [variable for variable in template.variables if variable not in parameters]
     if unknown and not handler.open:
-        raise TemplateError(template.template, f"{handler.name} has no parameter for {{{unknown[0]}}}")
+        why = suggesting(f"{handler.name} has no parameter for {{{unknown[0]}}}", unknown[0], parameters)
+        raise TemplateError(template.template, why)
     missing = [p.name for p in handler.parameters if p.required and p.name not in template.variables]
     if missing:
-        raise TemplateError(template.template, f"nothing in it gives {handler.name} its argument {missing[0]!r}")
+        why = f"nothing in it gives {handler.name} its argument {missing[0]!r}{context_hint(missing[0])}"
+        raise TemplateError(template.template, why)

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from trunkline.config import Settings
 from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
+from trunkline.errors.suggestions import near
 from trunkline.protocol.headers import InvalidAnnotation, Mirror, annotations
 from trunkline.protocol.types import Icon, Tool, ToolAnnotations, ToolExecution
 from trunkline.registry import types as kinds
@@ -26,6 +27,7 @@ from trunkline.wire import codec
 __all__ = ["ToolEntry", "make_tool"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_MOST_HINTS: Final = 3  # arguments that are told more about
 _as_object: Final = codec.decoder(dict[str, Any])
 _as_anything: Final[Callable[[bytes], Any]] = codec.decoder(object)
 
@@ -139,6 +141,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
         """Says everything that is wrong with arguments that could not be read, by the schema that the peer knows;
         or else what decoding ran into."""
         faults: list[Fault] = []
+        hints = ""
         # Too deep, or a pattern that only Python can read: then the decoder's own words must do.
         with contextlib.suppress(RecursionError, RegistrationError):
             try:
@@ -146,14 +149,31 @@ class ToolEntry(Struct, frozen=True, dict=True):
             except codec.DecodeError:
                 return InvalidParams("params of tools/call: the arguments must be an object")
             faults = self.validator.faults(values) if self.validator.explains(values) else []
+            hints = self._hints(values)
         if not faults:
             what, *ways = str(error).split(" - at `")  # the inner way first, where one decoder called another
             where = "".join(way.removesuffix("`").removeprefix("$") for way in reversed(ways))
             faults = [Fault("$" + where, "type", what)]
         told = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
         return InvalidArguments(
-            f"invalid arguments for tool {self.name!r}: {told}", errors=[msgspec.to_builtins(fault) for fault in faults]
+            f"invalid arguments for tool {self.name!r}: {told}{hints}",
+            errors=[msgspec.to_builtins(fault) for fault in faults],
         )
+
+    def _hints(self, values: Mapping[str, Any]) -> str:
+        """What to do about arguments that the tool does not have."""
+        known: Mapping[str, Any] = self.definition.input_schema.get("properties") or {}
+        unknown = [name for name in values if name not in known][:_MOST_HINTS]
+        hints = (
+            f" The server gives {name!r} itself: leave it out."
+            if name in self.handler.injected
+            else ""
+            if self.handler.open
+            else near(name, known.keys() - values.keys())
+            for name in unknown
+        )
+        text = "".join(hints)
+        return f".{text}" if text else ""
 
 
 def make_tool(

@@ -6,7 +6,7 @@ tool has a failed result, for the model to read, and anything else an error.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,13 @@ from trunkline.conversation.perform import perform
 from trunkline.errors import InsufficientScope, InternalError, NotPermitted, ProtocolError
 from trunkline.protocol.inflight import Running
 from trunkline.registry.access import Access
+from trunkline.registry.registry import Registry
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.access import Ruled, held_by, holds
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 
-__all__ = ["ToolNotAllowed", "Wanted", "admitted", "answers", "covered", "may_have"]
+__all__ = ["ToolNotAllowed", "Wanted", "admitted", "answers", "covered", "may_have", "visible"]
 
 
 class ToolNotAllowed(InternalError):
@@ -75,6 +76,14 @@ async def _asked(
 def covered(connection: Connection, call: Running, access: Access) -> bool:
     """Whether the sender of a call has the scopes."""
     return access.covered(held_by(call.origin.principal, local=connection.channel.info.local))
+
+
+def visible(connection: Connection, call: Running, registry: Registry[Any]) -> Iterator[str]:
+    """The keys of enabled entries that the sender of a call may see for certain, without asking any predicate."""
+    for entry in registry:
+        access: Access | None = entry.access
+        if access is None or (access.allow is None and covered(connection, call, access)):
+            yield entry.key
 
 
 async def answers(

@@ -22,7 +22,7 @@ from trunkline.protocol.types import (
 )
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
 from trunkline.registry.access import Access
-from trunkline.registry.completions import CompletionEntry
+from trunkline.registry.completions import Completed, CompletionEntry
 from trunkline.registry.cursors import Cursors
 from trunkline.registry.prompts import PromptEntry
 from trunkline.registry.registry import E, Page, Registry
@@ -152,6 +152,20 @@ class Offer:
         if entry is not None or len(uri) > self.settings.max_uri:
             return entry
         return next((template for template in self.templates if template.template.match(uri) is not None), None)
+
+    def completed(self, kind: str, name: str) -> Completed | None:
+        """The prompt, tool, resource or template whose argument is completed; None if there is no such thing."""
+        if kind == "prompt":
+            return self.prompts.get(name)
+        if kind == "tool":
+            return self.tools.get(name)
+        return self.templates.get(name) or self.resources.get(name)
+
+    def completion_fault(self, entry: CompletionEntry) -> str | None:
+        """Why a completer will never be asked, as things are; None if it will."""
+        registries: dict[str, Registry[Any]] = {"prompt": self.prompts, "tool": self.tools, "resource": self.templates}
+        known = (other.key for other in registries[entry.kind].all())
+        return entry.fault(self.completed(entry.kind, entry.name), known)
 
     def rule_of(self, uri: str) -> Access | None:
         """What is asked of those who want to read a URI; None where everybody may."""

@@ -13,7 +13,7 @@ from trunkline.registry import handlers
 from trunkline.registry import options as registry_options
 from trunkline.registry.access import access_of
 from trunkline.registry.completions import CompletionEntry, make_completion, matching
-from trunkline.registry.handlers import Handler
+from trunkline.registry.handlers import Handler, warn_of_context
 from trunkline.registry.prompts import PromptEntry, make_prompt, make_text_prompt
 from trunkline.registry.registry import Registry
 from trunkline.registry.resources import ResourceEntry, TemplateEntry, make_resource, make_template
@@ -96,9 +96,13 @@ class Registrar:
     @overload
     def tool(self, function: F, /) -> F: ...
     @overload
-    def tool(self, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+    def tool(self, name: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
     def tool(self, function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
-        """Offers a function as a tool. With or without parentheses; the options are those of `add_tool`."""
+        """Offers a function as a tool. With or without parentheses; the options are those of `add_tool`, and the name
+        may come first: `@server.tool("add")`."""
+        if isinstance(function, str):
+            options["name"] = _only_name("tool", function, options.get("name"))
+            function = None
         add = partial(self.add_tool, **options)
         return _decorator(add) if function is None else _decorator(add)(function)
 
@@ -112,6 +116,7 @@ class Registrar:
         checked("a tool", ToolOptions, options)
         handler = self._read(function, options.get("thread"))
         name = options.get("name") or handler.name
+        warn_of_context("tool", name, handler)
         access = access_of(f"tool {name!r}", options.get("scopes"), options.get("allow"))
         guard = guard_of(name, self._health, **only(LimitOptions, options))
         described = only(registry_options.ToolOptions, options)
@@ -156,9 +161,13 @@ class Registrar:
     @overload
     def prompt(self, function: F, /) -> F: ...
     @overload
-    def prompt(self, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
+    def prompt(self, name: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
     def prompt(self, function: Any = None, /, **options: Unpack[PromptOptions]) -> Any:
-        """Offers what a function returns as a prompt. With or without parentheses; options as of `add_prompt`."""
+        """Offers what a function returns as a prompt. With or without parentheses; options as of `add_prompt`, and the
+        name may come first: `@server.prompt("review")`."""
+        if isinstance(function, str):
+            options["name"] = _only_name("prompt", function, options.get("name"))
+            function = None
         add = partial(self.add_prompt, **options)
         return _decorator(add) if function is None else _decorator(add)(function)
 
@@ -177,6 +186,7 @@ class Registrar:
             raise RegistrationError("a prompt's defaults= are for a text; a function has defaults of its own")
         else:
             handler = self._read(source, options.get("thread"))
+            warn_of_context("prompt", name, handler)
             self.prompts.add(make_prompt(handler, self.settings, access=access, **described))
 
     def completion(self, *, argument: str, **options: Unpack[CompletionOptions]) -> Callable[[F], F]:
@@ -193,7 +203,11 @@ class Registrar:
 
         def register(function: F) -> F:
             handler = self._read(function, options.get("thread"))
-            self.completions.add(make_completion(kind, target, argument, handler))
+            made = make_completion(kind, target, argument, handler)
+            there = self._offer.completed(kind, target) is not None
+            if there and (fault := self._offer.completion_fault(made)) is not None:
+                raise RegistrationError(fault)
+            self.completions.add(made)
             return function
 
         return register
@@ -229,6 +243,14 @@ class Registrar:
 
     def _read(self, function: Callable[..., Any], thread: bool | None) -> Handler:
         return handlers.read(function, Context, thread=thread)
+
+
+def _only_name(what: str, given: str, named: str | None) -> str:
+    """The name that came first. Raises `RegistrationError` if there is another one."""
+    if named is not None:
+        more = "; a prompt made of a text is added by add_prompt(text, name=…)" if what == "prompt" else ""
+        raise RegistrationError(f"a {what} has one name, not {given!r} and {named!r}{more}")
+    return given
 
 
 def _decorator(add: Callable[[Any], None]) -> Callable[[F], F]:

@@ -2,6 +2,7 @@
 
 import inspect
 import logging as logging_
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -133,6 +134,7 @@ class Server(Ending):
         self._dispatcher = parts.dispatcher
         self._middleware: list[Middleware] = []
         self._relay: Relay | None = None
+        self._completions_checked = 0  # the version of the completers that were looked at
 
     def __repr__(self) -> str:
         offered = {
@@ -282,6 +284,15 @@ class Server(Ending):
         if self._auth is not None and self._auth.strict:
             self._require_access()
         self.crash = None
+        self._warn_of_completions()
+
+    def _warn_of_completions(self) -> None:
+        """Warn of completers that will never be asked: what they complete may be added after them, but not never."""
+        if self._completions_checked != self.completions.version:
+            self._completions_checked = self.completions.version
+            for entry in self.completions.all():
+                if (fault := self._offer.completion_fault(entry)) is not None:
+                    warnings.warn(fault, stacklevel=4)
 
     def _require_access(self) -> None:
         """Refuses to start if it was not said of everything who may have it."""

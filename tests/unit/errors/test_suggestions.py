@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.errors.suggestions import near
+from trunkline.errors.suggestions import near, suggesting
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,8 @@ def test_the_most_similar_name_is_suggested(name: str, expected: str) -> None:
 
 def test_nothing_is_suggested_if_nothing_is_known() -> None:
     assert near("weather", ()) == ""
+
+
+def test_a_message_is_followed_by_the_suggestion() -> None:
+    assert suggesting("no such thing", "wether", ["weather"]) == 'no such thing. Did you mean "weather"?'
+    assert suggesting("no such thing", "x", ["weather"]) == "no such thing"

@@ -87,3 +87,96 @@ def test_error_about_a_duplicate_advises_arguments_that_work(add: Callable[..., 
     server = Server("t", settings=eval(advised[1], {"Settings": Settings}))
     add(server)
     add(server)
+
+
+def test_the_name_of_a_tool_or_prompt_may_come_first() -> None:
+    server = Server("s")
+    assert server.tool("add", title="Add")(function) is function
+    assert server.prompt("review")(function) is function
+    assert [(entry.name, entry.title) for entry in server.tools] == [("add", "Add")]
+    assert [entry.key for entry in server.prompts] == ["review"]
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("tool", "a tool has one name, not 'a' and 'b'"),
+        ("prompt", r"a prompt has one name, not 'a' and 'b'; .* add_prompt\(text, name=…\)"),
+    ],
+)
+def test_a_second_name_is_refused(what: str, why: str) -> None:
+    with pytest.raises(RegistrationError, match=why):
+        getattr(Server("s"), what)("a", name="b")
+
+
+@pytest.mark.parametrize("what", ["tool", "prompt"])
+def test_a_context_without_its_type_is_warned_of(what: str) -> None:
+    def greet(ctx) -> str:  # type: ignore[no-untyped-def]
+        return ""
+
+    add = getattr(Server("s"), what)
+    with pytest.warns(UserWarning, match=rf"{what} 'greet': its parameter 'ctx' has no type.*`ctx: Context`") as warned:
+        add(greet)
+    assert warned[0].filename == __file__
+
+
+def test_a_context_without_its_type_is_told_of_where_nothing_can_give_it() -> None:
+    def read(ctx) -> str:  # type: ignore[no-untyped-def]
+        return ""
+
+    with pytest.raises(RegistrationError, match="`ctx: Context`"):
+        Server("s").resource("notes://today")(read)
+    with pytest.raises(RegistrationError, match=r'no parameter for {ctxt}\. Did you mean "ctx"'):
+        Server("s").resource("notes://{+ctxt}")(read)
+
+
+def test_a_parameter_that_a_template_does_not_give_is_named() -> None:
+    def read(day: str, ctx) -> str:  # type: ignore[no-untyped-def]
+        return ""
+
+    with pytest.raises(RegistrationError, match="gives read its argument 'ctx'; write `ctx: Context`"):
+        Server("s").resource("notes://{day}")(read)
+
+
+def test_a_name_that_is_not_registered_is_told_with_the_nearest() -> None:
+    server = Server("s")
+    server.add_tool(function, name="weather")
+    with pytest.raises(NotRegistered, match='Did you mean "weather"'):
+        server.tools.disable("wether")
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ({"prompt": "greet"}, "completion of 'txt': prompt 'greet' has no such argument. Did you mean \"text\""),
+        ({"tool": "greet"}, "completion of 'txt': tool 'greet' has no such argument. Did you mean \"text\""),
+        ({"resource": "a://{text}"}, "completion of 'txt': resource 'a://{text}' has no such argument"),
+        ({"resource": "a://b"}, "completion of 'txt': resource 'a://b' has no such argument"),
+    ],
+)
+def test_a_completion_of_an_unknown_argument_is_refused(target: Any, why: str) -> None:
+    server = Server("s")
+    server.add_tool(function, name="greet")
+    server.add_prompt(function, name="greet")
+    server.add_resource("a://{text}", function)
+    server.add_resource("a://b", "")
+    with pytest.raises(RegistrationError, match=why):
+        server.add_completion(["x"], argument="txt", **target)
+
+
+async def test_a_completion_of_what_is_not_there_is_warned_of_once_when_the_server_starts() -> None:
+    server = Server("s")
+    server.add_completion(["x"], prompt="gret", argument="text")
+    server.add_completion(["x"], resource="a://{text}", argument="text")
+    server.add_completion(["x"], tool="greet", argument="txt")
+    server.add_tool(function, name="greet")
+    server.add_prompt(function, name="greet")
+    server.add_resource("a://{text}", function)
+    with pytest.warns(UserWarning, match="^completion of ") as warned:
+        await server.start()
+    assert [str(one.message) for one in warned] == [
+        "completion of 'text': there is no prompt 'gret'. Did you mean \"greet\"?",
+        "completion of 'txt': tool 'greet' has no such argument. Did you mean \"text\"?",
+    ]
+    await server.start()
+    await server.aclose()

@@ -1,18 +1,14 @@
 """Completion: proposals for the arguments of prompts, resource templates and tools."""
 
-from collections.abc import Container
 from functools import partial
-from typing import assert_never
 
 from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
 from trunkline.errors import CompletionNotFound, InvalidParams
+from trunkline.errors.suggestions import suggesting
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import CompleteParams, Reference
-from trunkline.registry.completions import completion_key, no_completion
-from trunkline.registry.prompts import PromptEntry
-from trunkline.registry.resources import ResourceEntry, TemplateEntry
-from trunkline.registry.tools import ToolEntry
+from trunkline.registry.completions import Completed, arguments_of, completion_key, no_completion
 from trunkline.server.admission import Wanted, admitted
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
@@ -20,14 +16,11 @@ from trunkline.server.offer import Offer
 
 __all__ = ["FEATURE", "wanted"]
 
-Completed = PromptEntry | ToolEntry | TemplateEntry | ResourceEntry
-"""What has arguments, or could have some."""
-
 
 def wanted(offer: Offer, params: CompleteParams) -> Wanted | None:
     """What is being completed, if it is not for everybody. To others it is not there."""
     kind, name = _target(params.ref)
-    entry = _entry(offer, kind, name)
+    entry = offer.completed(kind, name)
     return None if entry is None else _wanted(entry, name)
 
 
@@ -37,7 +30,7 @@ def _wanted(entry: Completed, name: str) -> Wanted | None:
 
 def _complete(connection: Connection, call: Running, params: CompleteParams) -> Work:
     kind, name = _target(params.ref)
-    entry = _entry(connection.offer, kind, name)
+    entry = connection.offer.completed(kind, name)
     if entry is None:
         raise CompletionNotFound(name)
     if entry.access is not None and (asked := _wanted(entry, name)) is not None:
@@ -49,9 +42,10 @@ def _run(
     target: Completed, connection: Connection, call: Running, params: CompleteParams, *, kind: str, name: str
 ) -> Work:
     argument = params.argument
-    if argument.name not in _arguments_of(target):
+    names = arguments_of(target)
+    if argument.name not in names:
         raise InvalidParams(
-            f"{name!r} has no argument {argument.name!r}",
+            suggesting(f"{name!r} has no argument {argument.name!r}", argument.name, names),
             data={"kind": "invalid_completion_argument", "argument": argument.name},
         )
     labelled = not params.ref.type.startswith("ref/")
@@ -74,30 +68,6 @@ def _target(ref: Reference) -> tuple[str, str]:
             data={"kind": "invalid_completion_reference"},
         )
     return kind, name
-
-
-def _entry(offer: Offer, kind: str, name: str) -> Completed | None:
-    """What is being completed; None if there is no such thing."""
-    if kind == "prompt":
-        return offer.prompts.get(name)
-    if kind == "tool":
-        return offer.tools.get(name)
-    return offer.templates.get(name) or offer.resources.get(name)
-
-
-def _arguments_of(entry: Completed) -> Container[str]:
-    """The names of what can be completed."""
-    match entry:
-        case PromptEntry():
-            return {argument.name for argument in entry.definition.arguments or []}
-        case ToolEntry():
-            return entry.definition.input_schema.get("properties", {})
-        case TemplateEntry():
-            return entry.template.variables
-        case ResourceEntry():
-            return ()
-        case _:
-            assert_never(entry)
 
 
 FEATURE = Feature("completion", {"completion/complete": _complete})

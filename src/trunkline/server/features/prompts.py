@@ -10,7 +10,7 @@ from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import progress_token
 from trunkline.protocol.types import GetPromptParams, PaginatedParams
 from trunkline.registry.prompts import PromptEntry
-from trunkline.server.admission import Wanted, admitted
+from trunkline.server.admission import Wanted, admitted, visible
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.listing import listed
@@ -35,9 +35,10 @@ def _wanted(entry: PromptEntry) -> Wanted | None:
 
 
 def _get(connection: Connection, call: Running, params: GetPromptParams) -> Work:
-    entry = connection.offer.prompts.live.get(params.name)
+    prompts = connection.offer.prompts
+    entry = prompts.live.get(params.name)
     if entry is None:
-        raise PromptNotFound(params.name)
+        raise PromptNotFound(params.name, visible(connection, call, prompts))
     if entry.access is not None and (asked := _wanted(entry)) is not None:
         return admitted(connection, call, asked, partial(_run, entry, connection, call, params))
     return _run(entry, connection, call, params)

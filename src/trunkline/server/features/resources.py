@@ -20,7 +20,7 @@ from trunkline.protocol.types import (
     UnsubscribeParams,
 )
 from trunkline.registry.resources import ResourceEntry, TemplateEntry, check_uri
-from trunkline.server.admission import Wanted, admitted
+from trunkline.server.admission import Wanted, admitted, visible
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.listing import listed, listed_with_templates
@@ -73,7 +73,8 @@ def _read(connection: Connection, call: Running, params: ReadResourceParams) -> 
                 return work() if asked is None else admitted(connection, call, asked, work)
             if (arguments := template.arguments(uri)) is not UNSET:
                 return _run(template, arguments, connection, call, params)
-    raise ResourceNotFound(check_uri(uri, connection.settings))
+    known = visible(connection, call, offer.resources)
+    raise ResourceNotFound(check_uri(uri, connection.settings), known)
 
 
 def _run_template(entry: TemplateEntry, connection: Connection, call: Running, params: ReadResourceParams) -> Work:

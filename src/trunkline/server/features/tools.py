@@ -25,7 +25,7 @@ from trunkline.protocol.task_dialects import Dialect
 from trunkline.protocol.types import NO_ARGUMENTS, CallToolParams, PaginatedParams
 from trunkline.registry.handlers import Run
 from trunkline.registry.tools import ToolEntry
-from trunkline.server.admission import Wanted, admitted
+from trunkline.server.admission import Wanted, admitted, visible
 from trunkline.server.connection import Connection, Shared
 from trunkline.server.context import Context
 from trunkline.server.limits import Guard
@@ -71,7 +71,9 @@ def _call(connection: Connection, call: Running, params: CallToolParams) -> Work
     tools = connection.offer.tools
     entry = tools.live.get(params.name)
     if entry is None:
-        raise ToolDisabled(params.name) if params.name in tools else ToolNotFound(params.name)
+        if params.name in tools:
+            raise ToolDisabled(params.name)
+        raise ToolNotFound(params.name, visible(connection, call, tools))
     if entry.timeout is not None:
         connection.limit(call, entry.timeout)
     if entry.access is not None and (asked := _wanted(entry)) is not None:
