@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from trunkline.client.asking import SIGN_OF_LIFE, OnProgress
 from trunkline.client.catalogue import Catalogue
+from trunkline.client.client_options import check_level
 from trunkline.client.connection import Connection
 from trunkline.client.patience import Patience, Signs
 from trunkline.client.results import ToolResult, tool_result
@@ -137,6 +138,7 @@ class Calls:
 
     async def set_log_level(self, level: LoggingLevel, *, timeout: float | None = None) -> None:
         """Asks for log messages of a level and above; asked again whenever the line is made again."""
+        check_level(level)
         if not self._log_from(level):
             await self._ask("logging/setLevel", SetLevelParams(level), timeout=timeout)
         self._log_level = level

@@ -13,6 +13,7 @@ from trunkline.client.answers import Answers, Elicit, OpenUrl, RootLike, Sample,
 from trunkline.client.asking import Again, OnProgress, ask
 from trunkline.client.cache import CACHEABLE, Cache
 from trunkline.client.calls import all_pages
+from trunkline.client.client_options import KINDS
 from trunkline.client.connection import Connection
 from trunkline.client.line import Line
 from trunkline.client.listening import Listening
@@ -34,6 +35,7 @@ from trunkline.errors import (
     PeerError,
     TrunklineError,
 )
+from trunkline.errors.options import check, check_name
 from trunkline.facts import Observer, Observers
 from trunkline.protocol.extensions import checked
 from trunkline.protocol.lifecycle import Phase, Signal
@@ -105,6 +107,25 @@ class Client(Tasking):
         `trunkline.auth.OAuth()`. `revision` is the newest to be spoken. `sampling`, `elicitation`, `open_url` and
         `roots` answer what the server asks; what is not given is not offered. `on_failed` is told when a line that was
         lost will not be made again."""
+        given = {
+            "version": version,
+            "title": title,
+            "settings": settings,
+            "sampling": sampling,
+            "sampling_tools": sampling_tools,
+            "elicitation": elicitation,
+            "open_url": open_url,
+            "roots": roots,
+            "on_log": on_log,
+            "log_level": log_level,
+            "on_failed": on_failed,
+            "experimental": experimental,
+            "extensions": extensions,
+            "observers": observers,
+            "clock": clock,
+        }
+        check_name("a client", name, 'name="my-app"')
+        check("client", given, KINDS)
         super().__init__()
         self.settings = settings or Settings()
         self._connector = connector_of(target, self.settings, auth)
@@ -456,10 +477,9 @@ class Client(Tasking):
 def _up_to(revision: str | None) -> tuple[Revision, ...]:
     if revision is None:
         return tuple(Revision)
-    known = tuple(one for one in Revision if one.value <= revision)
-    if revision not in known:
-        raise MisuseError(f"revision {revision!r} is not one of {', '.join(Revision)}")
-    return known
+    if revision not in list(Revision):
+        raise MisuseError(f"revision= must be one of {', '.join(Revision)}, not {revision!r}")
+    return tuple(one for one in Revision if one.value <= revision)
 
 
 async def _awaited(value: Any) -> Any:

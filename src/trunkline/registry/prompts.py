@@ -180,6 +180,10 @@ def make_text_prompt(
         raise RegistrationError(f"prompt {name!r}: {error}", kind="prompt_render_failed") from None
     if bad := [field for field in fields if not field.isidentifier()]:
         raise RegistrationError(f"prompt {name!r}: {{{bad[0]}}} is not the name of an argument")
+    if stray := [field for field in source.defaults if field not in fields]:
+        raise RegistrationError(
+            suggesting(f"prompt {name!r}: its text has no place {{{stray[0]}}} for a default", stray[0], fields)
+        )
     arguments = [PromptArgument(field, required=field not in source.defaults or None) for field in fields]
     return _made(source, arguments, settings, options, name=name, access=access)
 

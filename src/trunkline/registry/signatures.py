@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast, get_args, get_origin
 
 from trunkline.errors import RegistrationError
 
-__all__ = ["asks_for", "called", "hints_of", "innermost", "name_of", "signature_of"]
+__all__ = ["asks_for", "called", "hints_of", "innermost", "name_of", "signature_of", "takes"]
 
 
 def innermost(function: Any) -> Any:
@@ -37,6 +37,17 @@ def signature_of(function: Callable[..., Any], name: str) -> inspect.Signature:
         return inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise RegistrationError(f"{name}: its signature cannot be read: {error}") from None
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether it can be called with so many arguments by position, as far as that can be read."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # a callable without a signature
+        return True
+    return True
 
 
 def hints_of(function: Callable[..., Any], name: str) -> Mapping[str, Any]:

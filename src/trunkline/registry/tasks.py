@@ -5,6 +5,7 @@ from typing import Any, Final, Literal, get_args
 from msgspec import Struct
 
 from trunkline.errors import RegistrationError
+from trunkline.errors.options import POSITIVE
 from trunkline.protocol.types import ToolAnnotations
 
 __all__ = ["Recovery", "TaskPolicy", "TaskSupport", "policy_of"]
@@ -57,6 +58,6 @@ def _checked(name: str, policy: TaskPolicy) -> TaskPolicy | None:
             raise RegistrationError(f"tool {name!r}: {option}= of a task is one of {', '.join(known)}")
     for option in ("attempts", "ttl", "timeout", "poll_interval"):
         value = getattr(policy, option)
-        if value is not None and value <= 0:
+        if value is not None and not POSITIVE.fits(value):
             raise RegistrationError(f"tool {name!r}: {option}= of a task must be above 0, not {value!r}")
     return None if policy.support == "forbidden" else policy

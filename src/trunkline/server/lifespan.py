@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trunkline.errors import MisuseError
-from trunkline.registry.signatures import called, name_of
+from trunkline.registry.signatures import called, name_of, takes
 
 __all__ = ["Lifespan"]
 
@@ -167,9 +167,5 @@ def _check(make: Any) -> None:
         raise MisuseError(f"lifespan {name!r} is an async function that never yields; {_ADVICE}")
     if inspect.isgeneratorfunction(inspect.unwrap(runs)):
         raise MisuseError(f"lifespan {name!r} is a plain generator function, and must be async; {_ADVICE}")
-    try:
-        inspect.signature(make).bind(None)
-    except TypeError:
-        raise MisuseError(f"lifespan {name!r} must take one argument, the server; {_ADVICE}") from None
-    except ValueError:  # a callable whose signature cannot be read
-        return
+    if not takes(make, 1):
+        raise MisuseError(f"lifespan {name!r} must take one argument, the server; {_ADVICE}")

@@ -104,8 +104,6 @@ def guard_of(name: str, predicates: Predicates, **limits: Unpack[LimitOptions]) 
     if limits.get("max_queue") is not None and most is None:
         raise RegistrationError(f"tool {name!r}: max_queue says how many wait; it needs max_concurrency")
     requires = limits.get("requires", ())
-    if isinstance(requires, str) or not all(isinstance(each, str) or callable(each) for each in requires):
-        raise RegistrationError(f"tool {name!r}: requires is a list of names and predicates, not {requires!r}")
     predicates.added(name, requires)
     needed = requires or not (most is limits.get("max_result_bytes") is None)
     return Guard(name, predicates, limits) if needed else None

@@ -8,6 +8,8 @@ from msgspec import Raw, Struct
 
 from trunkline.config import Settings
 from trunkline.errors import ConfigError
+from trunkline.errors.options import NUMBER
+from trunkline.errors.suggestions import suggesting
 from trunkline.protocol.extensions import checked as extensions_of
 from trunkline.protocol.profiles import Profile
 from trunkline.protocol.projection import project
@@ -265,8 +267,8 @@ class Selected(Generic[E]):
 
 def _checked(cache: Mapping[str, float]) -> dict[str, float]:
     if strange := [name for name in cache if name not in CACHED]:
-        raise ConfigError(f"cache= knows {', '.join(CACHED)}, not {strange[0]!r}")
-    if negative := [name for name, seconds in cache.items() if not 0 <= seconds < inf]:
+        raise ConfigError(suggesting(f"cache= knows {', '.join(CACHED)}, not {strange[0]!r}", strange[0], CACHED))
+    if negative := [name for name, seconds in cache.items() if not (NUMBER.fits(seconds) and 0 <= seconds < inf)]:
         raise ConfigError(f"cache= of {negative[0]!r} must be 0 seconds or more, not {cache[negative[0]]!r}")
     return dict(cache)
 

@@ -1,9 +1,12 @@
 """What `tool`, `resource`, `prompt` and their like can be told, one type each. Comments say what an option means."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypedDict, TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypedDict, TypeVar, cast
 
 from trunkline.errors import RegistrationError
+from trunkline.errors.options import FLAG, FUNCTION, MAPPING, NUMBER, POSITIVE, TEXT, WHOLE, Kind, check, each, instance
+from trunkline.errors.suggestions import suggesting
+from trunkline.protocol.types import Annotations, Icon, ToolAnnotations
 from trunkline.registry import options
 from trunkline.server.context import Context
 
@@ -88,11 +91,35 @@ class CompletionOptions(_Started, total=False):
     tool: str | None  # the name of the tool
 
 
-def checked(what: str, kind: Any, given: Mapping[str, Any]) -> None:
-    """Raises `RegistrationError` for an option that there is not."""
+_ICONS: Final = each(lambda icon: isinstance(icon, Icon), 'a list of icons, such as [Icon("https://…")]')
+_KINDS: Final[Mapping[str, Kind]] = {
+    **dict.fromkeys(("name", "title", "description", "mime_type", "prompt", "resource", "tool"), TEXT),
+    **dict.fromkeys(("structured", "thread", "enabled", "public", "guard", "listed"), FLAG),
+    **dict.fromkeys(("max_concurrency", "max_queue", "max_result_bytes", "size"), WHOLE),
+    **dict.fromkeys(("meta", "input_schema", "defaults"), MAPPING),
+    "timeout": POSITIVE,
+    "ttl": NUMBER,
+    "scopes": Kind("a list of scopes", lambda value: isinstance(value, Iterable)),
+    "icons": _ICONS,
+    "list": FUNCTION,
+    "requires": each(lambda one: isinstance(one, str) or callable(one), "a list of names and predicates"),
+    "asks": Kind("a list of capabilities", lambda value: isinstance(value, Iterable)),
+}  # what each option has to be; `allow`, `task` and what is in `scopes` and `asks` are checked where they are read
+_TOOL_HINTS: Final = instance(ToolAnnotations, "a ToolAnnotations, such as ToolAnnotations(read_only_hint=True)")
+_RESOURCE_HINTS: Final = instance(Annotations, "an Annotations, such as Annotations(priority=1.0)")
+
+
+def checked(what: str, kind: Any, given: Mapping[str, Any], key: str = "") -> None:
+    """Raises `RegistrationError` for an option that there is not, and for one that is not what it has to be. `key` is
+    what the entry is called where no name is given."""
     known: frozenset[str] = kind.__optional_keys__
     if strange := [name for name in given if name not in known]:
-        raise RegistrationError(f"{what} has no option {strange[0]!r}; its options are {', '.join(sorted(known))}")
+        every = f"{what} has no option {strange[0]!r}; its options are {', '.join(sorted(known))}"
+        raise RegistrationError(suggesting(every, strange[0], known))
+    hints = _TOOL_HINTS if kind is ToolOptions else _RESOURCE_HINTS
+    named: Any = given.get("name") or key
+    called = f"{what.removeprefix('a ')} {named!r}" if isinstance(named, str) and named else what
+    check(called, given, {**_KINDS, "annotations": hints}, RegistrationError)
 
 
 def only(kind: type[T], given: Mapping[str, Any]) -> T:

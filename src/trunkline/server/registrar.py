@@ -9,6 +9,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 from trunkline.config import Settings
 from trunkline.errors import RegistrationError
+from trunkline.errors.options import check_name, shown
 from trunkline.registry import handlers
 from trunkline.registry import options as registry_options
 from trunkline.registry.access import access_of
@@ -33,7 +34,7 @@ from trunkline.server.options import (
     only,
 )
 
-__all__ = ["Registrar"]
+__all__ = ["Registrar", "check_uri_text"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Health)
@@ -113,7 +114,7 @@ class Registrar:
         thread, with `thread=False` on the loop. Who has not its `scopes`, or is not let in by
         `allow`, is not shown it either.
         """
-        checked("a tool", ToolOptions, options)
+        checked("a tool", ToolOptions, options, name_of(function))
         handler = self._read(function, options.get("thread"))
         name = options.get("name") or handler.name
         warn_of_context("tool", name, handler)
@@ -126,12 +127,14 @@ class Registrar:
     def health(self, name: str) -> Callable[[H], H]:
         """Names a predicate of no arguments, plain or async: `/readyz` asks it, and tools can require it with
         `requires=["database"]`."""
+        check_name("a predicate", name, '@server.health("database")')
         return _decorator(partial(self._health.add, name))
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
         """Offers what a function returns as a resource; with `{places}` in the URI, as a template of many."""
         if callable(uri):
             raise RegistrationError("@server.resource needs a URI: @server.resource('notes://today')")
+        check_uri_text(uri)
         return _decorator(partial(self.add_resource, uri, **options))
 
     def add_resource(self, uri: str, source: Any, **options: Unpack[ResourceOptions]) -> None:
@@ -140,7 +143,8 @@ class Registrar:
         Text goes out as text, bytes as base64, anything else as JSON. With `{places}` in the URI (RFC 6570) it is a
         template, and the function gets what stands there.
         """
-        checked("a resource", ResourceOptions, options)
+        check_uri_text(uri)
+        checked("a resource", ResourceOptions, options, uri)
         thread, listing = options.get("thread"), options.get("list")
         handler = self._read(source, thread) if callable(source) else None
         access = access_of(f"resource {uri!r}", options.get("scopes"), options.get("allow"))
@@ -176,7 +180,7 @@ class Registrar:
 
         A function returns text, a message, or a list of messages.
         """
-        checked("a prompt", PromptOptions, options)
+        checked("a prompt", PromptOptions, options, name_of(source) if callable(source) else "")
         described, defaults = only(registry_options.PromptOptions, options), options.get("defaults")
         name = options.get("name") or (name_of(source) if callable(source) else "")
         access = access_of(f"prompt {name!r}", options.get("scopes"), options.get("allow"))
@@ -195,6 +199,7 @@ class Registrar:
         The function gets the text so far and, if it has a second parameter, the arguments already filled in.
         """
         checked("a completion", CompletionOptions, options)
+        check_name("the argument of a completion", argument, 'argument="city"')
         named = {"prompt": options.get("prompt"), "resource": options.get("resource"), "tool": options.get("tool")}
         given = [(kind, target) for kind, target in named.items() if target is not None]
         if len(given) != 1:
@@ -221,6 +226,8 @@ class Registrar:
             return
         if isinstance(values, str):
             raise RegistrationError(f"what {argument!r} is completed with is a list of texts, not one text")
+        if not isinstance(values, Iterable):
+            raise RegistrationError(f"what {argument!r} is completed with is a list of texts, not {shown(values)}")
         known = tuple(values)
 
         def complete(value: str) -> list[str]:
@@ -243,6 +250,12 @@ class Registrar:
 
     def _read(self, function: Callable[..., Any], thread: bool | None) -> Handler:
         return handlers.read(function, Context, thread=thread)
+
+
+def check_uri_text(uri: Any) -> None:
+    """Raise `RegistrationError` for a URI that is no text."""
+    if not isinstance(uri, str):
+        raise RegistrationError(f"the URI of a resource is a text such as 'notes://today', not {shown(uri)}")
 
 
 def _only_name(what: str, given: str, named: str | None) -> str:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
 
 from msgspec.structs import replace
 
@@ -14,12 +14,13 @@ from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.conversation.dispatch import Dispatcher, Feature
 from trunkline.errors import MisuseError, RegistrationError
+from trunkline.errors.options import check, check_name, shown
 from trunkline.facts import Observer, Observers
 from trunkline.protocol.meta import IDEMPOTENCY
 from trunkline.protocol.profiles import ProfileName, profile_of
 from trunkline.protocol.types import Icon, Implementation
 from trunkline.registry.options import icons_of
-from trunkline.registry.signatures import called, name_of
+from trunkline.registry.signatures import called, name_of, takes
 from trunkline.server.announcer import CHANGES
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
@@ -27,6 +28,8 @@ from trunkline.server.features import FEATURES
 from trunkline.server.limits import Predicates
 from trunkline.server.offer import Offer, Switches
 from trunkline.server.options import DirectoryOptions, FileOptions, checked
+from trunkline.server.registrar import check_uri_text
+from trunkline.server.server_options import KINDS, check_callback
 from trunkline.server.serving import Parts
 from trunkline.server.shutdown import Ending
 from trunkline.server.storing import OwnStore
@@ -96,6 +99,33 @@ class Server(Ending):
         failures. `lifespan` is an async context manager function of the server: entered before the first connection is
         served, left by `aclose()` and at the end of `run()`; handlers find its value at `ctx.lifespan`.
         `compat="erlmcp"` is for clients that speak as the founding documents do."""
+        given = {
+            "version": version,
+            "title": title,
+            "description": description,
+            "website_url": website_url,
+            "icons": icons,
+            "instructions": instructions,
+            "settings": settings,
+            "expose_errors": expose_errors,
+            "auth": auth,
+            "store": store,
+            "tools": tools,
+            "resources": resources,
+            "prompts": prompts,
+            "completions": completions,
+            "logging": logging,
+            "subscribe": subscribe,
+            "list_changed": list_changed,
+            "experimental": experimental,
+            "extensions": extensions,
+            "cache": cache,
+            "observers": observers,
+            "features": features,
+            "clock": clock,
+        }
+        check_name("a server", name, 'Server("notes")')
+        check(f"server {name!r}", given, KINDS)
         info = Implementation(
             name=name,
             version=version or __version__,
@@ -150,16 +180,19 @@ class Server(Ending):
 
     def on_roots_changed(self, function: Callable[[Context], Awaitable[None]]) -> Callable[[Context], Awaitable[None]]:
         """Calls an async function when a client tells that its roots have changed."""
+        check_callback("on_roots_changed", function)
         self._serving.on_roots_changed.append(function)
         return function
 
     def on_first_subscriber(self, watch: Watch) -> Watch:
         """Calls a function with a resource's URI when it gets its first subscriber. If it raises, there is none."""
+        check_callback("on_first_subscriber", watch)
         self._serving.watchers.on_first.append(watch)
         return watch
 
     def on_last_unsubscribed(self, watch: Watch) -> Watch:
         """Calls a function with a resource's URI when its last subscriber has gone."""
+        check_callback("on_last_unsubscribed", watch)
         self._serving.watchers.on_last.append(watch)
         return watch
 
@@ -169,7 +202,8 @@ class Server(Ending):
         """Offers a file as a resource, watched while somebody is subscribed."""
         from trunkline.server.files import make_file
 
-        checked("a file", FileOptions, options)
+        _check_place(uri, path)
+        checked("a file", FileOptions, options, uri)
         read = partial(self._read, thread=True)
         self.resources.add(make_file(uri, path, self._offer, read, self._file_watch().reader, **options))
 
@@ -177,7 +211,8 @@ class Server(Ending):
         """Offers the files of a folder, and of those in it, as `scheme://{+path}`; links never lead outside."""
         from trunkline.server.files import make_directory
 
-        checked("a directory", DirectoryOptions, options)
+        _check_place(uri, folder)
+        checked("a directory", DirectoryOptions, options, uri)
         read = partial(self._read, thread=True)
         files = self._file_watch()
         made = make_directory(uri, folder, self._offer, read, files.reader, on_listed=files.shown, **options)
@@ -202,6 +237,8 @@ class Server(Ending):
 
         if not inspect.iscoroutinefunction(called(function)):
             raise RegistrationError(f"middleware {name_of(function)} must be an async function")
+        if not takes(function, 2):
+            raise RegistrationError(f"middleware {name_of(function)} must take two arguments: (call, next)")
         self._middleware.append(function)
         around = tuple(self._middleware)
         self._dispatcher.surround(AROUND, lambda method, answer: surrounded(method, answer, around))
@@ -220,7 +257,10 @@ class Server(Ending):
         for connection in self.connections:
             connection.mark_calls()
         logger = logging_.getLogger(name)
-        handler = ClientLogHandler(self._offer, level)
+        try:
+            handler = ClientLogHandler(self._offer, level)
+        except (TypeError, ValueError):
+            raise MisuseError(f"level= must be one of `logging`, such as 'INFO', not {shown(level)}") from None
         if logger.getEffectiveLevel() > handler.level:
             logger.setLevel(handler.level)
         logger.addHandler(handler)
@@ -363,6 +403,10 @@ class Server(Ending):
         verifies that by itself."""
         from trunkline.server.run import application, gate_at
 
+        if not isinstance(cast("Any", path), str):
+            raise MisuseError(f"path= must be a text such as '/mcp', not {shown(path)}")
+        if identify is not None:
+            check_callback("identify=", identify)
         if identify is not None and self._auth is not None:
             raise MisuseError("a server with auth= knows who comes by their tokens; identify= is for servers without")
         gate = gate_at(self, path, self._auth, identify, memory=self._memory)
@@ -425,6 +469,13 @@ class Server(Ending):
             self._store.give(SqliteStore(folder / "store", synchronous="NORMAL"))
             self._offer.experimental.setdefault(IDEMPOTENCY, {})
             run_workers(replace(work, folder=folder), parse(address), count)
+
+
+def _check_place(uri: Any, path: Any) -> None:
+    """Raise `RegistrationError` for what cannot be the URI and the path of a file or folder."""
+    check_uri_text(uri)
+    if not isinstance(path, str | PathLike):
+        raise RegistrationError(f"resource {uri!r}: a path is a text or a Path, not {shown(path)}")
 
 
 def _lifespan(make: Callable[[Any], Any]) -> "Lifespan":

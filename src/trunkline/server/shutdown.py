@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 from trunkline.facts import CrashStep, Fact, HandlerFailed, Observers, ShutdownOverran, ShutdownStep
 from trunkline.registry.signatures import name_of
 from trunkline.server.registrar import Registrar
+from trunkline.server.server_options import check_callback
 from trunkline.server.serving import Parts, Serving
 
 __all__ = ["EXIT_CODES", "Ending"]
@@ -62,6 +63,7 @@ class Ending(Registrar):
     def on_shutdown(self, function: F) -> F:
         """Calls a function, plain or async, when the server ends and every line is closed. The last that was added is
         the first; what one raises is reported, and keeps no other from being called."""
+        check_callback("on_shutdown", function)
         self._cleanups.append(function)
         return function
 

@@ -330,8 +330,8 @@ async def test_t18_limits_go_around_dependencies() -> None:
         ({"max_result_bytes": 0}, "max_result_bytes must be 1 or more, not 0"),
         ({"max_queue": 1}, "max_queue says how many wait; it needs max_concurrency"),
         ({"allow": True}, "allow is a function of the context, not True"),
-        ({"requires": "database"}, "requires is a list of names and predicates, not 'database'"),
-        ({"requires": [None]}, "requires is a list of names and predicates, not"),
+        ({"requires": "database"}, "requires= must be a list of names and predicates, not 'database'"),
+        ({"requires": [None]}, "requires= must be a list of names and predicates, not"),
     ],
 )
 def test_t18_limits_that_cannot_work_are_refused(options: dict[str, Any], why: str) -> None:

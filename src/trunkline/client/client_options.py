@@ -1,0 +1,34 @@
+"""What the options of `Client` have to be, by their names."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from trunkline.config import Settings
+from trunkline.errors import MisuseError
+from trunkline.errors.options import FLAG, FUNCTION, MAPPING, TEXT, Kind, each, instance, shown
+from trunkline.errors.suggestions import suggesting
+from trunkline.protocol.types import LOGGING_LEVELS, Root
+
+__all__ = ["KINDS", "check_level"]
+
+_LEVELS: Final = f"one of {', '.join(LOGGING_LEVELS)}"
+
+KINDS: Final[Mapping[str, Kind]] = {
+    **dict.fromkeys(("version", "title"), TEXT),
+    **dict.fromkeys(("sampling", "elicitation", "open_url", "on_log", "on_failed"), FUNCTION),
+    **dict.fromkeys(("experimental", "extensions"), MAPPING),
+    "sampling_tools": FLAG,
+    "settings": instance(Settings, "a Settings, such as Settings(connect_timeout=5.0)"),
+    "roots": each(lambda root: isinstance(root, str | Path | Root), "a list of file: URIs, paths or roots"),
+    "log_level": Kind(_LEVELS, lambda level: level in LOGGING_LEVELS),
+    "observers": each(lambda one: hasattr(one, "on") and not isinstance(one, type), "a list of observers"),
+    "clock": Kind("a clock, such as ManualClock()", lambda clock: hasattr(clock, "call_at")),
+}
+
+
+def check_level(level: Any) -> None:
+    """Raise `MisuseError` for what is no level of log messages."""
+    if level not in LOGGING_LEVELS:
+        why = f"the level of log messages is {_LEVELS}, not {shown(level)}"
+        raise MisuseError(suggesting(why, level, LOGGING_LEVELS) if isinstance(level, str) else why)

@@ -1,0 +1,87 @@
+"""Checks of the values that a program passes as options: what each has to be, and an error that says so.
+
+They run when something is made or registered, so that a mistake is told where it was made, and no call checks again.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple, cast
+
+from trunkline.errors.raised import MisuseError
+
+__all__ = [
+    "FLAG",
+    "FUNCTION",
+    "MAPPING",
+    "NUMBER",
+    "POSITIVE",
+    "TEXT",
+    "WHOLE",
+    "Kind",
+    "check",
+    "check_name",
+    "each",
+    "instance",
+    "shown",
+]
+
+_LONGEST: Final = 60  # characters of a value that are shown
+
+
+class Kind(NamedTuple):
+    """What the value of an option has to be, in words and as a test."""
+
+    words: str
+    fits: Callable[[Any], bool]
+    secret: bool = False  # what was given instead may be one, and is not shown
+
+
+TEXT: Final = Kind("a text", lambda value: isinstance(value, str))
+FLAG: Final = Kind("True or False", lambda value: isinstance(value, bool))
+WHOLE: Final = Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
+NUMBER: Final = Kind("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool))
+POSITIVE: Final = Kind("a number above 0", lambda value: NUMBER.fits(value) and value > 0)
+MAPPING: Final = Kind("a dict", lambda value: isinstance(value, Mapping))
+FUNCTION: Final = Kind("a function", callable)
+
+
+def instance(kind: type[Any], words: str) -> Kind:
+    """An instance of a class."""
+    return Kind(words, lambda value: isinstance(value, kind))
+
+
+def each(fits: Callable[[Any], bool], words: str) -> Kind:
+    """Several values, of which each passes a test. What can be walked through only once is not looked into."""
+
+    def fit(value: Any) -> bool:
+        if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+            return False
+        return not isinstance(value, Collection) or all(map(fits, cast("Collection[Any]", value)))
+
+    return Kind(words, fit)
+
+
+def check(
+    what: str, given: Mapping[str, Any], kinds: Mapping[str, Kind], error: Callable[[str], Exception] = MisuseError
+) -> None:
+    """Raise an error for the first option that is not what it has to be. None means that an option was not given."""
+    for name, kind in kinds.items():
+        value = given.get(name)
+        if value is not None and not kind.fits(value):
+            found = type(value).__name__ if kind.secret else shown(value)
+            raise error(f"{what}: {name}= must be {kind.words}, not {found}")
+
+
+def check_name(what: str, name: Any, example: str) -> None:
+    """Raise `MisuseError` for a name that is no text, or an empty one."""
+    if not isinstance(name, str) or not name.strip():
+        raise MisuseError(f"{what} needs a name, such as {example}, not {shown(name)}")
+
+
+def shown(value: Any) -> str:
+    """A value for a message: a short one as it is written, and of any other the type, since it may hold secrets."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if not isinstance(value, str | int | float | None):
+        return type(value).__name__
+    written = repr(value)
+    return written if len(written) <= _LONGEST else f"{written[:_LONGEST]}…"

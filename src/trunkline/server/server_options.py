@@ -1,0 +1,43 @@
+"""What the options of `Server` have to be, by their names."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from trunkline.config import Settings
+from trunkline.conversation.dispatch import Feature
+from trunkline.errors import RegistrationError
+from trunkline.errors.options import MAPPING, TEXT, Kind, each, instance, shown
+from trunkline.protocol.types import Icon
+
+__all__ = ["KINDS", "check_callback"]
+
+
+def _has(member: str, words: str, *, secret: bool = False) -> Kind:
+    """An object with this member, which its class is not."""
+    return Kind(words, lambda value: hasattr(value, member) and not isinstance(value, type), secret)
+
+
+_SWITCH: Final = Kind(
+    "True or False: whether the capability is declared; functions are added by decorators, such as @server.tool",
+    lambda value: isinstance(value, bool),
+)
+
+KINDS: Final[Mapping[str, Kind]] = {
+    **dict.fromkeys(("version", "title", "description", "website_url", "instructions"), TEXT),
+    **dict.fromkeys(("tools", "resources", "prompts", "completions", "logging", "subscribe", "list_changed"), _SWITCH),
+    **dict.fromkeys(("experimental", "extensions", "cache"), MAPPING),
+    "icons": each(lambda icon: isinstance(icon, Icon | Mapping), 'a list of icons, such as [Icon("https://…")]'),
+    "expose_errors": Kind("True or False", lambda value: isinstance(value, bool)),
+    "settings": instance(Settings, "a Settings, such as Settings(page_size=50)"),
+    "auth": _has("within", "a ResourceServer(…), which says whose tokens are taken", secret=True),
+    "store": _has("lasting", 'a store, such as SqliteStore("notes.db")'),
+    "observers": each(lambda one: hasattr(one, "on") and not isinstance(one, type), "a list of observers"),
+    "features": each(lambda one: isinstance(one, Feature), "a list of features"),
+    "clock": _has("call_at", "a clock, such as ManualClock()"),
+}
+
+
+def check_callback(what: str, function: Any) -> None:
+    """Raise `RegistrationError` for what cannot be called back."""
+    if not callable(function):
+        raise RegistrationError(f"{what} takes a function, not {shown(function)}")
