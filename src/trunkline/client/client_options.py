@@ -14,16 +14,21 @@ __all__ = ["KINDS", "check_level"]
 
 _LEVELS: Final = f"one of {', '.join(LOGGING_LEVELS)}"
 
+
+def _is_clock(value: Any) -> bool:
+    return hasattr(value, "call_at")
+
+
 KINDS: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(("version", "title"), TEXT),
     **dict.fromkeys(("sampling", "elicitation", "open_url", "on_log", "on_failed"), FUNCTION),
     **dict.fromkeys(("experimental", "extensions"), MAPPING),
     "sampling_tools": FLAG,
-    "settings": instance(Settings, "a Settings, such as Settings(connect_timeout=5.0)"),
+    "settings": instance("a Settings, such as Settings(connect_timeout=5.0)", Settings),
     "roots": each(lambda root: isinstance(root, str | Path | Root), "a list of file: URIs, paths or roots"),
-    "log_level": Kind(_LEVELS, lambda level: level in LOGGING_LEVELS),
+    "log_level": Kind(_LEVELS, LOGGING_LEVELS.__contains__),
     "observers": each(lambda one: hasattr(one, "on") and not isinstance(one, type), "a list of observers"),
-    "clock": Kind("a clock, such as ManualClock()", lambda clock: hasattr(clock, "call_at")),
+    "clock": Kind("a clock, such as ManualClock()", _is_clock),
 }
 
 

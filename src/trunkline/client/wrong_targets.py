@@ -69,7 +69,8 @@ def no_target(target: Any, server: type) -> MisuseError:
             named = f"{target.__name__}.{_first(target, server)}"
             return MisuseError(f"a module is nothing to connect to; pass the server in it: Client({named})")
         case Mapping():
-            return MisuseError(f"a client connects to one server, not to a configuration; {_from_config(target)}")
+            config = cast("Mapping[Any, Any]", target)
+            return MisuseError(f"a client connects to one server, not to a configuration; {_from_config(config)}")
         case type():
             return MisuseError(f"the class {target.__name__} is nothing to connect to; pass an instance of it")
         case _:
@@ -99,17 +100,18 @@ def _first(module: ModuleType, kind: type) -> str:
 
 def _from_config(config: Mapping[Any, Any]) -> str:
     """How the first server of a configuration, as hosts have it, is connected to."""
-    servers: Any = config.get("mcpServers", config)
-    first: Any = (
-        next(iter(servers.values()), None) if "mcpServers" in config and isinstance(servers, Mapping) else config
-    )
-    entry = cast("Mapping[Any, Any]", first) if isinstance(first, Mapping) else {}
-    if isinstance(entry.get("url"), str):
-        return f"write Client({entry['url'].partition('?')[0]!r}) for its url"
-    if isinstance(entry.get("command"), str):
-        args: Any = entry.get("args") or ()
-        words = [entry["command"], *(["…"] if args else [])]
-        return f"write Client({words!r}) for its command and args; `Command` takes env= and cwd= besides"
+    servers: Any = config.get("mcpServers")
+    entry: Any = config
+    if isinstance(servers, Mapping):
+        entry = next(iter(cast("Mapping[Any, Any]", servers).values()), None)
+    if isinstance(entry, Mapping):
+        said = cast("Mapping[Any, Any]", entry)
+        url, command = said.get("url"), said.get("command")
+        if isinstance(url, str):
+            return f"write Client({url.partition('?')[0]!r}) for its url"
+        if isinstance(command, str):
+            words = [command, "…"] if said.get("args") else [command]
+            return f"write Client({words!r}) for its command and args; `Command` takes env= and cwd= besides"
     return "write Client([command, *args]) or Client(url) for each of its servers"
 
 

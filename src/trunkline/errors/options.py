@@ -35,18 +35,34 @@ class Kind(NamedTuple):
     secret: bool = False  # what was given instead may be one, and is not shown
 
 
-TEXT: Final = Kind("a text", lambda value: isinstance(value, str))
-FLAG: Final = Kind("True or False", lambda value: isinstance(value, bool))
-WHOLE: Final = Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
-NUMBER: Final = Kind("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool))
-POSITIVE: Final = Kind("a number above 0", lambda value: NUMBER.fits(value) and value > 0)
-MAPPING: Final = Kind("a dict", lambda value: isinstance(value, Mapping))
+def instance(words: str, *kinds: type[Any]) -> Kind:
+    """An instance of one of these classes."""
+
+    def fit(value: Any) -> bool:
+        return isinstance(value, kinds)
+
+    return Kind(words, fit)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and value > 0
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+TEXT: Final = instance("a text", str)
+FLAG: Final = instance("True or False", bool)
+WHOLE: Final = Kind("a whole number", _is_whole)
+NUMBER: Final = Kind("a number", _is_number)
+POSITIVE: Final = Kind("a number above 0", _is_positive)
+MAPPING: Final = instance("a dict", Mapping)
 FUNCTION: Final = Kind("a function", callable)
-
-
-def instance(kind: type[Any], words: str) -> Kind:
-    """An instance of a class."""
-    return Kind(words, lambda value: isinstance(value, kind))
 
 
 def each(fits: Callable[[Any], bool], words: str) -> Kind:

@@ -99,14 +99,16 @@ _KINDS: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(("meta", "input_schema", "defaults"), MAPPING),
     "timeout": POSITIVE,
     "ttl": NUMBER,
-    "scopes": Kind("a list of scopes", lambda value: isinstance(value, Iterable)),
+    "scopes": instance("a list of scopes", Iterable),
     "icons": _ICONS,
     "list": FUNCTION,
     "requires": each(lambda one: isinstance(one, str) or callable(one), "a list of names and predicates"),
-    "asks": Kind("a list of capabilities", lambda value: isinstance(value, Iterable)),
+    "asks": instance("a list of capabilities", Iterable),
 }  # what each option has to be; `allow`, `task` and what is in `scopes` and `asks` are checked where they are read
-_TOOL_HINTS: Final = instance(ToolAnnotations, "a ToolAnnotations, such as ToolAnnotations(read_only_hint=True)")
-_RESOURCE_HINTS: Final = instance(Annotations, "an Annotations, such as Annotations(priority=1.0)")
+_TOOL_HINTS: Final = instance(
+    "a ToolAnnotations, such as ToolAnnotations(read_only_hint=True)", ToolAnnotations, Mapping
+)
+_RESOURCE_HINTS: Final = instance("an Annotations, such as Annotations(priority=1.0)", Annotations, Mapping)
 
 
 def checked(what: str, kind: Any, given: Mapping[str, Any], key: str = "") -> None:

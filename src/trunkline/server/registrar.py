@@ -5,7 +5,7 @@ Decorators come with or without parentheses and leave a function a function.
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from trunkline.config import Settings
 from trunkline.errors import RegistrationError
@@ -97,7 +97,7 @@ class Registrar:
     @overload
     def tool(self, function: F, /) -> F: ...
     @overload
-    def tool(self, name: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+    def tool(self, called: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
     def tool(self, function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
         """Offers a function as a tool. With or without parentheses; the options are those of `add_tool`, and the name
         may come first: `@server.tool("add")`."""
@@ -165,7 +165,7 @@ class Registrar:
     @overload
     def prompt(self, function: F, /) -> F: ...
     @overload
-    def prompt(self, name: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
+    def prompt(self, called: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
     def prompt(self, function: Any = None, /, **options: Unpack[PromptOptions]) -> Any:
         """Offers what a function returns as a prompt. With or without parentheses; options as of `add_prompt`, and the
         name may come first: `@server.prompt("review")`."""
@@ -226,7 +226,7 @@ class Registrar:
             return
         if isinstance(values, str):
             raise RegistrationError(f"what {argument!r} is completed with is a list of texts, not one text")
-        if not isinstance(values, Iterable):
+        if not isinstance(cast("Any", values), Iterable):
             raise RegistrationError(f"what {argument!r} is completed with is a list of texts, not {shown(values)}")
         known = tuple(values)
 

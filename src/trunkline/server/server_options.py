@@ -14,12 +14,15 @@ __all__ = ["KINDS", "check_callback"]
 
 def _has(member: str, words: str, *, secret: bool = False) -> Kind:
     """An object with this member, which its class is not."""
-    return Kind(words, lambda value: hasattr(value, member) and not isinstance(value, type), secret)
+
+    def fit(value: Any) -> bool:
+        return hasattr(value, member) and not isinstance(value, type)
+
+    return Kind(words, fit, secret)
 
 
-_SWITCH: Final = Kind(
-    "True or False: whether the capability is declared; functions are added by decorators, such as @server.tool",
-    lambda value: isinstance(value, bool),
+_SWITCH: Final = instance(
+    "True or False: whether the capability is declared; functions are added by decorators, such as @server.tool", bool
 )
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -28,7 +31,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(("experimental", "extensions", "cache"), MAPPING),
     "icons": each(lambda icon: isinstance(icon, Icon | Mapping), 'a list of icons, such as [Icon("https://…")]'),
     "expose_errors": Kind("True or False", lambda value: isinstance(value, bool)),
-    "settings": instance(Settings, "a Settings, such as Settings(page_size=50)"),
+    "settings": instance("a Settings, such as Settings(page_size=50)", Settings),
     "auth": _has("within", "a ResourceServer(…), which says whose tokens are taken", secret=True),
     "store": _has("lasting", 'a store, such as SqliteStore("notes.db")'),
     "observers": each(lambda one: hasattr(one, "on") and not isinstance(one, type), "a list of observers"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trunkline import BlockingClient, Client, MemoryStore, Server, TaskPolicy, ToolAnnotations
+from trunkline import Annotations, BlockingClient, Client, MemoryStore, Server, TaskPolicy, ToolAnnotations
 from trunkline.errors import MisuseError, RegistrationError
 from trunkline.errors.options import shown
 from trunkline.facts import Observer
@@ -88,7 +88,9 @@ async def test_a_level_that_log_messages_do_not_have_is_refused() -> None:
         ({"name": 5}, "a tool: name= must be a text, not 5"),
         ({"name": "add", "title": 5}, "tool 'add': title= must be a text, not 5"),
         ({"descripton": "x"}, "has no option 'descripton'.* Did you mean \"description\""),
-        ({"annotations": {"readOnlyHint": True}}, r"must be a ToolAnnotations, such as ToolAnnotations\(read_only"),
+        ({"annotations": 5}, r"must be a ToolAnnotations, such as ToolAnnotations\(read_only_hint=True\), not 5"),
+        ({"annotations": {"readonlyHint": True}}, "annotations= has no 'readonlyHint'.* Did you mean \"readOnlyHint\""),
+        ({"annotations": {"readOnlyHint": 5}}, "tool 'function': annotations=: Expected `bool"),
         ({"meta": 5}, "tool 'function': meta= must be a dict, not 5"),
         ({"timeout": "5"}, "timeout= must be a number above 0, not '5'"),
         ({"timeout": 0}, "timeout= must be a number above 0, not 0"),
@@ -162,3 +164,14 @@ def test_long_values_are_cut_off_and_others_told_by_their_type() -> None:
     assert shown("x" * 100) == "'" + "x" * 59 + "…"
     assert shown({"key": "SECRET"}) == "dict"
     assert shown(int) == "the class int"
+
+
+def test_annotations_may_be_a_dict_with_the_names_of_the_specification() -> None:
+    server = Server("s")
+    server.add_tool(function, annotations={"readOnlyHint": True}, task=True)
+    server.add_resource("a://b", "", annotations={"priority": 0.5})
+    tool, resource = server.tools.get("function"), server.resources.get("a://b")
+    assert tool is not None
+    assert resource is not None
+    assert (tool.annotations, tool.repeatable) == (ToolAnnotations(read_only_hint=True), True)
+    assert resource.definition.annotations == Annotations(priority=0.5)

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
@@ -315,5 +315,6 @@ def _told(waiting: "asyncio.Future[None]") -> None:
 
 def _same_status(refused: ErrorResponse, error: TransportError) -> bool:
     """Whether the older way was refused with the same status, so that it adds nothing."""
-    data: Any = refused.error.data
-    return isinstance(error, NoStream) and isinstance(data, dict) and data.get("status") == error.status
+    told: Any = refused.error.data
+    data = cast("dict[str, Any]", told) if isinstance(told, dict) else {}
+    return isinstance(error, NoStream) and data.get("status") == error.status
