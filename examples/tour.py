@@ -67,7 +67,8 @@ async def text_of(client: Client, uri: str) -> str:
 async def look_around(client: Client) -> None:
     """Who is there, and what there is."""
     info = client.server_info
-    say("Connected", f"{info.name} {info.version}, speaking {client.revision}", f"instructions: {client.instructions}")
+    named = "a server without a name" if info is None else f"{info.name} {info.version}"
+    say("Connected", f"{named}, speaking {client.revision}", f"instructions: {client.instructions}")
     table = Table("kind", "name", "what it is for")
     async for tool in client.tools():
         table.add_row("tool", tool.name, tool.description)
@@ -114,7 +115,7 @@ async def prompt_and_complete(client: Client) -> None:
     proposed = (await client.complete("prompt", "planting_plan", "season", "s")).values
     say("Completing the argument season from 's'", ", ".join(proposed))
     result = await client.get_prompt("planting_plan", {"bed": "tomatoes", "season": proposed[-1]})
-    say("The prompt planting_plan, filled in", *(f"{one.role}: {one.content.text}" for one in result.messages))
+    say("The prompt planting_plan, filled in", *(f"{one.role}: {one.text}" for one in result.messages))
 
 
 async def order(client: Client) -> None:

@@ -457,6 +457,28 @@ def test_x16_a_message_has_one_block_or_several_and_any_reason_to_stop() -> None
 # elicitation
 
 
+IMAGE = t.ImageContent("aGk=", "image/png")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (t.TextContent("hello"), "hello"),
+        ([t.TextContent("hello"), IMAGE, t.TextContent("again")], "hello\nagain"),
+        (IMAGE, ""),
+        ([], ""),
+    ],
+)
+def test_a_message_gives_the_text_of_its_text_blocks(content: Any, text: str) -> None:
+    assert t.SamplingMessage("user", content).text == text
+    assert t.CreateMessageResult("assistant", content, "m").text == text
+
+
+def test_a_message_of_a_prompt_gives_its_text() -> None:
+    assert t.PromptMessage("user", t.TextContent("hello")).text == "hello"
+    assert t.PromptMessage("user", IMAGE).text == ""
+
+
 def test_an_elicitation_without_a_mode_is_a_form() -> None:
     form = t.ElicitParams("Who?", t.RequestedSchema({"name": t.StringSchema()}))
     encoded = msgspec.json.encode(form)

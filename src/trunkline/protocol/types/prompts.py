@@ -1,7 +1,7 @@
 """Prompts: messages that a server has ready."""
 
 from trunkline.protocol.types.base import Item, Result, Wire
-from trunkline.protocol.types.content import ContentBlock, Icon, Role
+from trunkline.protocol.types.content import ContentBlock, Icon, Role, TextContent
 from trunkline.protocol.types.pagination import PaginatedResult
 from trunkline.protocol.types.rounds import AskableParams
 
@@ -39,6 +39,11 @@ class PromptMessage(Wire):
 
     role: Role
     content: ContentBlock
+
+    @property
+    def text(self) -> str:
+        """Its text; empty if its content is of another kind."""
+        return self.content.text if isinstance(self.content, TextContent) else ""
 
 
 class ListPromptsResult(PaginatedResult):

@@ -97,6 +97,11 @@ class SamplingMessage(Item):
         """What it holds, as a list in any case."""
         return self.content if isinstance(self.content, list) else [self.content]
 
+    @property
+    def text(self) -> str:
+        """The text of its text blocks, one per line; empty if it has none."""
+        return "\n".join(block.text for block in self.blocks if isinstance(block, TextContent))
+
     @classmethod
     def of_results(cls, results: Iterable[ToolResultContent]) -> "SamplingMessage":
         """The user's message that answers what the model asked of tools; it holds nothing else."""
@@ -135,6 +140,11 @@ class CreateMessageResult(Result):
     def message(self) -> SamplingMessage:
         """The message itself, to be put after those that led to it."""
         return SamplingMessage(self.role, self.content)
+
+    @property
+    def text(self) -> str:
+        """The text of its text blocks, one per line; empty if it has none."""
+        return self.message.text
 
     @property
     def tool_uses(self) -> list[ToolUseContent]:
