@@ -67,7 +67,7 @@ async def water(bed: str, litres: Annotated[int, Meta(ge=1, le=10)], ctx: Contex
 async def order_seeds(ctx: Context) -> str:
     """Orders seeds, once the user has said which."""
     answer = await ctx.elicit("Which seeds shall be ordered?", Order)
-    if answer.data is None:
+    if not answer.accepted:
         return f"nothing ordered: the user chose to {answer.action}"
     return f"ordered {answer.data.packets} packets of {answer.data.seed}"
 

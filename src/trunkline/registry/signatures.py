@@ -64,8 +64,9 @@ def hints_of(function: Callable[..., Any], name: str) -> Mapping[str, Any]:
 
 
 def asks_for(annotation: Any, context: type) -> bool:
-    """Whether an annotation is that of the context, or has it among its options."""
+    """Whether an annotation is that of the context, with or without a type argument, or has it among its options."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     options = get_args(annotation) if get_origin(annotation) in {typing.Union, types.UnionType} else (annotation,)
-    return any(isinstance(option, type) and issubclass(option, context) for option in options)
+    classes = [get_origin(option) or option for option in options]
+    return any(isinstance(kind, type) and issubclass(kind, context) for kind in classes)

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
 
 import msgspec
 from msgspec import UNSET
@@ -51,7 +51,14 @@ from trunkline.server.rounds import Once
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
+    import typing_extensions
+    from typing_extensions import TypeForm
+
     from trunkline.server.forms import Answer
+
+    L_co = typing_extensions.TypeVar("L_co", covariant=True, default=Any)
+else:
+    L_co = TypeVar("L_co", covariant=True)  # its default is for type checkers: Python has them from 3.13 on
 
 __all__ = ["ClientFacts", "Context", "Told"]
 
@@ -73,8 +80,8 @@ class Told:
         return self._context.settle().__await__()
 
 
-class Context:
-    """One call, from the inside."""
+class Context(Generic[L_co]):
+    """One call, from the inside. `Context[Database]` says of which type the server's lifespan value is."""
 
     __slots__ = ("_asker", "_call", "_line", "_spent")
 
@@ -141,7 +148,7 @@ class Context:
         return {} if envelope is None else envelope.trace
 
     @property
-    def lifespan(self) -> Any:
+    def lifespan(self) -> L_co:
         """What the server's `lifespan` gave; None without one."""
         return self._line.lifespan
 
@@ -258,29 +265,26 @@ class Context:
         key: str | None = None,
         task: bool = False,
     ) -> "Answer[None]": ...
-
     @overload
     async def elicit(
         self,
         message: str,
-        wanted: type[T],
+        wanted: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        task: bool = False,
+    ) -> "Answer[dict[str, Any]]": ...
+    @overload
+    async def elicit(
+        self,
+        message: str,
+        wanted: "TypeForm[T]",
         *,
         timeout: float | None = None,
         key: str | None = None,
         task: bool = False,
     ) -> "Answer[T]": ...
-
-    @overload  # a schema, or a type such as `Literal["a", "b"]` that type checkers do not take for a class
-    async def elicit(
-        self,
-        message: str,
-        wanted: Any,
-        *,
-        timeout: float | None = None,
-        key: str | None = None,
-        task: bool = False,
-    ) -> "Answer[Any]": ...
-
     async def elicit(
         self,
         message: str,

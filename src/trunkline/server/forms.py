@@ -8,7 +8,7 @@ its form has one field, `value`. The form of `None` has no fields.
 import dataclasses
 import typing
 from collections.abc import Mapping
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import NODEFAULT, UNSET, Struct
@@ -21,23 +21,25 @@ from trunkline.server.choices import Choice, choice_of
 
 __all__ = ["Answer", "form_of", "needed_list", "read_answer"]
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _VALUE: Final = "value"  # the only field of a form that asks for a single value
 _NOTHING: Final = (None, type(None))  # asks for a confirmation only
 _FORMATS: Final = frozenset({"email", "uri", "date", "date-time"})  # that a form can ask for
-
-
 _NO_VALUES: Final = (
     "a list needs values to choose from: write list[Literal[...]] or a list of an Enum; text is asked for with str"
 )
 
 
-class Answer(Struct, Generic[T], frozen=True):
-    """What the user did with a question: "accept" with data, "decline" or "cancel" without."""
+class Answer(Struct, Generic[T_co], frozen=True):
+    """What the user did with a question: "accept" with data, "decline" or "cancel" without.
 
-    action: str
-    data: T | None = None
+    `data` has the type that was asked for once `accepted` has been checked; without that it may be None. No type
+    checker narrows an attribute by another one, so its type does not say so.
+    """
+
+    action: Literal["accept", "decline", "cancel"]
+    data: T_co = cast("Any", None)
 
     @property
     def accepted(self) -> bool:

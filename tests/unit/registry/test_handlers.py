@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Annotated, Any, Literal, Optional, TypedDict, Union
+from typing import Annotated, Any, Generic, Literal, Optional, TypedDict, TypeVar, Union
 
 import msgspec
 import pytest
@@ -15,12 +15,14 @@ from msgspec import UNSET, Meta, Struct
 from trunkline.errors import RegistrationError
 from trunkline.registry.handlers import Handler, OnThread, Parameter, Start, from_texts, read, runner
 
+T = TypeVar("T")
 
-class Context:
+
+class Context(Generic[T]):
     """Stands for the context of a call."""
 
 
-CONTEXT = Context()
+CONTEXT = Context[Any]()
 
 
 def call(function: Callable[..., Any], **arguments: Any) -> Any:
@@ -412,13 +414,30 @@ def context_annotated(a: int, ctx: Annotated[Context, "the call"]) -> Any:
     return ctx, a
 
 
+def context_with_argument(a: int, ctx: Context[dict[str, int]]) -> Any:
+    return ctx, a
+
+
+def context_with_argument_or_none(a: int, ctx: "Context[int] | None" = None) -> Any:
+    return ctx, a
+
+
 def context_open(a: int, ctx: "Context", **more: Any) -> Any:
     return ctx, a
 
 
 @pytest.mark.parametrize(
     "function",
-    [context_first, context_last, context_between, context_by_keyword, context_annotated, context_open],
+    [
+        context_first,
+        context_last,
+        context_between,
+        context_by_keyword,
+        context_annotated,
+        context_with_argument,
+        context_with_argument_or_none,
+        context_open,
+    ],
 )
 def test_the_context_is_given_and_never_asked_of_the_peer(function: Any) -> None:
     handler = read(function, Context)

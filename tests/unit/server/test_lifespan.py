@@ -3,15 +3,15 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from tests.limits import PATIENCE
 from tests.processes import StdioPeer
 
-from trunkline import BlockingClient, Client, Context, Server, Settings
+from trunkline import BlockingClient, Client, Context, Depends, Server, Settings
 from trunkline.errors import ConnectionClosed, MisuseError, TransportError
 from trunkline.facts import HandlerFailed
 from trunkline.testing import RawPeer, RecordingObserver
@@ -246,6 +246,27 @@ async def test_a_generator_function_is_a_lifespan_too() -> None:
         assert (await peer.result("tools/call", {"name": "tool"}))["structuredContent"] == {"result": 7}
     await server.aclose()
     assert log == ["left"]
+
+
+async def test_a_context_that_names_the_type_of_the_lifespan_is_given_it() -> None:
+    async def lifespan(server: Server) -> AsyncGenerator[list[int]]:
+        yield [1, 2]
+
+    async def first(ctx: Context[list[int]]) -> int:
+        return ctx.lifespan[0]
+
+    server = Server("t", lifespan=lifespan)
+
+    @server.tool
+    async def total(ctx: Context[list[int]], start: Annotated[int, Depends(first)]) -> int:
+        return sum(ctx.lifespan, start)
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        [tool] = (await peer.result("tools/list"))["tools"]
+        assert "properties" not in tool["inputSchema"]
+        assert (await peer.result("tools/call", {"name": "total"}))["structuredContent"] == {"result": 4}
+    await server.aclose()
 
 
 async def test_a_server_without_a_lifespan_needs_no_start() -> None:
