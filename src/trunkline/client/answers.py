@@ -9,7 +9,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 from trunkline.auth.addresses import Reach, Refused
@@ -41,16 +41,20 @@ __all__ = ["Answering", "Answers", "Elicit", "OpenUrl", "RootLike", "Sample", "r
 RootLike = Root | str | Path
 """A root, its `file:` URI, or a path."""
 
-Sample = Callable[..., "CreateMessageResult | str | Awaitable[CreateMessageResult | str]"]
+_Q = TypeVar("_Q")
+_R = TypeVar("_R")
+
+_Function = Callable[[_Q], _R] | Callable[[_Q, "Answering"], _R]
+"""A function that answers a question; it may have a second parameter, for an `Answering`."""
+
+Sample = _Function[CreateMessageParams, CreateMessageResult | str | Awaitable[CreateMessageResult | str]]
 """Writes the next message, of `CreateMessageParams`; plain text will do."""
 
-Elicit = Callable[..., "ElicitResult | Mapping[str, Any] | None | Awaitable[Any]"]
+Elicit = _Function[Question, ElicitResult | Mapping[str, Any] | None | Awaitable[Any]]
 """Asks the user a `Question`: gives what was filled in, or None if the user declines; or a whole `ElicitResult`."""
 
-OpenUrl = Callable[..., "bool | ElicitResult | Awaitable[Any]"]
+OpenUrl = _Function[UrlQuestion, bool | ElicitResult | Awaitable[Any]]
 """Asks the user whether to go to the URL of a `UrlQuestion`, and goes there if so. Says whether the user agreed."""
-
-# Each of them may have a second parameter, for an `Answering`.
 
 _Run = Callable[[Any, "Answering", Callable[[Any], Any]], Work]
 """Asks a function: the question, what goes with it, and what makes the answer of its value."""

@@ -10,14 +10,12 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Any, Final, Generic, Literal, Self, TypeVar
-
-from msgspec import UNSET
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Self
 
 from trunkline.client.asking import OnProgress
 from trunkline.client.calls import Cursor
 from trunkline.client.client import Client, Pending
-from trunkline.client.results import ToolResult
+from trunkline.client.results import UNSPECIFIED, T, T_co, ToolResult
 from trunkline.client.tasks import Task
 from trunkline.errors import MisuseError, OutcomeUnknown
 from trunkline.protocol.lifecycle import Phase
@@ -38,16 +36,27 @@ from trunkline.protocol.types import (
     Tool,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
 __all__ = ["BlockingClient", "BlockingTask"]
 
-T = TypeVar("T")
+P = ParamSpec("P")
 _NOT_OPEN: Final = "the client is not open: `with client:` or `client.open()` comes first"
 _FOR_EVER: Final = "a handler of a blocking client cannot wait for it: that would be for ever"
+
+
+def _takes_what(
+    method: Callable[Concatenate[Any, P], None],  # noqa: ARG001 - for type checkers
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Tell type checkers that a method takes the arguments of another one; leave it as it is."""
+    return lambda own: own
 
 
 class BlockingClient:
     """An MCP client that waits: `with BlockingClient(target) as client`. Takes what `Client` takes."""
 
+    @_takes_what(Client.__init__)
     def __init__(self, target: Any, **options: Any) -> None:
         self._client = Client(target, **options)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -172,12 +181,12 @@ class BlockingClient:
         name: str,
         arguments: Mapping[str, Any] | Any | None = None,
         *,
-        returns: Any = UNSET,
+        returns: "TypeForm[T]" = UNSPECIFIED,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         raise_on_error: bool = True,
         idempotency_key: str | None = None,
-    ) -> ToolResult:
+    ) -> ToolResult[T]:
         """Calls a tool, as `Client.call_tool` does."""
         return self._wait(
             partial(
@@ -198,11 +207,11 @@ class BlockingClient:
         arguments: Mapping[str, Any] | Any | None = None,
         *,
         ttl: float | None = None,
-        returns: Any = UNSET,
+        returns: "TypeForm[T]" = UNSPECIFIED,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         idempotency_key: str | None = None,
-    ) -> "BlockingTask":
+    ) -> "BlockingTask[T]":
         """Calls a tool and gives a handle on the call, as `Client.start_tool` does."""
         return BlockingTask(
             self._wait(
@@ -220,7 +229,7 @@ class BlockingClient:
             self._wait,
         )
 
-    def task(self, task_id: str, *, name: str = "", returns: Any = UNSET) -> "BlockingTask":
+    def task(self, task_id: str, *, name: str = "", returns: "TypeForm[T]" = UNSPECIFIED) -> "BlockingTask[T]":
         """A handle on a task that was made earlier, by its id, as `Client.task` gives."""
         return BlockingTask(self._client.task(task_id, name=name, returns=returns), self._wait)
 
@@ -275,10 +284,10 @@ class BlockingClient:
         return self._client.on(name, handler)
 
 
-class BlockingTask:
+class BlockingTask(Generic[T_co]):
     """A call that a server works on, for whoever waits: what `Task` is to a `Client`."""
 
-    def __init__(self, task: Task, wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]) -> None:
+    def __init__(self, task: Task[T_co], wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]) -> None:
         self._task = task
         self._wait = wait
 
@@ -308,7 +317,7 @@ class BlockingTask:
         """Has the server stop working on it. What has ended stays as it is."""
         self._wait(self._task.cancel)
 
-    def result(self, *, timeout: float | None = None, raise_on_error: bool = True) -> ToolResult:
+    def result(self, *, timeout: float | None = None, raise_on_error: bool = True) -> ToolResult[T_co]:
         """What the call comes to, as `Task.result` gives it."""
         return self._wait(partial(self._task.result, timeout=timeout, raise_on_error=raise_on_error))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import cache
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from trunkline.client.catalogue import Catalogue
 from trunkline.client.client_options import check_level
 from trunkline.client.connection import Connection
 from trunkline.client.patience import Patience, Signs
-from trunkline.client.results import ToolResult, tool_result
+from trunkline.client.results import UNSPECIFIED, T, ToolResult, tool_result
 from trunkline.client.seen import ENDED, Seen, Started
 from trunkline.client.tasks import Task, TaskHost
 from trunkline.config import Settings
@@ -52,6 +52,9 @@ from trunkline.protocol.types import (
 )
 from trunkline.registry import types
 from trunkline.wire import codec
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
 
 __all__ = ["Calls", "Cursor", "all_pages", "pages"]
 
@@ -177,13 +180,13 @@ class Calls:
         name: str,
         arguments: Mapping[str, Any] | Any | None = None,
         *,
-        returns: Any = UNSET,
+        returns: "TypeForm[T]" = UNSPECIFIED,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         meta: dict[str, Any] | None = None,
         raise_on_error: bool = True,
         idempotency_key: str | None = None,
-    ) -> ToolResult:
+    ) -> ToolResult[T]:
         """Calls a tool. `arguments` is a mapping, or an object with those members; `returns` is the type of `data`.
 
         Raises `ToolFailed` if the tool says that it failed, unless `raise_on_error=False`. If the line is lost before
@@ -231,7 +234,7 @@ class Calls:
             on_progress=on_progress,
         )
 
-    async def _finished(self, task: Task, patience: Patience, *, raise_on_error: bool) -> ToolResult:
+    async def _finished(self, task: Task[T], patience: Patience, *, raise_on_error: bool) -> ToolResult[T]:
         """What a task comes to whose caller knows nothing of it: if nobody waits any more, nobody wants it."""
         try:
             return await task.outcome(patience, raise_on_error=raise_on_error)
@@ -246,12 +249,12 @@ class Calls:
         arguments: Mapping[str, Any] | Any | None = None,
         *,
         ttl: float | None = None,
-        returns: Any = UNSET,
+        returns: "TypeForm[T]" = UNSPECIFIED,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         meta: dict[str, Any] | None = None,
         idempotency_key: str | None = None,
-    ) -> Task:
+    ) -> Task[T]:
         """Calls a tool and gives a handle on the call, which the server works on as a task: its result can be asked for
         later, also after a restart by `task(id)`. `ttl` is for how many seconds the server should keep it, which it may
         know better. Where a server does not make a task of it, the call is over when this returns. `timeout` is for the
@@ -271,7 +274,7 @@ class Calls:
             return Task(host, sent.seen, asked=sent.asked, signs=signs)
         return Task(host, Seen("", "failed" if sent.is_error else "completed"), sent=sent)
 
-    def task(self, task_id: str, *, name: str = "", returns: Any = UNSET) -> Task:
+    def task(self, task_id: str, *, name: str = "", returns: "TypeForm[T]" = UNSPECIFIED) -> Task[T]:
         """A handle on a task that was made earlier, by its id. `name` is that of its tool, if what is known of it shall
         be used to read the result."""
         return Task(self._host(name, returns), Seen(task_id))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable
 from functools import cache, lru_cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from msgspec import UNSET, Struct
 
@@ -16,7 +16,18 @@ from trunkline.protocol.types import CallToolResult, ContentBlock, TextContent
 from trunkline.registry import types
 from trunkline.wire import codec
 
-__all__ = ["ToolResult", "read", "tool_result"]
+if TYPE_CHECKING:
+    import typing_extensions
+
+    T = typing_extensions.TypeVar("T", default=Any)
+    T_co = typing_extensions.TypeVar("T_co", covariant=True, default=Any)
+else:
+    T = TypeVar("T")  # the defaults are for type checkers: Python has them from 3.13 on
+    T_co = TypeVar("T_co", covariant=True)
+
+__all__ = ["UNSPECIFIED", "T", "T_co", "ToolResult", "read", "tool_result"]
+
+UNSPECIFIED: Final[Any] = UNSET  # the default of `returns`: the caller names no type
 
 
 def _type_of(name: str) -> type[Any]:
@@ -40,15 +51,15 @@ def read(name: str, raw: Any, asked: Any = None) -> Any:
         return found
 
 
-class ToolResult(Struct, frozen=True):
+class ToolResult(Struct, Generic[T_co], frozen=True):
     """The result of a call.
 
     `data` is the value itself: in the type that the caller named, or rebuilt from the tool's output schema; of a tool
-    without structured content, its text. `structured` and `content` are what was sent.
+    without structured content, its text; None if `is_error`. `structured` and `content` are what was sent.
     """
 
     content: list[ContentBlock]
-    data: Any
+    data: T_co
     structured: Any = None
     is_error: bool = False
     meta: dict[str, Any] | None = None
@@ -83,7 +94,7 @@ def tool_result(
 
 def _data(name: str, sent: CallToolResult, known: KnownTool | None, wanted: Any) -> Any:
     structured = sent.structured_content
-    if wanted is not UNSET:
+    if wanted is not UNSPECIFIED:
         return _as(name, wanted, sent.content, structured)
     if structured is UNSET:
         return _text(sent.content) if any(isinstance(block, TextContent) for block in sent.content) else None

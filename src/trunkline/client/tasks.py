@@ -11,13 +11,13 @@ need not keep it any more is not waited for.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
 from msgspec import UNSET, Raw
 
 from trunkline.client.asking import judged
 from trunkline.client.patience import Patience, Signs, within
-from trunkline.client.results import ToolResult
+from trunkline.client.results import T_co, ToolResult
 from trunkline.client.rounds import Asked
 from trunkline.client.seen import ENDED, Seen, is_empty, read_result, read_seen
 from trunkline.errors import (
@@ -59,7 +59,7 @@ class TaskHost(NamedTuple):
     recovers: Callable[[], bool]  # whether a line that is lost is made again
 
 
-class Task:
+class Task(Generic[T_co]):
     """A call that a server works on. It goes on without us; who has its `id` can ask for it again, later and from
     elsewhere: `client.task(id)`. Progress is told for as long as somebody holds this."""
 
@@ -137,14 +137,14 @@ class Task:
                 raise
             self._ended_as("cancelled")
 
-    async def result(self, *, timeout: float | None = None, raise_on_error: bool = True) -> ToolResult:
+    async def result(self, *, timeout: float | None = None, raise_on_error: bool = True) -> ToolResult[T_co]:
         """What the call comes to; waits for that, and answers what the server asks meanwhile. Raises what the call
         would have raised, `TaskCancelled` if it was cancelled, `OutcomeUnknown` if the server does not know of it any
         more, and `RequestTimeout` if that takes too long: then the task goes on all the same. Progress that is told
         counts as a sign of life."""
         return await self.outcome(Patience(self._host.now, timeout), raise_on_error=raise_on_error)
 
-    async def outcome(self, patience: Patience, *, raise_on_error: bool) -> ToolResult:
+    async def outcome(self, patience: Patience, *, raise_on_error: bool) -> ToolResult[T_co]:
         """The same, for somebody who has been waiting already."""
         if self._sent is None:
             signs = set[Patience]() if self._signs is None else self._signs.waiting

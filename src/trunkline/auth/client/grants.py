@@ -28,7 +28,7 @@ _EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
 _ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - the name of a type
 
-Said = str | PathLike[str] | Callable[..., str | Awaitable[str]]
+Said = str | PathLike[str] | Callable[[str], str | Awaitable[str]] | Callable[[], str | Awaitable[str]]
 """A token of somebody else's: itself, the file that it is in, or a function that gives it."""
 
 
@@ -213,7 +213,8 @@ async def _said(source: Said, audience: str) -> str:
             return source
         if isinstance(source, PathLike):
             return (await asyncio.to_thread(Path(cast("PathLike[str]", source)).read_text, "utf-8")).strip()
-        said: Any = source(audience) if inspect.signature(source).parameters else source()
+        ask: Callable[..., Any] = source
+        said = ask(audience) if inspect.signature(ask).parameters else ask()
         return await said if inspect.isawaitable(said) else said
     except TrunklineError:
         raise
