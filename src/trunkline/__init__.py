@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from trunkline.client.blocking import BlockingClient
     from trunkline.client.client import Client
+    from trunkline.client.questions import Question
+    from trunkline.client.results import ToolResult
     from trunkline.config import Settings
     from trunkline.errors import (
         PeerError,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from trunkline.registry.tasks import TaskPolicy
     from trunkline.server.choices import EnumNames, Titles
     from trunkline.server.context import Context
-    from trunkline.server.middleware import Call
+    from trunkline.server.middleware import Call, Middleware, Next
     from trunkline.server.server import Server
     from trunkline.stores.memory import MemoryStore
     from trunkline.stores.redis.store import RedisStore
@@ -61,10 +63,13 @@ __all__ = [
     "Image",
     "ImageContent",
     "MemoryStore",
+    "Middleware",
+    "Next",
     "PeerError",
     "Progress",
     "PromptMessage",
     "ProtocolError",
+    "Question",
     "RedisStore",
     "Refusal",
     "ResourceContents",
@@ -79,6 +84,7 @@ __all__ = [
     "Titles",
     "ToolAnnotations",
     "ToolError",
+    "ToolResult",
     "TrunklineError",
     "UrlElicitationRequired",
     "matching",
@@ -87,6 +93,8 @@ __all__ = [
 _HOMES: Final = {
     "client.blocking": ("BlockingClient",),
     "client.client": ("Client",),
+    "client.questions": ("Question",),
+    "client.results": ("ToolResult",),
     "config": ("Settings",),
     "errors": (
         "PeerError",
@@ -126,7 +134,11 @@ _HOMES: Final = {
         "Titles",
     ),
     "server.context": ("Context",),
-    "server.middleware": ("Call",),
+    "server.middleware": (
+        "Call",
+        "Middleware",
+        "Next",
+    ),
     "server.server": ("Server",),
     "stores.memory": ("MemoryStore",),
     "stores.redis.store": ("RedisStore",),

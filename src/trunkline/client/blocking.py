@@ -12,6 +12,8 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Self
 
+from msgspec import UNSET
+
 from trunkline.client.asking import OnProgress
 from trunkline.client.calls import Cursor
 from trunkline.client.client import Client, Pending

@@ -6,7 +6,7 @@ as if this module did not exist.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -48,11 +48,19 @@ class Call(Struct, frozen=True):
     context: Context
 
 
-Next = Callable[[Call], Awaitable[Any]]
-"""The rest of the way: gives the result, in the type of the method, or raises what the handler did."""
+class Next(Protocol):
+    """The rest of the chain: `await next(call)` gives the result, in the type of the method.
 
-Middleware = Callable[[Call, Next], Awaitable[Any]]
-"""Gives a result in the type of the method: that of `next`, another one, or one of its own."""
+    It raises what the handler raises.
+    """
+
+    def __call__(self, call: Call, /) -> Awaitable[Any]: ...
+
+
+class Middleware(Protocol):
+    """An async function around every call: gives the result of `next`, a changed one, or one of its own."""
+
+    def __call__(self, call: Call, next: Next, /) -> Awaitable[Any]: ...  # noqa: A002 - the name in the manual
 
 
 def surrounded(method: str, answer: Answer, around: Sequence[Middleware]) -> Answer:

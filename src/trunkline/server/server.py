@@ -3,7 +3,8 @@
 import inspect
 import logging as logging_
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 __all__ = ["Server"]
 
 M = TypeVar("M", bound="Middleware")
+R = TypeVar("R", bound=Callable[[Context], Awaitable[None]])
+W = TypeVar("W", bound=Watch)
 
 
 class Server(Ending):
@@ -84,7 +87,7 @@ class Server(Ending):
         extensions: Mapping[str, Any] | None = None,
         cache: Mapping[str, float] | None = None,
         observers: Iterable[Observer] | None = None,
-        lifespan: Callable[[Any], Any] | None = None,
+        lifespan: "Callable[[Server], AbstractAsyncContextManager[Any] | AsyncIterator[Any]] | None" = None,
         features: Iterable[Feature] = FEATURES,
         compat: ProfileName | None = None,
         clock: Clock | None = None,
@@ -178,19 +181,19 @@ class Server(Ending):
 
     # --- being told of what clients do -----------------------------------------------------------
 
-    def on_roots_changed(self, function: Callable[[Context], Awaitable[None]]) -> Callable[[Context], Awaitable[None]]:
+    def on_roots_changed(self, function: R) -> R:
         """Calls an async function when a client tells that its roots have changed."""
         check_callback("on_roots_changed", function)
         self._serving.on_roots_changed.append(function)
         return function
 
-    def on_first_subscriber(self, watch: Watch) -> Watch:
+    def on_first_subscriber(self, watch: W) -> W:
         """Calls a function with a resource's URI when it gets its first subscriber. If it raises, there is none."""
         check_callback("on_first_subscriber", watch)
         self._serving.watchers.on_first.append(watch)
         return watch
 
-    def on_last_unsubscribed(self, watch: Watch) -> Watch:
+    def on_last_unsubscribed(self, watch: W) -> W:
         """Calls a function with a resource's URI when its last subscriber has gone."""
         check_callback("on_last_unsubscribed", watch)
         self._serving.watchers.on_last.append(watch)
