@@ -85,8 +85,8 @@ class App:
         self._house: House | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers what comes in; ASGI's way in."""
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answers what comes in; ASGI's way in. Every framework has types of its own for the arguments."""
         kind = scope["type"]
         if kind == "lifespan":
             await self._live(receive, send)
