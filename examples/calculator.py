@@ -3,13 +3,18 @@
 python examples/calculator.py
 """
 
-import operator
+from collections.abc import Callable
 from typing import Literal
 
 from trunkline import Server, ToolError
 
 server = Server("calculator", version="1.0")
-OPERATIONS = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv}
+OPERATIONS: dict[str, Callable[[float, float], float]] = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": lambda a, b: a / b,
+}
 
 
 @server.tool(structured=False)

@@ -6,12 +6,12 @@ python examples/switchboard.py
 import os
 import sys
 
-from trunkline import Context, Server
+from trunkline import Context, Server, ToolAnnotations
 
 server = Server("switchboard")
 
 
-@server.tool(annotations={"readOnlyHint": True})
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
 async def who(ctx: Context) -> int:
     """Says which process answers."""
     await ctx.info("somebody asks who is there")

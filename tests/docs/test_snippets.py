@@ -13,29 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.conf import settings as django_settings
+from tests.docs.pages import PAGES, ROOT, blocks, name_of
 from tests.limits import PATIENCE
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#(?P<anchor>[^)]+))?\)")
 RUN = "server.run()"
+urlpatterns: list[object] = []  # of the Django project
 SAVED = re.compile(r"^Saved as `(\w+\.py)`", re.MULTILINE)
-
-
-def blocks(page: Path, language: str) -> list[tuple[int, str]]:
-    """The fenced blocks of a page in one language, each with the line that it begins on."""
-    text = page.read_text("utf-8")
-    found = [block for block in FENCE.finditer(text) if block["language"] == language]
-    return [(text.count("\n", 0, block.start("code")), block["code"]) for block in found]
 
 
 def serves(code: str) -> bool:
     return code.rstrip().endswith(RUN)
-
-
-def name_of(page: Path) -> str:
-    return str(page.relative_to(ROOT))
 
 
 def save(page: Path, folder: Path) -> None:
@@ -55,7 +44,14 @@ def as_loud_as_before() -> Iterator[None]:
     logger.setLevel(level)
 
 
-@pytest.mark.usefixtures("as_loud_as_before")
+@pytest.fixture
+def django_project() -> None:
+    """The settings that a Django project has in a module of their own."""
+    if not django_settings.configured:
+        django_settings.configure(ROOT_URLCONF=__name__, SECRET_KEY="only-for-the-manual", LOGGING_CONFIG=None)
+
+
+@pytest.mark.usefixtures("as_loud_as_before", "django_project")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(page, tmp_path)
