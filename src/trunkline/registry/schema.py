@@ -51,13 +51,11 @@ def of_type(kind: Any, side: Side = Side.ARGUMENT) -> Schema:
 
 
 def of_members(members: Sequence[Member], *, closed: bool) -> Schema:
-    """The schema of an object with these members."""
+    """The schema of an object with these members. It has `properties` also if there are none: some clients need it."""
     from trunkline.registry.described import Book
 
     book = Book(Side.ARGUMENT)
-    schema: Schema = {"type": "object"}
-    if properties := {member.encoded: book.member(member) for member in members}:
-        schema["properties"] = properties
+    schema: Schema = {"type": "object", "properties": {member.encoded: book.member(member) for member in members}}
     if required := [member.encoded for member in members if member.required]:
         schema["required"] = required
     if closed:

@@ -82,7 +82,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
         """What peers of the handshake era are told; made when it is first listed."""
         return Tool(
             name=self.name,
-            input_schema=dict(self.given_schema) if self.given_schema is not None else self.handler.input_schema(),
+            input_schema=self.handler.input_schema() if self.given_schema is None else _listed(self.given_schema),
             description=self.description,
             title=self.title,
             output_schema=self.output.wrapped_schema(),
@@ -239,6 +239,11 @@ def _compiled(input_schema: Any, name: str) -> Validator:
         why = f'the schema of tool {name!r} must have "type": "object"'
         raise RegistrationError(why, kind="tool_schema_invalid")
     return Validator(cast("Mapping[str, Any]", input_schema), f"tool {name!r}")
+
+
+def _listed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema that was written by hand, with `properties` in any case: some clients need them."""
+    return dict(given) if "properties" in given else {**given, "properties": {}}
 
 
 def _by_schema(handler: Handler, given: Mapping[str, Any], validator: Validator) -> Callable[[Any], Any]:

@@ -89,7 +89,7 @@ def test_x23_a_tool_without_description_has_none_and_one_without_schema_has_one(
 
     assert msgspec.to_builtins(entry.definition) == {
         "name": "nothing",
-        "inputSchema": {"type": "object", "additionalProperties": False},
+        "inputSchema": {"type": "object", "properties": {}, "additionalProperties": False},
     }
 
 
@@ -151,6 +151,26 @@ def test_a_schema_without_properties_is_enforced() -> None:
     assert call(entry, {"query": "a", "limit": 5}) == ("a", 5, {})
     with pytest.raises(InvalidArguments):
         call(entry, {"limit": 5})
+
+
+def test_a_schema_written_by_hand_lists_properties_also_if_it_has_none() -> None:
+    given = {"type": "object", "required": ["query"]}
+    entry = tool(search, input_schema=given)
+
+    assert entry.definition.input_schema == {"type": "object", "required": ["query"], "properties": {}}
+    assert given == {"type": "object", "required": ["query"]}
+
+
+def test_arguments_nested_too_deep_to_be_compared_are_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(300):
+        deep = [deep]
+    entry = tool(search, input_schema={"type": "object", "properties": {"anything": {"uniqueItems": True}}})
+    raw = msgspec.Raw(msgspec.json.encode({"query": "a", "anything": [deep, [deep]]}))
+    with pytest.raises(RecursionError) as caught:
+        entry.decode(raw)
+    with pytest.raises(InvalidArguments, match="the value is nested too deep"):
+        entry.reread(raw, caught.value)
 
 
 def test_what_fits_the_schema_but_not_the_function_is_refused() -> None:
