@@ -135,7 +135,7 @@ class Calls:
             raise MisuseError(f"{method!r} is not a request of the specification")
         try:
             typed = _params(method)(codec.to_json(params or {}))
-        except (codec.DecodeError, TypeError) as error:
+        except (TypeError, ValueError, RecursionError) as error:  # no JSON, or not of the method's type
             raise MisuseError(f"params of {method}: {error}") from None
         return await self._ask(method, typed, repeatable=lambda _: False, timeout=timeout, on_progress=on_progress)
 
@@ -383,7 +383,7 @@ def _params(method: str) -> Callable[[Any], Any]:
 def _arguments(name: str, given: Any) -> Raw:
     try:
         return NO_ARGUMENTS if given is None else Raw(types.to_json(given))
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:  # no JSON, an integer of too many digits, or a circle
         raise MisuseError(f"arguments of tool {name!r}: {error}") from error
 
 

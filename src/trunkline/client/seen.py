@@ -116,7 +116,8 @@ def is_empty(raw: Any) -> bool:
 
 def read_result(raw: Any) -> CallToolResult:
     """What a task came to. Raises `BadAnswer`."""
+    given = b"null" if raw is UNSET else raw
     try:
-        return lenient.task_result(b"null" if raw is UNSET else raw)
+        return lenient.task_result(given)
     except (codec.DecodeError, RecursionError) as error:
-        raise BadAnswer("tools/call", str(error)) from None
+        raise BadAnswer("tools/call", codec.reason(error, given)) from None

@@ -97,12 +97,13 @@ class Dispatcher:
         if found is None:
             raise MethodNotFound(call.method.name)
         read, decode, target, answer = found
+        given: Any = b"{}" if params is UNSET else params
         try:
-            typed = read(params) if type(params) is Raw else decode(b"{}" if params is UNSET else params)
+            typed = read(given) if type(given) is Raw else decode(given)
         except (codec.DecodeError, RecursionError) as error:
             typed = None if params is UNSET else lenient.read_rewritten(call.method.params, params)
             if typed is None:
-                raise _misfit(call.method.name, error) from None
+                raise _misfit(call.method.name, codec.reason(error, given)) from None
         if target is not None:
             call.target = target(typed)
         return answer(connection, call, typed)
@@ -119,10 +120,10 @@ class Dispatcher:
             return None
 
 
-def _misfit(name: str, error: Exception) -> InvalidParams:
-    what, _, where = str(error).partition(" - at `")
+def _misfit(name: str, why: str) -> InvalidParams:
+    what, _, where = why.partition(" - at `")
     fault = Fault(where.removesuffix("`") or "$", "params", what)
-    return InvalidParams(f"params of {name}: {error}", errors=[to_builtins(fault)])
+    return InvalidParams(f"params of {name}: {why}", errors=[to_builtins(fault)])
 
 
 class Failure(Struct, frozen=True):

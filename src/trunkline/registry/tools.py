@@ -141,22 +141,25 @@ class ToolEntry(Struct, frozen=True, dict=True):
         """Says everything that is wrong with arguments that could not be read, by the schema that the peer knows;
         or else what decoding ran into."""
         faults: list[Fault] = []
-        hints = ""
+        why, hints = str(error), ""
         # Too deep, or a pattern that only Python can read: then the decoder's own words must do.
         with contextlib.suppress(RecursionError, RegistrationError):
             try:
                 values = _as_object(raw)
-            except codec.DecodeError:
-                return InvalidParams("params of tools/call: the arguments must be an object")
-            faults = self.validator.faults(values) if self.validator.explains(values) else []
-            hints = self._hints(values)
+            except codec.DecodeError as worse:
+                if not bytes(raw).lstrip().startswith(b"{"):
+                    return InvalidParams("params of tools/call: the arguments must be an object")
+                why = codec.reason(worse, raw)
+            else:
+                faults = self.validator.faults(values) if self.validator.explains(values) else []
+                hints = self._hints(values)
         if not faults:
-            what, *ways = str(error).split(" - at `")  # the inner way first, where one decoder called another
+            what, *ways = why.split(" - at `")  # the inner way first, where one decoder called another
             where = "".join(way.removesuffix("`").removeprefix("$") for way in reversed(ways))
             faults = [Fault("$" + where, "type", what)]
-        told = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
+        reasons = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
         return InvalidArguments(
-            f"invalid arguments for tool {self.name!r}: {told}{hints}",
+            f"invalid arguments for tool {self.name!r}: {reasons}{hints}",
             errors=[msgspec.to_builtins(fault) for fault in faults],
         )
 

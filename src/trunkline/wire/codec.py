@@ -53,6 +53,7 @@ __all__ = [
     "encode_response",
     "encoder",
     "json_decoder",
+    "reason",
     "text_to_raw",
     "to_canonical",
     "to_json",
@@ -408,6 +409,55 @@ def _member(source: Plain, name: str) -> Raw:
 def as_written(source: Raw | Plain) -> Raw:
     """JSON as it was written, whether or not it has been read."""
     return source.raw() if type(source) is Plain else cast("Raw", source)
+
+
+def reason(error: Exception, source: bytes | Raw | Plain) -> str:
+    """What a decoder has against some JSON: its own words, and of a number that it cannot hold, which one and where."""
+    if _OUT_OF_RANGE not in str(error):
+        return str(error)
+    written = source if isinstance(source, bytes) else bytes(as_written(source))
+    try:
+        read = json.loads(written, parse_int=partial(_number, int), parse_float=partial(_number, float))
+    except (ValueError, RecursionError):  # nested too deep for this parser
+        return str(error)
+    found = _first_beyond(read)
+    return str(error) if found is None else f"{found[1]} is out of range - at `{found[0]}`"
+
+
+_OUT_OF_RANGE: Final = "out of range"  # msgspec's words for a number
+
+
+class _Beyond(str):
+    """A number that Python cannot read, or holds as infinity: in words."""
+
+    __slots__ = ()
+
+
+def _number(kind: Callable[[str], float], text: str) -> float | _Beyond:
+    try:
+        value = kind(text)
+    except ValueError:
+        return _Beyond(f"an integer of {len(text.lstrip('-'))} digits")
+    return _Beyond(f"the number {text[:_SHOWN]}{'…' * (len(text) > _SHOWN)}") if value in _INFINITE else value
+
+
+_SHOWN: Final = 30  # characters of a number
+_INFINITE: Final = (float("inf"), float("-inf"))
+
+
+def _first_beyond(value: Any) -> tuple[str, str] | None:
+    """Where the first number is that is out of range, and which it is."""
+    waiting: list[tuple[str, Any]] = [("$", value)]
+    while waiting:
+        path, one = waiting.pop()
+        if isinstance(one, _Beyond):
+            return path, one
+        if isinstance(one, dict):
+            waiting += [(f"{path}.{name}", inner) for name, inner in reversed(cast("dict[str, Any]", one).items())]
+        elif isinstance(one, list):
+            items = cast("list[Any]", one)
+            waiting += [(f"{path}[{index}]", items[index]) for index in reversed(range(len(items)))]
+    return None
 
 
 def encoder(hook: Callable[[Any], Any]) -> Callable[[Any], bytes]:

@@ -281,6 +281,23 @@ def test_arguments_that_are_no_object_are_a_malformed_request(arguments: Any) ->
     assert not isinstance(caught.value, InvalidArguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (b'{"query": 1e9999}', "$.query: the number 1e9999 is out of range"),
+        (b'{"a": [1, {"b": -1e400}]}', "$.a[1].b: the number -1e400 is out of range"),
+        (b' {"limit": %b}' % (b"9" * 5000), "$.limit: an integer of 5000 digits is out of range"),
+    ],
+)
+def test_a_number_out_of_range_is_named_with_its_place(arguments: bytes, told: str) -> None:
+    for options in ({}, {"input_schema": SEARCH}):
+        with pytest.raises(InvalidArguments) as caught:
+            tool(search, **options).reread(msgspec.Raw(arguments), msgspec.ValidationError("Number out of range"))
+        assert caught.value.message == f"invalid arguments for tool 'search': {told}"
+        [fault] = caught.value.data["errors"]
+        assert f"{fault['path']}: {fault['message']}" == told
+
+
 def test_a_refusal_of_arguments_with_too_many_faults_says_what_decoding_ran_into() -> None:
     def add(numbers: list[int]) -> int:
         return sum(numbers)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 
 from trunkline.wire import codec
 from trunkline.wire.codec import LONG, MAX_BATCH, decode, decode_strict
@@ -343,3 +343,29 @@ def test_a_decoder_reads_json_into_its_type() -> None:
 def test_a_decoder_raises_for_json_that_does_not_fit() -> None:
     with pytest.raises(codec.DecodeError, match="x"):
         codec.decoder(Point)(b'{"x":"1"}')
+
+
+# --- numbers that cannot be read ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (b'{"a":1e9999}', "the number 1e9999 is out of range - at `$.a`"),
+        (b'{"b":{"a":1},"a":[[],-1e400,1e400]}', "the number -1e400 is out of range - at `$.a[1]`"),
+        (b"[1.%be999]" % (b"5" * 99), f"the number 1.{'5' * 28}… is out of range - at `$[0]`"),
+        (b'{"a":-%b}' % (b"9" * 5000), "an integer of 5000 digits is out of range - at `$.a`"),
+    ],
+)
+def test_the_reason_names_a_number_out_of_range(source: bytes, reason: str) -> None:
+    with pytest.raises(codec.DecodeError) as caught:
+        codec.decoder(object)(source)
+
+    for given in (source, Raw(source), codec.Plain(None, lambda: Raw(source))):
+        assert codec.reason(caught.value, given) == reason
+
+
+@pytest.mark.parametrize("source", [b'{"a":"b"}', b'{"a":' + b"[" * 5000 + b"1e9999" + b"]" * 5000 + b"}", b"{"])
+def test_the_reason_is_the_decoders_own_for_all_else(source: bytes) -> None:
+    for told in ("Expected `int`, got `str` - at `$.a`", "Number out of range - at `$.a`"):
+        assert codec.reason(codec.DecodeError(told), source) == told
