@@ -59,7 +59,7 @@ _SIMPLE: Final[Mapping[Any, Schema]] = {
     UUID: {"type": "string", "format": "uuid"},
     Decimal: {"type": "string", "format": "decimal"},
 }
-_NOT_ALWAYS: Final = frozenset({datetime, time, timedelta})  # Python has some that are outside of the format
+_LOOSE: Final = frozenset({datetime, time, timedelta})  # some values are outside of the format, as those without a zone
 _ARRAYS: Final = frozenset(
     {list, collections.abc.Collection, collections.abc.Sequence, collections.abc.MutableSequence}
 )
@@ -130,8 +130,8 @@ class Book:
 
     def _simple(self, kind: Any) -> Schema:
         described = dict(_SIMPLE[kind])
-        if self._side is Side.RESULT and kind in _NOT_ALWAYS:
-            del described["format"]
+        if self._side is Side.RESULT and kind in _LOOSE:  # names the format, and promises no more than a string
+            described["anyOf"] = [{"format": described.pop("format")}, {}]
         if self._side is Side.ARGUMENT and kind is Decimal:
             return {"anyOf": [{"type": "number"}, described]}
         return described
@@ -153,6 +153,8 @@ class Book:
         _check_hash(key)
         described: Schema = {"type": "object"}
         keys = self.describe(key)
+        if "type" in keys:
+            keys.pop("anyOf", None)  # promises nothing
         if keys.get("type") == "integer":
             described["propertyNames"] = {"pattern": "^-?[0-9]+$"}
         elif keys.get("type", "string") == "string" and len(keys) > ("type" in keys):
@@ -177,6 +179,7 @@ class Book:
         described = self.describe(get_args(kind)[0])
         owner = limited_type(kind)
         if said.limits.get("tz"):
+            described.pop("anyOf", None)
             described["format"] = "date-time" if owner is datetime else "time"
         is_told = self._limit(described, owner, said.limits)
         described |= said.words

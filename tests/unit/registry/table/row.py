@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-__all__ = ["Row", "Schema"]
+__all__ = ["Row", "Schema", "loose"]
 
 Schema = dict[str, Any]
 
@@ -20,3 +20,8 @@ class Row(NamedTuple):
     wrong: tuple[tuple[Any, ...], ...]  # values, and what is said of each
     definitions: tuple[str, ...] = ()  # the names of those that it needs
     result: Schema | None = None  # its schema as a result, if that is another
+
+
+def loose(name: str) -> Schema:
+    """The schema of a result that may have a format: the format is named, and any string will do."""
+    return {"type": "string", "anyOf": [{"format": name}, {}]}
