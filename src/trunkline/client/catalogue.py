@@ -33,9 +33,16 @@ class KnownTool:
         return said is not None and bool(said.read_only_hint or said.idempotent_hint)
 
     @cached_property
-    def rebuild(self) -> Callable[[Any], Any]:
-        """What makes values of its structured content."""
+    def _rebuild(self) -> Callable[[Any], Any]:
         return rebuilder(self.tool.output_schema or {})
+
+    def rebuilt(self, structured: Any) -> Any:
+        """The value that its structured content stands for; the content itself if that cannot be told."""
+        try:
+            return self._rebuild(structured)
+        except Exception:  # noqa: BLE001 - the tool has run: its result is not lost to a fault of ours
+            _log.exception("the result of tool %r cannot be rebuilt, and is returned as it came", self.tool.name)
+            return structured
 
     @cached_property
     def mirrors(self) -> Sequence[Mirror]:
@@ -51,16 +58,17 @@ class KnownTool:
             return None
         try:
             return PeerValidator(self.tool.output_schema, f"tool {self.tool.name!r}")
-        except RegistrationError as error:  # which cannot be held against a result
+        except (RegistrationError, RecursionError) as error:  # which cannot be held against a result
             _log.warning("results of tool %r are not checked: %s", self.tool.name, error)
             return None
 
     def faults(self, structured: Any) -> list[Fault]:
         """What is wrong with its structured content, by its own schema; nothing where checking that could take long."""
         validator = self._validator
-        if validator is None or not validator.checks(structured):
+        try:
+            return [] if validator is None or not validator.checks(structured) else validator.faults(structured)
+        except RecursionError:  # nested too deep to be checked
             return []
-        return validator.faults(structured)
 
 
 class Catalogue:
@@ -81,8 +89,14 @@ class Catalogue:
     def fill(self, tools: Iterable[Tool] | None, changes: int) -> None:
         """Takes what the server has listed, None if it would not; and how many changes there had been before that."""
         if tools is not None:
-            self._tools = {tool.name: KnownTool(tool) for tool in tools}
+            self._tools = {tool.name: self._known(tool) for tool in tools}
         self._read_at = changes
+
+    def _known(self, tool: Tool) -> KnownTool:
+        """What is known of a tool; the same as before if it is described as before, since its schemas are compiled and
+        the log has been told what is wrong with them."""
+        before = self._tools.get(tool.name)
+        return KnownTool(tool) if before is None or before.tool != tool else before
 
     def stale(self) -> None:
         """What is known may have changed."""

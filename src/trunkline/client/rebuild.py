@@ -1,24 +1,30 @@
-"""Values, rebuilt from JSON by the schema that a server gave: objects with attributes, dates, sets, bytes.
+"""Values rebuilt from JSON by the schema that a server gave: objects with attributes, dates, sets, bytes.
 
-A type is made of the schema, once, and values are read into it. What a schema says beyond that is passed over, and
-where no type can be made of it, values stay as they are: nothing gets lost by rebuilding it. So do the values of a
-schema that is too large with all of its references followed, since the server has chosen how large that is.
+Rebuilding is a convenience and never fails. A value that does not fit its schema stays as JSON has it, and so does one
+whose schema says nothing about its type; the values around it are rebuilt all the same.
+
+A schema is compiled once, to one node for each schema inside of it. All references to a definition share its node, so a
+recursive definition has one class, and its values are rebuilt as deep as they are nested.
+
+The server chooses the schema and the value, so both are bounded: the number of nodes, and the steps that it can take to
+choose among the options of unions. Beyond these bounds values stay as they came.
 """
 
 import datetime
 import keyword
 import re
+import unicodedata
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from typing import Any, Final, Literal, Union, cast
+from functools import partial
+from typing import Any, Final, cast
 
 import msgspec
 
-from trunkline.registry.complexity import complexity
-from trunkline.wire import codec
+from trunkline.registry.complexity import complexity, resolve, size_of
 
-__all__ = ["WRAPPED", "rebuilder", "type_of"]
+__all__ = ["WRAPPED", "rebuilder"]
 
 WRAPPED: Final = "result"
 """The member that holds a value which is no object, in revisions whose structured content must be one."""
@@ -31,151 +37,409 @@ _FORMATS: Final[Mapping[str, type]] = {
     "uuid": uuid.UUID,
     "decimal": Decimal,
 }
-_SIMPLE: Final[Mapping[str, Any]] = {"integer": int, "number": float, "boolean": bool, "null": type(None)}
-_HASHABLE: Final = (str, int, float, bool, *_FORMATS.values())
-_TYPES: Final = 7  # that JSON Schema knows
+_SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
+_TYPES: Final = _SCALARS | {"object", "array", "null"}
+_OPTIONS: Final = ("anyOf", "oneOf", "allOf")
+_INHERITED: Final = ("type", "format", "contentEncoding", "title", "required", "additionalProperties")  # by options
+_DEFINITIONS: Final = ("$defs", "definitions")
+_MOST_NODES: Final = 2000
+_MOST_STEPS: Final = 1_000_000  # to choose among options, each of 100 to 300 ns
+_EXACT: Final = 2**53  # integers up to here are floats, too
 _LONGEST_TITLE: Final = 100
-_MOST_SCHEMAS: Final = 2000  # that a type is made of, with references followed
+
 Schema = Mapping[str, Any]
+Rebuild = Callable[[Any], Any]
 
 
-def rebuilder(schema: Schema) -> Callable[[Any], Any]:
-    """A function that rebuilds structured content; what was wrapped only to be an object comes out of it."""
+def rebuilder(schema: Schema) -> Rebuild:
+    """Return a function that rebuilds structured content, and unwraps a value that was wrapped to be an object."""
     properties: Any = schema.get("properties")
     wrapped = isinstance(properties, Mapping) and list(cast("Schema", properties)) == [WRAPPED]
-    kind = type_of(cast("Schema", properties)[WRAPPED] if wrapped else schema, root=schema)
+    rebuild, most = _compiled(cast("Schema", properties)[WRAPPED] if wrapped else schema, schema)
 
-    def rebuild(value: Any) -> Any:
+    def unwrap_and_rebuild(value: Any) -> Any:
         inner: Any = cast("Schema", value).get(WRAPPED) if wrapped and isinstance(value, Mapping) else value
+        if rebuild is None or (most is not None and size_of(inner, most) > most):
+            return inner
         try:
-            return msgspec.convert(inner, kind)
-        except (msgspec.ValidationError, TypeError, RecursionError):
+            return rebuild(inner)
+        except RecursionError:
             return inner
 
-    return rebuild
+    return unwrap_and_rebuild
 
 
-def type_of(schema: Any, *, root: Schema | None = None) -> Any:
-    """A type for values of a schema; `Any` where there is none."""
-    whole = root if root is not None else schema
-    known = complexity(cast("Schema", whole)) if isinstance(whole, Mapping) else None
-    if known is None or known.expanded > _MOST_SCHEMAS:
-        return Any
-    kind = _Reader(whole).read(schema)
+def _compiled(schema: Any, root: Schema) -> tuple[Rebuild | None, int | None]:
+    """Return what rebuilds values of a schema, None if they stay as they are; and the size of the largest value that is
+    rebuilt, None if there is no limit."""
     try:
-        codec.decoder(kind)
-    except TypeError:  # a union of types that cannot be told apart, for one
-        return Any
-    return kind
+        known = complexity(root)
+        if known is None:
+            return None, None
+        compiler = _Compiler(root)
+        rebuild = compiler.whole(schema).rebuild
+    except (_TooLarge, LookupError, RecursionError):
+        return None, None
+    return rebuild, _MOST_STEPS // known.steps if compiler.chooses else None
 
 
-class _Reader:
-    """Reads one schema."""
+class _TooLarge(Exception):
+    """A schema has too many schemas inside of it."""
 
-    def __init__(self, root: Any) -> None:
+
+class _Node:
+    """One schema, compiled: how its values are rebuilt, and how to recognise them."""
+
+    __slots__ = ("closed", "consts", "item", "members", "options", "parse", "ready", "rebuild", "required", "type")
+
+    def __init__(self) -> None:
+        self.ready = False  # compiled; until then, only the node itself may be used
+        self.rebuild: Rebuild | None = None  # None: values stay as they are
+        self.type: str | None = None
+        self.consts: list[Any] | None = None
+        self.options: list[_Node] | None = None
+        self.parse: Rebuild | None = None  # reads a string, or raises ValueError
+        self.item: _Node | None = None
+        self.members: Mapping[str, _Node] = {}
+        self.required: frozenset[str] = frozenset()
+        self.closed = False  # to other members
+
+    @property
+    def late(self) -> Rebuild | None:
+        """`rebuild` for use in another node: looked up when it is called if this node is not compiled yet."""
+        return self.rebuild if self.ready else self._rebuild_late
+
+    def _rebuild_late(self, value: Any) -> Any:
+        return value if self.rebuild is None else self.rebuild(value)
+
+    def fits(self, value: Any) -> bool:
+        """Tell whether a value is probably meant for this schema, by itself and by its members."""
+        if self.options is not None:
+            return any(option.fits(value) for option in self.options)
+        if not self._resembles(value):
+            return False
+        if isinstance(value, dict):
+            return self._has_members(cast("dict[str, Any]", value))
+        items = cast("list[Any]", value) if isinstance(value, list) else None
+        return not items or self.item is None or self.item._resembles(items[0])
+
+    def _has_members(self, value: dict[str, Any]) -> bool:
+        if not self.required <= value.keys():
+            return False
+        for name, inner in value.items():
+            member = self.members.get(name)
+            if self.closed if member is None else not member._resembles(inner):
+                return False
+        return True
+
+    def _resembles(self, value: Any) -> bool:
+        """Tell whether a value is of the type, the constants and the format; its members are not looked at, or the cost
+        would grow exponentially with the depth of a recursive union."""
+        if self.options is not None:
+            return any(option._resembles(value) for option in self.options)
+        if self.type is not None and not _is_of(self.type, value):
+            return False
+        if self.consts is not None and not any(_equal(value, const) for const in self.consts):
+            return False
+        return self.parse is None or _parsed(self.parse, value) is not value
+
+
+class _Compiler:
+    """Compiles one schema."""
+
+    def __init__(self, root: Schema) -> None:
         self._root = root
-        self._open: set[str] = set()  # references that are being followed
+        self._referred: dict[str, _Node] = {}
+        self._nodes = 0
+        self.chooses = False  # whether values have to be compared with several options
 
-    def read(self, schema: Any) -> Any:
-        if not isinstance(schema, Mapping):
-            return Any
-        schema = cast("Schema", schema)
-        if "$ref" in schema:
-            return self._referred(schema["$ref"])
-        if isinstance(values := schema.get("enum", [schema["const"]] if "const" in schema else None), list):
-            return _literal(cast("list[Any]", values))
-        for options in ("anyOf", "oneOf"):
-            if isinstance(schema.get(options), list):
-                return self._union([self.read(option) for option in schema[options]])
-        kinds = schema.get("type")
-        if isinstance(kinds, list):
-            named = sorted(_names(cast("list[Any]", kinds)))
-            return self._union([self.read({**schema, "type": kind}) for kind in named]) if len(named) <= _TYPES else Any
-        return self._one(schema, kinds)
+    def whole(self, schema: Any) -> _Node:
+        """The node of the root, or of a value that is wrapped in it. A root that repeats one of its definitions, as
+        that of a recursive class does, is this definition."""
+        if schema is not self._root:
+            return self.node(schema)
+        bare = {word: said for word, said in self._root.items() if word not in (*_DEFINITIONS, "$schema")}
+        for word in _DEFINITIONS:
+            definitions: Any = self._root.get(word)
+            for name, definition in cast("Schema", definitions if isinstance(definitions, Mapping) else {}).items():
+                if definition == bare:
+                    return self._reference(f"#/{word}/{name.replace('~', '~0').replace('/', '~1')}")
+        return self._reference("#")
 
-    def _one(self, schema: Schema, kind: Any) -> Any:
+    def node(self, schema: Any) -> _Node:
+        """The node of a schema; that of a reference is shared."""
+        if isinstance(schema, Mapping) and isinstance(cast("Schema", schema).get("$ref"), str):
+            return self._reference(cast("Schema", schema)["$ref"])
+        return self._filled(_Node(), schema)
+
+    def _reference(self, reference: str) -> _Node:
+        followed: set[str] = set()
+        found = resolve(self._root, reference)
+        while isinstance(found, Mapping) and isinstance(cast("Schema", found).get("$ref"), str):
+            if reference in followed:
+                raise LookupError(reference)  # references to nothing but each other
+            followed.add(reference)
+            reference = cast("Schema", found)["$ref"]
+            found = resolve(self._root, reference)
+        node = self._referred.get(reference)
+        if node is None:
+            self._referred[reference] = node = _Node()
+            self._filled(node, found)
+        return node
+
+    def _filled(self, node: _Node, schema: Any) -> _Node:
+        self._nodes += 1
+        if self._nodes > _MOST_NODES:
+            raise _TooLarge
+        if isinstance(schema, Mapping):
+            self._fill(node, cast("Schema", schema))
+        node.ready = True
+        return node
+
+    def _fill(self, node: _Node, schema: Schema) -> None:
+        values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if isinstance(values, list):
+            node.consts = cast("list[Any]", values)
+            return
+        kind = schema.get("type")
+        has_members = isinstance(schema.get("properties"), Mapping)
+        options = None if has_members or "items" in schema or "prefixItems" in schema else _options(schema)
+        if options is not None:
+            self._union(node, options)
+        elif isinstance(kind, list):
+            named = dict.fromkeys(name for name in cast("list[Any]", kind) if isinstance(name, str) and name in _TYPES)
+            self._union(node, [{**schema, "type": name} for name in named])
+        elif kind is None and has_members:
+            self._typed(node, schema, "object")
+        elif isinstance(kind, str) and kind in _TYPES:
+            self._typed(node, schema, kind)
+
+    def _typed(self, node: _Node, schema: Schema, kind: str) -> None:
+        node.type = kind
         match kind:
             case "object":
-                return self._object(schema)
+                self._object(node, schema)
             case "array":
-                return self._array(schema)
+                self._array(node, schema)
             case "string":
-                if schema.get("contentEncoding") == "base64":
-                    return bytes
-                return _FORMATS.get(str(schema.get("format")), str)
+                wanted = bytes if schema.get("contentEncoding") == "base64" else _FORMATS.get(str(schema.get("format")))
+                if wanted is not None:
+                    node.parse = partial(msgspec.convert, type=wanted)
+                    node.rebuild = partial(_parsed, node.parse)
+            case "number":
+                node.rebuild = _as_float
+            case "integer":
+                node.rebuild = _as_int
             case _:
-                return _SIMPLE.get(kind, Any)
+                pass
 
-    def _referred(self, reference: Any) -> Any:
-        """What a reference leads to, within the schema; a type that holds itself stays plain inside of itself."""
-        if not isinstance(reference, str) or not reference.startswith("#") or reference in self._open:
-            return Any
-        found: Any = self._root
-        for part in reference.lstrip("#").split("/")[1:]:
-            found = (
-                cast("Any", found).get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-            )
-        self._open.add(reference)
-        kind = self.read(found)
-        self._open.discard(reference)
-        return kind
+    def _union(self, node: _Node, options: Iterable[Any]) -> None:
+        node.options = nodes = [self.node(option) for option in options]
+        others = [option for option in nodes if option.type != "null"]
+        if all(option.late is None for option in others):
+            return
+        if len(others) == 1:
+            node.rebuild = others[0].late
+        else:
+            self.chooses = True
+            node.rebuild = partial(_choose, others)
 
-    def _union(self, options: list[Any]) -> Any:
-        return Any if Any in options else Union[tuple(options)]  # noqa: UP007 - of options that are only known now
+    def _array(self, node: _Node, schema: Schema) -> None:
+        items, places, rest = schema.get("items"), schema.get("prefixItems"), schema.get("items")
+        if isinstance(items, list):  # before 2020-12
+            places, rest = cast("list[Any]", items), schema.get("additionalItems")
+        if isinstance(places, list):
+            each = [self.node(place).late for place in cast("list[Any]", places)]
+            node.rebuild = partial(_tuple, each, self.node(rest).late)
+            return
+        node.item = item = self.node(items)
+        is_set = schema.get("uniqueItems") is True and item.type in _SCALARS
+        if is_set or item.late is not None:
+            node.rebuild = partial(_set if is_set else _list, item.late or _as_it_is)
 
-    def _array(self, schema: Schema) -> Any:
-        if isinstance(schema.get("prefixItems"), list):
-            return tuple[tuple(self.read(item) for item in schema["prefixItems"])]
-        item = self.read(schema.get("items"))
-        return set[item] if schema.get("uniqueItems") is True and item in _HASHABLE else list[item]
-
-    def _object(self, schema: Schema) -> Any:
-        properties = schema.get("properties")
+    def _object(self, node: _Node, schema: Schema) -> None:
+        properties: Any = schema.get("properties")
         if not isinstance(properties, Mapping) or not properties:
-            return dict[str, self.read(schema.get("additionalProperties"))]
-        required = _names(schema.get("required"))
-        fields: list[Any] = []
-        attributes = _Attributes()
-        for name, described in cast("Schema", properties).items():
-            kind = self.read(described)
-            if name in required:
-                fields.append((attributes.name(name), kind, msgspec.field(name=name)))
-            else:
-                fields.append((attributes.name(name), kind | msgspec.UnsetType, _absent(name, described)))
-        title = re.sub(r"\W", "", str(schema.get("title") or "")[:_LONGEST_TITLE]) or "Result"
-        return msgspec.defstruct(title if not title[0].isdigit() else f"_{title}", fields, kw_only=True)
+            value = self.node(schema.get("additionalProperties")).late
+            node.rebuild = None if value is None else partial(_dict, value)
+            return
+        required: Any = schema.get("required")
+        names = cast("list[Any]", required) if isinstance(required, list) else []
+        node.required = frozenset(name for name in names if isinstance(name, str))
+        node.closed = schema.get("additionalProperties") is False
+        node.members = members = {name: self.node(said) for name, said in cast("Schema", properties).items()}
+        inner = {name: rebuild for name, member in members.items() if (rebuild := member.late) is not None}
+        attributes = _attributes(members)
+        made = _class(schema, attributes, node.required)
+        if made is not None:
+            changed = {attributes[name]: rebuild for name, rebuild in inner.items()}
+            node.rebuild = partial(_instance, made, changed, inner)
+        elif inner:
+            node.rebuild = partial(_members, inner)
+
+
+def _options(schema: Schema) -> list[Any] | None:
+    """The options of a union, each with what the schema says about all of them."""
+    for word in _OPTIONS:
+        options: Any = schema.get(word)
+        if isinstance(options, list) and options and (word != "allOf" or len(cast("list[Any]", options)) == 1):
+            common = {word: schema[word] for word in _INHERITED if word in schema}
+            return [
+                {**common, **cast("Schema", one)} if isinstance(one, Mapping) else common
+                for one in cast("list[Any]", options)
+            ]
+    return None
+
+
+# --- values ------------------------------------------------------------------------------------------------
+
+
+def _is_of(kind: str, value: Any) -> bool:
+    match kind:
+        case "object":
+            return isinstance(value, dict)
+        case "array":
+            return isinstance(value, list)
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "null":
+            return value is None
+        case "integer":
+            return type(value) is int or (type(value) is float and value.is_integer())
+        case _:
+            return type(value) is int or type(value) is float
+
+
+def _equal(value: Any, const: Any) -> bool:
+    """Tell whether scalars are equal in JSON, where `true` is not 1. Of objects and arrays, only the type counts."""
+    if isinstance(const, dict | list):
+        return type(value) is type(cast("Any", const))
+    return value == const and isinstance(value, bool) == isinstance(const, bool)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _parsed(parse: Rebuild, value: Any) -> Any:
+    try:
+        return parse(value) if isinstance(value, str) else value
+    except (ValueError, ArithmeticError):
+        return value
+
+
+def _as_float(value: Any) -> Any:
+    return float(value) if type(value) is int and abs(value) <= _EXACT else value
+
+
+def _as_int(value: Any) -> Any:
+    return int(value) if type(value) is float and abs(value) <= _EXACT and value.is_integer() else value
+
+
+def _choose(options: list[_Node], value: Any) -> Any:
+    """Rebuild a value by the first option that it fits."""
+    for option in options:
+        if option.fits(value):
+            return value if option.rebuild is None else option.rebuild(value)
+    return value
+
+
+def _list(item: Rebuild, value: Any) -> Any:
+    return list(map(item, cast("list[Any]", value))) if isinstance(value, list) else value
+
+
+def _set(item: Rebuild, value: Any) -> Any:
+    """A set, unless it would have fewer items: two texts may stand for the same time."""
+    items = _list(item, value)
+    if not isinstance(value, list) or any(isinstance(one, list | dict) for one in items):
+        return items
+    made: set[Any] = set(items)
+    return made if len(made) == len(items) else items
+
+
+def _tuple(places: list[Rebuild | None], rest: Rebuild | None, value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    items = cast("list[Any]", value)
+    missing = max(0, len(items) - len(places))
+    ways = [*places, *[rest] * missing]
+    return tuple(item if way is None else way(item) for way, item in zip(ways, items, strict=False))
+
+
+def _dict(member: Rebuild, value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: member(inner) for name, inner in cast("dict[str, Any]", value).items()}
+
+
+def _members(members: Mapping[str, Rebuild], value: Any) -> Any:
+    """An object without a class, its members rebuilt."""
+    if not isinstance(value, dict):
+        return value
+    given = cast("dict[str, Any]", value)
+    return {name: members.get(name, _as_it_is)(inner) for name, inner in given.items()}
+
+
+def _instance(made: Any, attributes: Mapping[str, Rebuild], members: Mapping[str, Rebuild], value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    try:
+        instance: Any = msgspec.convert(cast("Any", value), made)
+    except msgspec.ValidationError:  # it has not what it has to have
+        return _members(members, value)
+    for attribute, rebuild in attributes.items():
+        setattr(instance, attribute, rebuild(getattr(instance, attribute)))
+    return instance
+
+
+# --- classes -----------------------------------------------------------------------------------------------
+
+
+def _class(schema: Schema, attributes: Mapping[str, str], required: frozenset[str]) -> type | None:
+    """A class for objects of a schema; None if it cannot have such members."""
+    properties: Schema = schema["properties"]
+    fields = [
+        (attribute, Any, msgspec.field(name=name) if name in required else _absent(name, properties[name]))
+        for name, attribute in attributes.items()
+    ]
+    title: Any = schema.get("title")
+    name = re.sub(r"\W", "", title[:_LONGEST_TITLE] if isinstance(title, str) else "") or "Result"
+    try:
+        return msgspec.defstruct(f"_{name}" if name[0].isdigit() else name, fields, kw_only=True)
+    except (TypeError, ValueError, RuntimeError):  # quotes, backslashes or control characters in a name
+        return None
 
 
 def _absent(name: str, described: Any) -> Any:
-    default = cast("Schema", described).get("default") if isinstance(described, Mapping) else None
-    return msgspec.field(name=name, default_factory=lambda: default)
+    default: Any = cast("Schema", described).get("default") if isinstance(described, Mapping) else None
+    fresh: Any = list if default == [] else dict if default == {} else lambda: default
+    return msgspec.field(name=name, default_factory=fresh)
 
 
-def _literal(values: list[Any]) -> Any:
-    plain = [value for value in values if isinstance(value, str | int) and not isinstance(value, bool)]
-    return Literal[tuple(plain)] if plain and len(plain) == len(values) else Any
-
-
-def _names(values: Any) -> frozenset[str]:
-    names = cast("list[Any]", values) if isinstance(values, list) else []
-    return frozenset(name for name in names if isinstance(name, str))
-
-
-class _Attributes:
+def _attributes(members: Iterable[str]) -> dict[str, str]:
     """Names of attributes for the members of one object, each of them once."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-        self._tried: dict[str, int] = {}  # how many underscores a name had to be given last
-
-    def name(self, member: str) -> str:
-        """An attribute's name for a member."""
-        found = re.sub(r"\W", "_", member)
-        if not found or found[0].isdigit() or keyword.iskeyword(found):
-            found = f"{found}_" if keyword.iskeyword(found) else f"_{found}"
-        more = self._tried.get(found, 0)
-        while (attribute := found + "_" * more) in self._taken:
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    tried: dict[str, int] = {}  # how many underscores a name had to be given last
+    for member in members:
+        wanted = _identifier(member)
+        more = tried.get(wanted, 0)
+        while (attribute := wanted + "_" * more) in taken:
             more += 1
-        self._tried[found] = more
-        self._taken.add(attribute)
-        return attribute
+        tried[wanted] = more
+        taken.add(attribute)
+        found[member] = attribute
+    return found
+
+
+def _identifier(member: str) -> str:
+    """A name that can be written after a dot. Two leading underscores are one: Python changes or uses such names."""
+    normal = unicodedata.normalize("NFKC", member)  # as Python reads names
+    made = "".join(letter if f"_{letter}".isidentifier() else "_" for letter in normal)
+    if made.startswith("__"):
+        made = f"_{made.lstrip('_')}"
+    if not made.isidentifier():
+        made = f"_{made}"
+    return f"{made}_" if keyword.iskeyword(made) else made

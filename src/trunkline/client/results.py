@@ -98,7 +98,7 @@ def _data(name: str, sent: CallToolResult, known: KnownTool | None, wanted: Any)
         return _as(name, wanted, sent.content, structured)
     if structured is UNSET:
         return _text(sent.content) if any(isinstance(block, TextContent) for block in sent.content) else None
-    return structured if known is None else known.rebuild(structured)
+    return structured if known is None else known.rebuilt(structured)
 
 
 def _text(content: list[ContentBlock]) -> str:

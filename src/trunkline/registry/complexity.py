@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from msgspec import Struct
 
-__all__ = ["Complexity", "complexity", "depth_of", "size_of"]
+__all__ = ["Complexity", "complexity", "depth_of", "resolve", "size_of"]
 
 _MOST_PARTS: Final = 100_000  # of a schema, as `size_of` counts
 _DEEPEST: Final = 150  # schemas inside of each other, with references followed
@@ -147,22 +147,27 @@ class _Reader:
             return _Cost(1, 1, 1)
         if reference not in self.known:
             self._open.add(reference)
-            self.known[reference] = self.of(self._found(reference), depth + 1)
+            try:
+                found = resolve(self._root, reference)
+            except LookupError:
+                raise _Unbounded from None
+            self.known[reference] = self.of(found, depth + 1)
             self._open.discard(reference)
         return self.known[reference]
 
-    def _found(self, reference: str) -> Any:
-        """The schema that a reference refers to."""
-        found: Any = self._root
-        for part in reference.split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, Mapping) and name in found:
-                found = cast("Schema", found)[name]
-            elif isinstance(found, list) and _INDEX.fullmatch(name) and int(name) < len(cast("list[Any]", found)):
-                found = cast("list[Any]", found)[int(name)]
-            else:
-                raise _Unbounded
-        return found
+
+def resolve(root: Schema, reference: str) -> Any:
+    """The schema that a reference within a document (`#/$defs/a`) refers to. Raises `LookupError` if there is none."""
+    found: Any = root
+    for part in reference.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping) and name in found:
+            found = cast("Schema", found)[name]
+        elif isinstance(found, list) and _INDEX.fullmatch(name) and int(name) < len(cast("list[Any]", found)):
+            found = cast("list[Any]", found)[int(name)]
+        else:
+            raise LookupError(f"there is no schema at {reference}")
+    return found
 
 
 def _held(schema: Schema, keywords: Iterable[str], named: Iterable[str]) -> Iterable[Any]:

@@ -89,8 +89,11 @@ class Validator:
         return complexity(self._schema) or _UNKNOWN
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value fits."""
-        return self._compiled.is_valid(value)
+        """Whether a value fits. Raises `RecursionError` for one that is nested too deep to be compared."""
+        try:
+            return self._compiled.is_valid(value)
+        except ValueError as error:
+            raise RecursionError(f"the value is nested too deep: {error}") from None
 
     def explains(self, value: Any) -> bool:
         """Whether it costs little to say what is wrong with a value: all reasons are found before the first is given,
@@ -107,7 +110,12 @@ class Validator:
             return []
         if not self.explains(value):
             return [Fault("$", "schema", "the value does not fit the schema, and is too large to list the reasons")]
-        return list(islice(_faults(self._compiled.iter_errors(value)), 20))
+        try:
+            return list(islice(_faults(self._compiled.iter_errors(value)), 20))
+        except ValueError:
+            return [
+                Fault("$", "schema", "the value does not fit the schema, and is nested too deep to list the reasons")
+            ]
 
 
 class PeerValidator(Validator):

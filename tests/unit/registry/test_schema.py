@@ -195,3 +195,26 @@ def test_a_reference_within_the_schema_is_followed() -> None:
 
     assert validator.accepts([1])
     assert [fault.path for fault in validator.faults(["a"])] == ["$[0]"]
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_a_value_nested_too_deep_is_not_compared() -> None:
+    unique = Validator({"uniqueItems": True}, "it")
+
+    with pytest.raises(RecursionError, match="the value is nested too deep"):
+        unique.accepts([nested(300), nested(301)])
+    with pytest.raises(RecursionError):
+        unique.faults([nested(300), nested(301)])
+
+
+def test_reasons_that_cannot_be_found_in_a_deep_value_are_not_listed() -> None:
+    both = Validator({"allOf": [{"type": "object"}, {"uniqueItems": True}]}, "it")
+
+    [fault] = both.faults([nested(300), nested(301)])
+    assert fault.message == "the value does not fit the schema, and is nested too deep to list the reasons"
