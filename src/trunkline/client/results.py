@@ -86,6 +86,8 @@ def tool_result(
         if raise_on_error:
             raise ToolFailed(name, failed.text, failed)
         return failed
+    if structured is UNSET and known is not None and known.tool.output_schema is not None:
+        raise BadAnswer(f"tool {name!r}", "it has an output schema, and its result has no structured content")
     if structured is not UNSET and known is not None and (faults := known.faults(structured)):
         told = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
         raise BadAnswer(f"tool {name!r}", f"it breaks the tool's own output schema: {told}")
