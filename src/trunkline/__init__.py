@@ -6,7 +6,6 @@ if TYPE_CHECKING:
     from trunkline.client.blocking import BlockingClient
     from trunkline.client.client import Client
     from trunkline.client.questions import Question
-    from trunkline.client.results import ToolResult
     from trunkline.config import Settings
     from trunkline.errors import (
         PeerError,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         TextContent,
         ToolAnnotations,
     )
+    from trunkline.protocol.types.tools import ToolResult
     from trunkline.registry.completions import matching
     from trunkline.registry.dependencies import Depends
     from trunkline.registry.generators import Progress
@@ -120,6 +120,7 @@ _HOMES: Final = {
         "TextContent",
         "ToolAnnotations",
     ),
+    "protocol.types.tools": ("ToolResult",),
     "registry.completions": ("matching",),
     "registry.dependencies": ("Depends",),
     "registry.tasks": ("TaskPolicy",),

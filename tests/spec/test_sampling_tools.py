@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trunkline import CallToolResult, Context, ImageContent, SamplingMessage, Server, TextContent
+from trunkline import CallToolResult, Context, ImageContent, SamplingMessage, Server, TextContent, ToolResult
 from trunkline.errors import MisuseError
 from trunkline.protocol.types import Tool, ToolResultContent, ToolUseContent
 from trunkline.testing import RawPeer
@@ -112,6 +112,7 @@ PICTURE = ImageContent("aGk=", "image/png")
         (PICTURE, ToolResultContent("u1", [PICTURE])),
         ([PICTURE, TextContent("x")], ToolResultContent("u1", [PICTURE, TextContent("x")])),
         (CallToolResult([PICTURE], {"a": 1}, True), ToolResultContent("u1", [PICTURE], {"a": 1}, True)),
+        (ToolResult([PICTURE], None, {"a": 1}, True), ToolResultContent("u1", [PICTURE], {"a": 1}, True)),
     ],
 )
 def test_smp_03_whatever_a_tool_gave_back_is_the_result_of_its_use(value: Any, result: ToolResultContent) -> None:

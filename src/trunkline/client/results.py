@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Hashable
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
 from trunkline.client.catalogue import KnownTool
 from trunkline.client.rebuild import WRAPPED
 from trunkline.errors import BadAnswer, ToolFailed
-from trunkline.errors.text import shortened
 from trunkline.protocol import lenient
 from trunkline.protocol.methods import find
 from trunkline.protocol.types import CallToolResult, ContentBlock, TextContent
+from trunkline.protocol.types.tools import T_co, ToolResult
 from trunkline.registry import types
 from trunkline.wire import codec
 
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     import typing_extensions
 
     T = typing_extensions.TypeVar("T", default=Any)
-    T_co = typing_extensions.TypeVar("T_co", covariant=True, default=Any)
 else:
-    T = TypeVar("T")  # the defaults are for type checkers: Python has them from 3.13 on
-    T_co = TypeVar("T_co", covariant=True)
+    T = TypeVar("T")  # the default is for type checkers: Python has it from 3.13 on
 
 __all__ = ["UNSPECIFIED", "T", "T_co", "ToolResult", "read", "tool_result"]
 
@@ -47,38 +45,15 @@ def read(name: str, raw: Any, asked: Any = None) -> Any:
     except (codec.DecodeError, RecursionError) as error:
         found = lenient.read_rewritten(_type_of(name), raw, asked)
         if found is None:
-            raise BadAnswer(name, str(error)) from None
+            raise BadAnswer(name, codec.reason(error, raw)) from None
         return found
-
-
-class ToolResult(Struct, Generic[T_co], frozen=True):
-    """The result of a call.
-
-    `data` is the value itself: in the type that the caller named, or rebuilt from the tool's output schema; of a tool
-    without structured content, its text; None if `is_error`. `structured` and `content` are what was sent.
-    """
-
-    content: list[ContentBlock]
-    data: T_co
-    structured: Any = None
-    is_error: bool = False
-    meta: dict[str, Any] | None = None
-
-    def __repr__(self) -> str:
-        value = f"is_error=True, text={shortened(self.text)}" if self.is_error else f"data={shortened(self.data)}"
-        return f"ToolResult({value}, content=[{', '.join(type(block).__name__ for block in self.content)}])"
-
-    @property
-    def text(self) -> str:
-        """All text of the content, block by block."""
-        return _text(self.content)
 
 
 def tool_result(
     name: str, sent: CallToolResult, known: KnownTool | None, wanted: Any, *, raise_on_error: bool
 ) -> ToolResult:
     """What a caller gets of what was sent. Raises `ToolFailed`, and `BadAnswer` for what breaks the tool's own schema
-    or does not fit the type that the caller named."""
+    or does not fit the type that the caller named. A result that tells of a failure needs no structured content."""
     structured = sent.structured_content
     given = None if structured is UNSET else structured
     if sent.is_error:

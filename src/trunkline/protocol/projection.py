@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar, cast, get_args
 
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import fields, replace
 
 from trunkline.protocol import types as t
 from trunkline.protocol.revisions import Revision
 
-__all__ = ["REPHRASED", "WINDOWS", "Window", "project"]
+__all__ = ["REPHRASED", "WINDOWS", "Window", "project", "structured_in_object"]
 
 T = TypeVar("T")
 
@@ -153,6 +153,14 @@ def _without_lists(result: t.ElicitResult, _: Revision) -> t.ElicitResult:
     return replace(result, content=content)
 
 
+def structured_in_object(result: t.CallToolResult, _: Revision | None = None) -> t.CallToolResult:
+    """A result whose structured content is an object, as the handshake era wants it: any other value is wrapped."""
+    held = result.structured_content
+    if held is UNSET or isinstance(held, dict | Raw):  # what is raw was made of an object
+        return result
+    return replace(result, structured_content={"result": held})
+
+
 _Rephrase = Callable[[Any, Revision], Struct]
 
 REPHRASED: Final[Mapping[type[Struct], tuple[Revision, _Rephrase]]] = {
@@ -164,6 +172,7 @@ REPHRASED: Final[Mapping[type[Struct], tuple[Revision, _Rephrase]]] = {
     t.RequestedSchema: (Revision.V2025_11_25, _without_multi_select),
     t.StringSchema: (Revision.V2025_11_25, _options_as_names),
     t.ElicitResult: (Revision.V2025_11_25, _without_lists),
+    t.CallToolResult: (Revision.V2026_07_28, structured_in_object),
 }
 
 
@@ -185,7 +194,7 @@ class _Plan(NamedTuple):
             said = self.rephrase(value, revision)
             if type(said) is not type(value):
                 return project(said, revision)
-            value = value if said == value else said
+            value = value if said is value or said == value else said
         changes = {name: default for name, default in self.gone.items() if getattr(value, name) is not default}
         for name in self.inner:
             old = getattr(value, name)

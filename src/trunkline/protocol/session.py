@@ -34,12 +34,13 @@ from trunkline.protocol.inflight import Aftermath, Awaited, Running, Timetable, 
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.meta import PROGRESS_TOKEN
 from trunkline.protocol.methods import ALIASES, Method, Side, Wait, find, widened_capabilities
-from trunkline.protocol.projection import project
+from trunkline.protocol.projection import project, structured_in_object
 from trunkline.protocol.refusals import unavailable, unreadable, why_not_sent, why_not_taken
 from trunkline.protocol.revisions import HANDSHAKE, NEWEST, Revision, negotiate
 from trunkline.protocol.stamping import DISCOVER, PROBE, Stamp, introduced
 from trunkline.protocol.stateless import CACHED, CacheHint, Stateless
 from trunkline.protocol.types import (
+    CallToolResult,
     CancelledParams,
     DiscoverResult,
     Implementation,
@@ -112,7 +113,7 @@ class Session:
         self._awaited: dict[RequestId, Awaited] = {}
         self._aftermath: Aftermath | None = None
         self.last_id = 0  # of our requests
-        self._plain = True  # the types are those of the revision spoken: nothing to project
+        self._plain = True  # the types are those of the revision spoken: little to project
         self._open: Receivable = {}  # what the peer may send now
         self._sendable: Sendable = {}  # what we may
 
@@ -353,7 +354,9 @@ class Session:
             return None
         call.done = True
         del self._running[call.id]
-        return Response(call.id, result) if self._plain and call.envelope is None else self.written(call, result)
+        if not self._plain or call.envelope is not None:
+            return self.written(call, result)
+        return Response(call.id, structured_in_object(result) if type(result) is CallToolResult else result)
 
     def written(self, call: Running, result: Any) -> Response:
         """A result as the revision of its request says it."""
@@ -362,7 +365,7 @@ class Session:
         if call.envelope is not None and self.stateless is not None:
             hint = call.hint or (CacheHint() if call.method.name in CACHED else None)
             return Response(call.id, self.stateless.dressed(result, hint=hint, natural=call.natural))
-        return Response(call.id, result if self._plain else project(result, self.spoken))
+        return Response(call.id, project(result, self.spoken))
 
     def fail(self, call: Running, error: ProtocolError) -> ErrorResponse | None:
         """The error that answers a request of the peer's; None if nothing may be sent any more."""

@@ -24,6 +24,7 @@ from trunkline.protocol.types import (
     ResourceLink,
     TextContent,
 )
+from trunkline.protocol.types.tools import ToolResult
 from trunkline.registry import schema
 from trunkline.registry import types as kinds
 from trunkline.registry.classes import UNIONS, Side, is_plain
@@ -43,6 +44,7 @@ __all__ = [
     "unspliced",
 ]
 
+_RESULTS: Final = (CallToolResult, ToolResult)
 _BLOCKS: Final = (TextContent, ImageContent, AudioContent, EmbeddedResource, ResourceLink)
 _builtins: Final = codec.decoder(object)
 _as_text: Final = codec.decoder(str)
@@ -101,7 +103,7 @@ def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool
 
 def _declared(returns: Any) -> Any:
     """What a tool promises: of `Annotated[CallToolResult, T]` it is that the structured content is a `T`."""
-    if get_origin(returns) is Annotated and get_args(returns)[0] is CallToolResult:
+    if get_origin(returns) is Annotated and get_args(returns)[0] in _RESULTS:
         promised = [note for note in returns.__metadata__ if isinstance(note, type) or get_origin(note) is not None]
         return promised[0] if promised else CallToolResult
     return returns
@@ -136,7 +138,7 @@ def _is_content(annotation: Any) -> bool:
         return _is_content(get_args(annotation)[0])
     if get_origin(annotation) in UNIONS:
         return any(map(_is_content, get_args(annotation)))
-    return annotation in (*_BLOCKS, CallToolResult) or (isinstance(annotation, type) and issubclass(annotation, Media))
+    return annotation in (*_BLOCKS, *_RESULTS) or (isinstance(annotation, type) and issubclass(annotation, Media))
 
 
 def unspliced(result: CallToolResult) -> CallToolResult:
@@ -177,6 +179,8 @@ def _structured(
             raise _undeclared(name, error) if forgotten is None else BadResult(f"tool {name!r}: {forgotten}") from None
 
     def convert(value: Any, _: Any) -> CallToolResult:
+        if isinstance(value, ToolResult):
+            value = _passed_on(value, wraps=wraps)
         if isinstance(value, CallToolResult):
             if not value.is_error:
                 try:
@@ -195,6 +199,15 @@ def _structured(
 
 def _undeclared(name: str, error: Exception) -> BadResult:
     return BadResult(f"tool {name!r}: the value is not what the tool declares: {error}")
+
+
+def _passed_on(result: ToolResult, *, wraps: bool) -> CallToolResult:
+    """A client's result; if the tool's values are wrapped, so is one that came from the modern era."""
+    sent = result.as_sent()
+    value: Any = sent.structured_content
+    if not wraps or value is UNSET or (isinstance(value, dict) and "result" in value):
+        return sent
+    return msgspec.structs.replace(sent, structured_content={"result": value})
 
 
 def _unwrapped(structured: Any) -> Any:
@@ -219,6 +232,8 @@ def _unstructured_by(name: str, settings: Settings) -> Callable[[Any, Any], Call
 
 
 def _unstructured(value: Any, settings: Settings) -> CallToolResult:
+    if isinstance(value, ToolResult):
+        value = value.as_sent()
     if isinstance(value, CallToolResult):
         return _checked_result(value, settings)
     if value is None:

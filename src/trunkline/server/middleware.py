@@ -18,6 +18,7 @@ from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import find
 from trunkline.protocol.types import CallToolParams, CallToolResult, CreateTaskResult
 from trunkline.protocol.types.tasks_extension import TaskCreated
+from trunkline.protocol.types.tools import ToolResult
 from trunkline.registry.handlers import exited
 from trunkline.registry.results import BadResult, unspliced
 from trunkline.server.admission import Wanted, admitted
@@ -87,6 +88,8 @@ def surrounded(method: str, answer: Answer, around: Sequence[Middleware]) -> Ans
             result = await step(Call(method, running.target or "", params, Context(connection, running)))
         except SystemExit as error:
             raise exited(error) from error
+        if isinstance(result, ToolResult):
+            result = result.as_sent()
         if not isinstance(result, (expected, CreateTaskResult, TaskCreated)):
             made = type(result).__name__
             raise BadResult(f"middleware answered {method} with {made}; {expected.__name__} is needed")

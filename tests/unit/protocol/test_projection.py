@@ -388,6 +388,15 @@ def test_structured_content_is_unset_where_there_is_none() -> None:
     assert project(t.CallToolResult([], None), WITH_AUDIO).structured_content is UNSET
 
 
+@pytest.mark.parametrize("value", [5, [1], "a", None, True])
+def test_structured_content_that_is_no_object_is_wrapped_in_the_handshake_era(value: Any) -> None:
+    result = t.CallToolResult([], value)
+
+    assert project(result, Revision.V2026_07_28) is result
+    for revision in (Revision.V2025_06_18, Revision.V2025_11_25):
+        assert project(result, revision) == t.CallToolResult([], {"result": value})
+
+
 def test_t05_text_keeps_its_mime_type_in_every_revision() -> None:
     text = t.TextContent("{}", mime_type="application/json")
 

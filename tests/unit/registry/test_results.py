@@ -15,6 +15,7 @@ from trunkline import TextContent as Text
 from trunkline.config import Settings
 from trunkline.errors import ContentTooLarge, RegistrationError
 from trunkline.protocol.types import ContentBlock
+from trunkline.protocol.types.tools import ToolResult
 from trunkline.registry.results import BadResult, as_block, check_mime, resource_contents, tool_output
 
 DEFAULTS = Settings()
@@ -374,3 +375,39 @@ def test_a_resource_may_have_several_contents() -> None:
 
 def test_a_resource_whose_value_has_no_json_is_a_bad_result() -> None:
     assert kind_of(lambda: resource_contents(object(), "a://b", None, DEFAULTS)) == "invalid_content"
+
+
+# --- results of other servers ----------------------------------------------------------------------------------------
+
+FROM_ELSEWHERE = {"io.modelcontextprotocol/serverInfo": {"name": "s", "version": "1"}, "mine": 1}
+
+
+@pytest.mark.parametrize("returns", [UNSET, ToolResult, ToolResult | None, list[ToolResult]])
+def test_a_result_of_a_client_is_passed_on(returns: Any) -> None:
+    failed = ToolResult([Text("a"), IMAGE], None, {"x": 1}, True, FROM_ELSEWHERE)
+
+    assert converted(returns, failed) == {
+        "content": [{"type": "text", "text": "a"}, {"type": "image", "data": "AAEC", "mimeType": "image/png"}],
+        "structuredContent": {"x": 1},
+        "isError": True,
+        "_meta": {"mine": 1},
+    }
+    assert converted(returns, ToolResult([], "a")) == {"content": [], "isError": False}
+
+
+def test_what_is_declared_of_a_passed_on_result_is_checked() -> None:
+    declared = Annotated[ToolResult, int]
+    for structured in (5, {"result": 5}):
+        assert converted(declared, ToolResult([], 5, structured))["structuredContent"] == {"result": 5}
+    for structured in (None, "a", {"x": 1}):
+        with pytest.raises(BadResult):
+            converted(declared, ToolResult([], 5, structured))
+    assert converted(Annotated[ToolResult, Point], ToolResult([], None, {"x": 1, "y": 2}))["structuredContent"] == {
+        "x": 1,
+        "y": 2,
+    }
+    assert converted(declared, ToolResult([Text("no")], None, None, True))["isError"]
+
+
+def test_text_of_a_result_is_that_of_all_blocks() -> None:
+    assert ToolResult([Text("a"), IMAGE, Text("b")], None).text == "a\nb"

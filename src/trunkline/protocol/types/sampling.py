@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta
 from trunkline.protocol.types.base import Item, Result, Wire
 from trunkline.protocol.types.content import AudioContent, ContentBlock, ImageContent, Role, TextContent
 from trunkline.protocol.types.tasks import TaskAugmentedParams
-from trunkline.protocol.types.tools import CallToolResult, Tool
+from trunkline.protocol.types.tools import CallToolResult, Tool, ToolResult
 from trunkline.wire import codec
 
 __all__ = [
@@ -72,6 +72,8 @@ class ToolUseContent(Item, tag_field="type", tag="tool_use"):
 
     def result(self, value: Any, *, is_error: bool = False) -> ToolResultContent:
         """What the tool gave back: a whole result, blocks of content, text, or any value, which goes as JSON."""
+        if isinstance(value, ToolResult):
+            value = value.as_sent()
         if isinstance(value, CallToolResult):
             return ToolResultContent(self.id, value.content, value.structured_content, value.is_error or is_error)
         if isinstance(value, str):

@@ -1,14 +1,23 @@
 """Tools: functions that a server offers."""
 
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
-from msgspec import UNSET, Raw, field
+from msgspec import UNSET, Raw, Struct, field
 
+from trunkline.errors.text import shortened
+from trunkline.protocol.meta import RELATED_TASK, SERVER_INFO
 from trunkline.protocol.types.base import Item, Result, Wire
-from trunkline.protocol.types.content import ContentBlock, Icon
+from trunkline.protocol.types.content import ContentBlock, Icon, TextContent
 from trunkline.protocol.types.pagination import PaginatedResult
 from trunkline.protocol.types.rounds import AskableParams
 from trunkline.protocol.types.tasks import TaskMetadata
+
+if TYPE_CHECKING:
+    import typing_extensions
+
+    T_co = typing_extensions.TypeVar("T_co", covariant=True, default=Any)
+else:
+    T_co = TypeVar("T_co", covariant=True)  # the default is for type checkers: Python has it from 3.13 on
 
 __all__ = [
     "NO_ARGUMENTS",
@@ -18,10 +27,13 @@ __all__ = [
     "Tool",
     "ToolAnnotations",
     "ToolExecution",
+    "ToolResult",
 ]
 
 NO_ARGUMENTS: Final = Raw(b"{}")
 """The arguments of a call that has none."""
+
+_OF_A_CONNECTION: Final = frozenset({SERVER_INFO, RELATED_TASK})  # metadata that says nothing about the result itself
 
 
 class ToolAnnotations(Wire, gc=False):
@@ -73,3 +85,33 @@ class CallToolResult(Result):
     content: list[ContentBlock]
     structured_content: Any = UNSET  # None is a value here
     is_error: bool = field(default_factory=bool)  # a factory's value is never left out, and peers look for this one
+
+
+class ToolResult(Struct, Generic[T_co], frozen=True):
+    """The result of a call, as a client returns it.
+
+    `data` is the value itself: in the type that the caller named, or rebuilt from the tool's output schema; of a tool
+    without structured content, its text; None if `is_error`. `structured` and `content` are what was sent. A tool that
+    returns such a result passes it on.
+    """
+
+    content: list[ContentBlock]
+    data: T_co
+    structured: Any = None
+    is_error: bool = False
+    meta: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        value = f"is_error=True, text={shortened(self.text)}" if self.is_error else f"data={shortened(self.data)}"
+        return f"ToolResult({value}, content=[{', '.join(type(block).__name__ for block in self.content)}])"
+
+    @property
+    def text(self) -> str:
+        """All text of the content, block by block."""
+        return "\n".join(block.text for block in self.content if isinstance(block, TextContent))
+
+    def as_sent(self) -> CallToolResult:
+        """The result to pass on, without metadata about the connection that it came by."""
+        kept = {key: value for key, value in (self.meta or {}).items() if key not in _OF_A_CONNECTION}
+        structured = UNSET if self.structured is None else self.structured
+        return CallToolResult(self.content, structured, self.is_error, meta=kept or None)
