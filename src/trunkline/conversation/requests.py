@@ -109,7 +109,7 @@ class Requests:
         )
         try:
             self._channel.send(message, about=None if about is None else about.id)
-        except TypeError as error:
+        except (TypeError, ValueError, RecursionError) as error:  # params that have no JSON
             self._session.cancel(asked)  # of which the peer has never heard
             raise MisuseError(f"params of {name}: {error}") from error
         asked.about = about

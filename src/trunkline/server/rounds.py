@@ -224,12 +224,20 @@ def asked_by(params: Askable) -> bytes:
     """What a request asks: its parameters without what changes from round to round."""
     match params:
         case CallToolParams(name=name, arguments=arguments):
-            asked: Any = [name, codec.decoder(object)(codec.as_written(arguments))]
+            asked: Any = [name, _comparable(codec.as_written(arguments))]
         case GetPromptParams(name=name, arguments=arguments):
             asked = [name, arguments]
         case ReadResourceParams(uri=uri):
             asked = [uri]
     return codec.to_canonical(asked)
+
+
+def _comparable(arguments: Raw) -> Any:
+    """Arguments as values; as they were written if one is a number that only a `Decimal` can hold."""
+    try:
+        return codec.decoder(object)(arguments)
+    except codec.DecodeError:
+        return bytes(arguments).decode()
 
 
 def named(principal: Any) -> str:

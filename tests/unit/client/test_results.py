@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from trunkline import CallToolResult, Client, Context, ImageContent, Server, TextContent, ToolError
 from trunkline.client.results import ToolResult
-from trunkline.errors import BadAnswer, MisuseError, ToolFailed
+from trunkline.errors import BadAnswer, MisuseError, PeerError, ToolFailed
 from trunkline.testing import ScriptedServer
 
 IMAGE = ImageContent("AAEC", "image/png")
@@ -416,6 +416,30 @@ async def test_arguments_that_have_no_json_are_an_error_of_the_caller() -> None:
                 await client.call_tool("t", {"a": wrong})
             with pytest.raises(MisuseError, match="params of tools/call"):
                 await client.request("tools/call", {"name": "t", "arguments": {"a": wrong}})
+
+
+async def test_metadata_that_has_no_json_leaves_no_request_behind(revision: str) -> None:
+    server = Server("s")
+    server.add_tool(lambda: "hello", name="t")
+    async with Client(server, revision=revision) as client:
+        for wrong in (10**5000, object()):
+            with pytest.raises(MisuseError, match="params of tools/call"):
+                await client.call_tool("t", meta={"a": wrong})
+        assert client.pending() == []
+
+
+async def test_a_decimal_may_be_larger_than_any_float(revision: str) -> None:
+    server = Server("s")
+
+    @server.tool
+    async def same(a: Decimal) -> Decimal:
+        return a
+
+    async with Client(server, revision=revision) as client:
+        for options in ({}, {"idempotency_key": "k"}, {"idempotency_key": "k"}):
+            assert (await client.call_tool("same", Raw(b'{"a":1e9999}'), **options)).data == Decimal("1e9999")
+        with pytest.raises(PeerError, match="key"):
+            await client.call_tool("same", Raw(b'{"a":1e9998}'), idempotency_key="k")
 
 
 async def test_arguments_nested_too_deep_for_a_schema_are_refused(revision: str) -> None:
