@@ -94,7 +94,6 @@ _HOMES: Final = {
     "client.blocking": ("BlockingClient",),
     "client.client": ("Client",),
     "client.questions": ("Question",),
-    "client.results": ("ToolResult",),
     "config": ("Settings",),
     "errors": (
         "PeerError",
