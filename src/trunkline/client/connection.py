@@ -56,6 +56,7 @@ class Connection(connection.Connection):
         self._probing: asyncio.Task[bool] | None = None  # a ping whose answer decides
         self._sent: Callable[[], None] | None = None  # is told when our first question is out
         self._introducing = False  # initialize is about to go out
+        self.probe_unanswered = False  # server/discover was sent, and no answer to it has come
         self.instructions: str | None = None
         self.questions = 0  # that are being put to a person on our side, about who we are
         self.settled: Callable[[], object] = bool  # is told when they have been answered
@@ -99,9 +100,13 @@ class Connection(connection.Connection):
         """What a server of the modern era tells of itself; None of any other. Raises `HandshakeFailed`."""
         ours = self.session.revisions
         for _ in range(_MOST_QUESTIONS):
+            self.probe_unanswered = True
             try:
-                answer = _read_discovery(await self._requests.probe(self.settings.probe_timeout, self._first_is_out))
+                raw = await self._requests.probe(self.settings.probe_timeout, self._first_is_out)
+                self.probe_unanswered = False
+                answer = _read_discovery(raw)
             except PeerError as error:
+                self.probe_unanswered = False
                 verdict = eras.of_error(error, ours)
                 if verdict is not Verdict.AGAIN:
                     return None

@@ -4,15 +4,17 @@ No single code decides, since servers of the handshake era refuse what they do n
 decides are the errors that only the modern era has, and what they name.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from enum import Enum, auto
+from threading import Lock
 from typing import Any, Final, cast
 
 from trunkline.errors import HandshakeFailed, HeaderMismatch, MissingCapability, PeerError, UnsupportedVersion
 from trunkline.protocol.revisions import Era, Revision
 from trunkline.protocol.types import DiscoverResult
 
-__all__ = ["Verdict", "named_by", "of_error", "of_result", "told_by"]
+__all__ = ["HANDSHAKE_ONLY", "Programs", "Verdict", "named_by", "of_error", "of_result", "told_by"]
 
 _ONLY_MODERN: Final = frozenset({HeaderMismatch.code, MissingCapability.code})
 _NOT_THE_SERVER: Final = frozenset({401, 403, 407, 429})  # the status of HTTP is about who asks, or how often
@@ -26,6 +28,39 @@ class Verdict(Enum):
     MODERN = auto()
     HANDSHAKE = auto()
     AGAIN = auto()  # modern, but refused: it names a revision of that era that we have
+
+
+class Programs:
+    """A bounded set of programs by their fingerprints, shared by all event loops of the process; the least recently
+    used is dropped first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._lock = Lock()
+
+    def __contains__(self, fingerprint: bytes | None) -> bool:
+        with self._lock:
+            known = fingerprint is not None and fingerprint in self._known
+            if fingerprint is not None and known:
+                self._known.move_to_end(fingerprint)
+            return known
+
+    def add(self, fingerprint: bytes) -> None:
+        """Add a program."""
+        with self._lock:
+            self._known[fingerprint] = None
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+
+    def discard(self, fingerprint: bytes) -> None:
+        """Remove a program, if it is there."""
+        with self._lock:
+            self._known.pop(fingerprint, None)
+
+
+HANDSHAKE_ONLY: Final = Programs(256)
+"""Servers that ended when they were sent `server/discover`, and started again without it."""
 
 
 def of_result(answer: DiscoverResult, ours: Iterable[Revision]) -> Verdict:

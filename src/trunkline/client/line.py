@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from trunkline.client import eras
 from trunkline.client.connection import Connection
 from trunkline.clock import Clock
 from trunkline.config import Settings
@@ -33,7 +34,7 @@ from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.revisions import Era
 from trunkline.supervision import policy
 from trunkline.supervision.policy import Again, Decision, GiveUp, History, Policy
-from trunkline.transports.channel import Channel, Closed, Connector, Holding, Questioning, Receiver
+from trunkline.transports.channel import Channel, Closed, Connector, Holding, Launching, Questioning, Receiver
 
 __all__ = ["Line"]
 
@@ -258,6 +259,31 @@ class Line:
         return error
 
     async def _connect(self, *, again: bool) -> Connection:
+        """Open a connection. A server that ends at server/discover is started again, and sent initialize at once.
+
+        Servers on the Python package `mcp` up to 1.9.3 do that, with the next message that they read. It is done once,
+        and only while the era of the server is not known.
+        """
+        connector = self._connector
+        program = connector.fingerprint if isinstance(connector, Launching) else None
+        if self._era is None and program in eras.HANDSHAKE_ONLY:
+            self._era = Era.HANDSHAKE
+        try:
+            return await self._open_connection(again=again)
+        except ConnectionClosed as closed:
+            if self._era is not None or not closed.reached or not self._ended_at_probe:
+                raise
+        self._era = Era.HANDSHAKE
+        try:
+            connection = await self._open_connection(again=again)
+        except BaseException:
+            self._era = None
+            raise
+        if program is not None:
+            eras.HANDSHAKE_ONLY.add(program)
+        return connection
+
+    async def _open_connection(self, *, again: bool) -> Connection:
         begins = Phase.RECONNECTING if again else Phase.NEW
         self._enter("EstablishConnection")
 
@@ -275,10 +301,22 @@ class Line:
             await self._greet(connection, again)
         except BaseException as error:
             if isinstance(error, HandshakeFailed):
-                self._era = None  # what was found out about it holds no more
+                self._forget_era()
             await _closed(channel)
             raise
         return connection
+
+    @property
+    def _ended_at_probe(self) -> bool:
+        """Whether the last connection ended after server/discover was sent, and before it was answered."""
+        lost = self._fresh
+        return lost is not None and lost.gone.done() and lost.probe_unanswered
+
+    def _forget_era(self) -> None:
+        """Forget what was found out about the server, since it holds no more."""
+        self._era = None
+        if isinstance(self._connector, Launching):
+            eras.HANDSHAKE_ONLY.discard(self._connector.fingerprint)
 
     def _meaning(self, connection: Connection, closed: Closed) -> Signal:  # noqa: ARG002 - whatever the reason
         """What it means that a connection has ended. Its channel may need a while to end, too."""

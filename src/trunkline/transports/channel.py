@@ -22,6 +22,7 @@ __all__ = [
     "Closed",
     "Connector",
     "Holding",
+    "Launching",
     "Listener",
     "Mirrors",
     "Origin",
@@ -166,6 +167,16 @@ class Questioning(Protocol):
     @property
     def questions(self) -> int:
         """How many are being asked now."""
+        ...
+
+
+@runtime_checkable
+class Launching(Protocol):
+    """A connector that starts its peer as a process, for every connection anew."""
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Equal for connectors that start the same command with the same environment in the same folder."""
         ...
 
 

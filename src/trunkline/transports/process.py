@@ -67,6 +67,15 @@ class Command:
         """The command, as one would type it."""
         return shlex.join(self.argv)
 
+    @property
+    def fingerprint(self) -> bytes:
+        """A digest of the command, its folder and its environment, in which there may be secrets."""
+        from hashlib import sha256
+
+        environment = sorted(self._environment().items())
+        started = (self.argv, None if self._cwd is None else os.fspath(self._cwd), environment, self._framing)
+        return sha256(repr(started).encode("utf-8", "backslashreplace")).digest()
+
     async def connect(self, accept: Accept) -> Channel:
         """Starts the process."""
         process = self._start()
@@ -89,8 +98,11 @@ class Command:
             raise
         return channel
 
+    def _environment(self) -> dict[str, str]:
+        return {**inherited_environment(self._env_from), **self._env}
+
     def _start(self) -> "subprocess.Popen[bytes]":
-        environment = {**inherited_environment(self._env_from), **self._env}
+        environment = self._environment()
         try:
             return subprocess.Popen(  # noqa: S603 - to start what it is given is what it is for
                 self._executable(environment),
