@@ -40,7 +40,7 @@ from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.methods import Wait
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
-from trunkline.transports.channel import Channel, Closed, Origin
+from trunkline.transports.channel import Channel, Closed, Origin, Receiver
 from trunkline.wire.messages import (
     Batch,
     Encoded,
@@ -129,10 +129,13 @@ class Connection(Asking):
                     self._start(event.call, event.params)
                 elif type(event) is Answered:  # and that of a client's
                     self._requests.answered(event)
+                elif type(event) is Refused and (successor := self.succeeded_by(message)) is not None:
+                    successor.received(messages[_position(messages, message) :], origin)
+                    return
                 else:
                     self._handle(event, origin)
         except Exception as error:  # noqa: BLE001 - an error of our own
-            at = next((number for number, one in enumerate(messages) if one is message), 0)
+            at = _position(messages, message)
             self.crashed(error, messages[at])
             if rest := messages[at + 1 :]:
                 self.received(rest, origin)
@@ -512,6 +515,11 @@ class Connection(Asking):
         self.phase_changed(before)
         self.tell(ClosedFact, reason=closed.reason)
 
+    def succeeded_by(self, message: Incoming) -> Receiver | None:  # noqa: ARG002 - for servers
+        """Close this connection if a request that was refused begins another session on its channel; return the
+        connection of that."""
+        return None
+
     def ending(self, closed: Closed) -> Signal:  # noqa: ARG002 - for whoever can tell one end from another
         """What the end of the channel means to the conversation."""
         return Signal.CLOSE
@@ -521,6 +529,10 @@ class Connection(Asking):
 
     def departed(self) -> None:
         """The peer has gone, and its calls with it: what else is kept for it can go."""
+
+
+def _position(messages: Sequence[Incoming], message: Incoming | None) -> int:
+    return next((number for number, one in enumerate(messages) if one is message), 0)
 
 
 def _begun(call: Running) -> bool:

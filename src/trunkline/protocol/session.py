@@ -64,7 +64,9 @@ __all__ = ["Session"]
 
 _CANCELLED: Final = find("notifications/cancelled")
 _NOTHING: Final[frozenset[str]] = frozenset()
+_REPLACEABLE: Final = frozenset({Phase.INITIALIZING, Phase.READY, Phase.PAUSED})
 _read_cancelled: Final = decoder(CancelledParams)
+_read_initialize: Final = decoder(InitializeParams)
 _read_progress: Final = decoder(ProgressParams)
 
 
@@ -278,6 +280,17 @@ class Session:
         agreed = self.revision is not None
         why = why_not_taken(message, row, phase=self.phase, spoken=self.spoken, side=self.side, agreed=agreed)
         return Refused(self._error(message.id, why))
+
+    def replaced_by(self, message: Request) -> bool:
+        """Whether a request that was refused may begin another session in the place of this one: `initialize`, with
+        params that can be read, while no request of the peer is under way."""
+        if message.method != "initialize" or self.phase not in _REPLACEABLE or self._running:
+            return False
+        try:
+            _read_initialize(_object(message.params))
+        except (DecodeError, RecursionError):
+            return False
+        return True
 
     def _receive_notice(self, message: Notification, now: float) -> Event:
         name = ALIASES.get(message.method, message.method)

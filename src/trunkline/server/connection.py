@@ -28,8 +28,8 @@ from trunkline.server.rounds import RoundAsker, Seals, ending
 from trunkline.server.watchers import Watchers
 from trunkline.stores.store import Store
 from trunkline.supervision.policy import History
-from trunkline.transports.channel import Channel
-from trunkline.wire.messages import Incoming, RequestId
+from trunkline.transports.channel import Channel, Closed, Receiver, Reusable
+from trunkline.wire.messages import Incoming, Request, RequestId
 
 if TYPE_CHECKING:
     from trunkline.server.crew.crew import Crew
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "KeptConnection", "Shared"]
 
+NEXT_SESSION: Final = "the client began another session"
 _NO_LOSSES: Final = History()
 _WHILE_PAUSED: Final = frozenset({"initialize", "ping", "server/discover", "shutdown"})
 _LONGEST_ID: Final = 100  # characters, in a crash dump
@@ -55,6 +56,7 @@ class Shared(connection.Shared, frozen=True, kw_only=True):
     on_roots_changed: "list[Callable[[Any], Awaitable[None]]]"
     departed: "Callable[[Connection], None]"
     left: "Callable[[Connection], None]"  # by its client, which has said so
+    connect: "Callable[[Channel], Connection]"
     listeners: "Listeners"
     seals: "Seals"
     store: Store  # open
@@ -290,6 +292,19 @@ class Connection(connection.Connection):
     def _stop(self, call: Running) -> None:
         self.shared.stopped(call.work)
         super()._stop(call)
+
+    def succeeded_by(self, message: Incoming) -> Receiver | None:
+        """Begin another session for a second `initialize` on standard input and output, unless calls are under way:
+        gateways serve one client after the other by one process. Nothing of this session is left to the next."""
+        channel = self.channel
+        if not channel.info.sole or not isinstance(channel, Reusable):
+            return None
+        if not isinstance(message, Request) or not self.session.replaced_by(message):
+            return None
+        self.closed(Closed(NEXT_SESSION))
+        successor = self.shared.connect(channel)
+        channel.hand_over(successor)
+        return successor
 
     def departed(self) -> None:
         """The client has gone, and its subscriptions go with it; what is kept of them stays."""

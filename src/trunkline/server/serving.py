@@ -248,6 +248,7 @@ class Serving:
             on_roots_changed=self.on_roots_changed,
             departed=self._departed,
             left=self._left,
+            connect=self.connect,
             listeners=self.listeners,
             seals=Seals(settings, self._seal_keys(store, wall)),
             store=store,

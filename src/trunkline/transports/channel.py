@@ -29,6 +29,7 @@ __all__ = [
     "Questioning",
     "Receiver",
     "Repeating",
+    "Reusable",
 ]
 
 
@@ -109,6 +110,15 @@ class Repeating(Protocol):
 
     def repeat(self, mirrors: Mirrors) -> None:
         """Names them. `send` raises TypeError from then on for a call whose arguments cannot be repeated."""
+        ...
+
+
+@runtime_checkable
+class Reusable(Protocol):
+    """A channel that may carry one session after another."""
+
+    def hand_over(self, receiver: "Receiver") -> None:
+        """Report to another receiver from now on."""
         ...
 
 

@@ -108,6 +108,10 @@ class StreamChannel:
         """Joins the channel to its receiver and to both ends of the stream."""
         self._receiver, self._source, self._sink = receiver, source, sink
 
+    def hand_over(self, receiver: Receiver) -> None:
+        """Report to another receiver from now on."""
+        self._receiver = receiver
+
     # --- in ------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:

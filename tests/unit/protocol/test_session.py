@@ -166,6 +166,35 @@ def test_l06_initialize_is_refused_a_second_time() -> None:
         assert error.data == {"kind": "already_initialized", "phase": phase.name.lower()}
 
 
+HELLO = Raw(b'{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}')
+
+
+@pytest.mark.parametrize(
+    ("until", "message", "replaced"),
+    [
+        (Phase.CONNECTING, Request(1, "initialize", HELLO), False),
+        (Phase.INITIALIZING, Request(1, "initialize", HELLO), True),
+        (Phase.READY, Request(1, "initialize", HELLO), True),
+        (Phase.PAUSED, Request(1, "initialize", HELLO), True),
+        (Phase.DRAINING, Request(1, "initialize", HELLO), False),
+        (Phase.CLOSED, Request(1, "initialize", HELLO), False),
+        (Phase.READY, Request(1, "initialize"), False),
+        (Phase.READY, Request(1, "initialize", Raw(b"[1]")), False),
+        (Phase.READY, Request(1, "ping"), False),
+    ],
+)
+def test_l06_only_a_readable_initialize_replaces_a_session(until: Phase, message: Request, replaced: bool) -> None:
+    assert server(until=until).replaced_by(message) is replaced
+
+
+def test_l06_a_session_with_a_request_under_way_is_not_replaced() -> None:
+    session = server(until=Phase.READY)
+    call = started(session, "ping")
+    assert not session.replaced_by(Request("other", "initialize", HELLO))
+    session.reply(call, {})
+    assert session.replaced_by(Request("other", "initialize", HELLO))
+
+
 def test_f02_initialize_is_refused_while_a_conversation_ends_that_never_began() -> None:
     session = server(until=Phase.CONNECTING)
     session.step(Signal.DRAIN)
