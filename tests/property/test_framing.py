@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.wire.framing import BadFrame, Frame, Framing, LengthFramer, LineFramer, TooLarge, detect
+from trunkline.wire.undecoded import EDGE
 
 LIMIT = 24
 
@@ -32,7 +33,7 @@ def fed(framer: Framing, chunks: list[bytes]) -> list[Frame]:
 
 
 def shown(frame: bytes) -> Frame:
-    return frame if len(frame) <= LIMIT else TooLarge(LIMIT)
+    return frame if len(frame) <= LIMIT else TooLarge(LIMIT, frame[:EDGE], frame[-EDGE:])
 
 
 def shown_line(line: bytes) -> Frame:

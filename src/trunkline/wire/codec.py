@@ -38,6 +38,7 @@ from trunkline.wire.messages import (
     RequestId,
     Response,
 )
+from trunkline.wire.undecoded import EDGE, outline
 
 __all__ = [
     "LONG",
@@ -67,6 +68,8 @@ INVALID_PARAMS: Final = -32602
 
 DecodeError = msgspec.DecodeError
 """What a decoder raises for JSON that does not fit its type. JSON nested too deep is a RecursionError."""
+
+SHOWN: Final = 80  # bytes of a message that could not be read, for a log
 
 MAX_BATCH: Final = 1000  # messages; each is answered, so a line of small change would be answered with a flood
 T = TypeVar("T")
@@ -129,8 +132,7 @@ _OPENING_BRACE: Final = ord("{")
 def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
     """The message in a frame, a batch of them, or a `Malformed` that says what it is instead."""
     if not isinstance(frame, bytes):
-        limit = frame.limit if isinstance(frame, TooLarge) else None
-        return Malformed(INVALID_REQUEST, frame.why, limit=limit)
+        return _too_large(frame) if isinstance(frame, TooLarge) else Malformed(INVALID_REQUEST, frame.why)
     if len(frame) >= LONG and (long := _decode_long(frame)) is not None:
         return long
     try:
@@ -147,7 +149,7 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
             return request
         return _params_of_no_use(request.params, request.id)
     except UnicodeDecodeError as error:
-        return Malformed(PARSE_ERROR, f"not UTF-8: {error.reason} at byte {error.start}")
+        return _unparsed(frame, f"not UTF-8: {error.reason} at byte {error.start}", whole=True)
     except (DecodeError, RecursionError):
         return _diagnose(frame)
 
@@ -186,9 +188,11 @@ def _reject_duplicates(frame: bytes, message: Message | Batch) -> Incoming:
         json.loads(frame.decode(), object_pairs_hook=_checked, parse_int=_passed_over, parse_float=_passed_over)
     except (_DuplicateMember, RecursionError) as error:
         why, *name = error.args
-        ident = message.id if isinstance(message, Request) and name != ["id"] else None
+        ident: RequestId | None = None
+        if isinstance(message, Response | ErrorResponse) or (isinstance(message, Request) and name != ["id"]):
+            ident = _readable_id(message.id)
         is_reply = isinstance(message, Response | ErrorResponse | Notification)
-        return Malformed(INVALID_REQUEST, why, ident, is_reply)
+        return Malformed(INVALID_REQUEST, why, ident, is_reply, excerpt=frame[:SHOWN])
     return message
 
 
@@ -279,10 +283,30 @@ def _diagnose(frame: bytes) -> Malformed | Batch:
     try:
         value = _read_any(frame)
     except (DecodeError, RecursionError) as error:
-        return _unreadable(error)
+        fault = _unreadable(error)
+        return _unparsed(frame, fault.why, fault.code)
     if not isinstance(value, dict):
         return Malformed(INVALID_REQUEST, "a message must be a JSON object")
     return _fault_of(cast("dict[str, Any]", value))
+
+
+def _too_large(frame: TooLarge) -> Malformed:
+    found = outline(frame.head, frame.tail, whole=True)
+    is_reply = found.has_outcome and not found.has_method
+    unknown = not (found.has_outcome or found.has_method)
+    shown = frame.head[:SHOWN]
+    return Malformed(
+        INVALID_REQUEST, frame.why, found.id, is_reply, lacks_method=unknown, limit=frame.limit, excerpt=shown
+    )
+
+
+def _unparsed(frame: bytes, why: str, code: int = PARSE_ERROR, *, whole: bool = False) -> Malformed:
+    """What is told of a frame that is not JSON. Of an answer, its id is looked for; of anything else none is told, since
+    JSON-RPC has it so."""
+    found = outline(frame[:EDGE], frame[-EDGE:], whole=whole)
+    if found.has_outcome and not found.has_method:
+        return Malformed(code, why, found.id, is_reply=True, excerpt=frame[:SHOWN])
+    return Malformed(code, why, excerpt=frame[:SHOWN])
 
 
 def _unreadable(error: Exception) -> Malformed:
@@ -297,10 +321,12 @@ def _fault_of(value: dict[str, Any]) -> Malformed:
     has_good_id = isinstance(ident, int | str) and not isinstance(ident, bool)
     readable = cast("RequestId", ident) if has_good_id else None
     is_reply = "method" not in value and ("result" in value or "error" in value)
+    if is_reply and isinstance(ident, float) and ident.is_integer():
+        readable = int(ident)  # 1.0 for 1: the answer is of no use, and it is known to which request
     if value.get("jsonrpc") != "2.0":
         return _not_version_2(readable, is_reply)
     if not has_good_id and ident is not None:
-        return Malformed(INVALID_REQUEST, "an id must be a string or an integer", is_reply=is_reply)
+        return Malformed(INVALID_REQUEST, "an id must be a string or an integer", readable, is_reply)
     if isinstance(value.get("method", ""), str):  # so it is the error that could not be read
         return Malformed(INVALID_REQUEST, "an error needs an integer code and a string message", readable, is_reply)
     return Malformed(INVALID_REQUEST, "'method' must be a string", readable)

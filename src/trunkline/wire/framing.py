@@ -12,6 +12,8 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from trunkline.wire.undecoded import EDGE, Edges
+
 __all__ = ["BadFrame", "Foreign", "Frame", "Framing", "LengthFramer", "LineFramer", "TooLarge", "detect"]
 
 MAX_HEADER: Final = 8 * 1024  # a header block is one or two short lines; more is no header block
@@ -26,9 +28,11 @@ _SHOWN: Final = 40  # bytes of what a stranger says
 
 
 class TooLarge(Struct, frozen=True):
-    """Stands where a frame over the limit stood."""
+    """Stands where a frame over the limit stood, with its first and last bytes."""
 
     limit: int
+    head: bytes = b""
+    tail: bytes = b""
 
     @property
     def why(self) -> str:
@@ -75,7 +79,7 @@ class LineFramer:
         self._max_frame = max_frame
         self._pieces: list[bytes] = []  # of a line that has not ended yet
         self._kept = 0  # their size
-        self._skipping = False  # inside a line that is too long already
+        self._skipped: Edges | None = None  # of a line that is too long already
 
     def feed(self, data: bytes) -> list[Frame]:
         """Takes what has arrived and gives the frames that are whole now, in order; what is too long as a fault."""
@@ -96,7 +100,9 @@ class LineFramer:
         frames: list[Frame] = []
         for line in lines:
             whole = line if self._kept == 0 else self._joined(line)
-            if whole is None or len(whole) > self._max_frame:
+            if isinstance(whole, TooLarge):
+                frames.append(whole)
+            elif len(whole) > self._max_frame:
                 frames.append(_without_return(whole, self._max_frame))
             elif whole and not whole.isspace():
                 frames.append(whole)
@@ -104,20 +110,26 @@ class LineFramer:
 
     def _keep(self, piece: bytes) -> None:
         self._kept += len(piece)
-        if self._kept > self._max_frame + 1:  # the most that is allowed, and a carriage return
-            self._skipping = True
+        if self._skipped is not None:
+            self._skipped.add(piece)
+        elif self._kept > self._max_frame + 1:  # the most that is allowed, and a carriage return
+            self._skipped = Edges()
+            for part in (*self._pieces, piece):
+                self._skipped.add(part)
             self._pieces.clear()
-        if not self._skipping:
+        else:
             while self._pieces and len(self._pieces[-1]) <= len(piece) < _SMALL:
                 piece = self._pieces.pop() + piece
             self._pieces.append(piece)
 
-    def _joined(self, last: bytes) -> bytes | None:
-        """The whole line, of which this is the end; None if it was too long to be kept."""
-        line = None if self._skipping else b"".join((*self._pieces, last))
+    def _joined(self, last: bytes) -> bytes | TooLarge:
+        """The whole line, of which this is the end; or what is left of one that was too long to be kept."""
+        skipped, self._skipped, self._kept = self._skipped, None, 0
+        if skipped is not None:
+            skipped.add(last)
+            return TooLarge(self._max_frame, skipped.head, skipped.tail)
+        line = b"".join((*self._pieces, last))
         self._pieces.clear()
-        self._kept = 0
-        self._skipping = False
         return line
 
     def wrap(self, frame: bytes) -> bytes:
@@ -136,11 +148,11 @@ def _cut(data: bytes) -> list[bytes]:
     return lines
 
 
-def _without_return(line: bytes | None, max_frame: int) -> bytes | TooLarge:
+def _without_return(line: bytes, max_frame: int) -> bytes | TooLarge:
     """A line that seems too long may be of the right length but for the carriage return before its end."""
-    if line is not None and len(line) == max_frame + 1 and line.endswith(b"\r"):
+    if len(line) == max_frame + 1 and line.endswith(b"\r"):
         return line[:-1]
-    return TooLarge(max_frame)
+    return TooLarge(max_frame, line[:EDGE], line[-EDGE:])
 
 
 class LengthFramer:
@@ -151,16 +163,17 @@ class LengthFramer:
         self._buffer = bytearray()
         self._wanted: int | None = None  # length of the body that comes next
         self._dropping = 0  # bytes left of a body that is too long
+        self._dropped = Edges()  # of that body
         self._lost = False  # after a bad header block: look for the next good one
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Takes what has arrived and gives the frames that are whole now. A huge one is refused before it is kept."""
+        """Takes what has arrived and gives the frames that are whole now. A huge one is dropped as it arrives."""
         self._buffer += data
         return list(iter(self._next, None))
 
     def _next(self) -> Frame | None:
-        if self._dropping and not self._drop():
-            return None
+        if self._dropping:
+            return self._drop()
         if self._wanted is None and (fault := self._read_header()):
             return fault
         if self._wanted is None or len(self._buffer) < self._wanted:
@@ -170,11 +183,15 @@ class LengthFramer:
         self._wanted = None
         return frame
 
-    def _drop(self) -> bool:
+    def _drop(self) -> TooLarge | None:
         gone = min(self._dropping, len(self._buffer))
+        self._dropped.add(bytes(self._buffer[:gone]))
         del self._buffer[:gone]
         self._dropping -= gone
-        return not self._dropping
+        if self._dropping:
+            return None
+        dropped, self._dropped = self._dropped, Edges()
+        return TooLarge(self._max_frame, dropped.head, dropped.tail)
 
     def _read_header(self) -> TooLarge | BadFrame | None:
         while self._buffer[:1] and self._buffer[0] in _BLANK:  # between frames, some peers send a line end
@@ -191,7 +208,7 @@ class LengthFramer:
         del self._buffer[: end + width]
         if length > self._max_frame:
             self._dropping = length
-            return TooLarge(self._max_frame)
+            return self._drop()
         self._wanted = length
         return None
 

@@ -76,6 +76,7 @@ class Malformed(Struct, frozen=True):
     is_reply: bool = False  # shaped like an answer, so it must not be answered itself
     lacks_method: bool = False  # neither method nor outcome: an answer if its id is awaited, a request otherwise
     limit: int | None = None  # the size limit that was crossed, where that is the fault
+    excerpt: bytes = b""  # its first bytes, for a log, where they say more than `why`
 
 
 @final

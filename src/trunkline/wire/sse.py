@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from trunkline.wire.framing import TooLarge
+from trunkline.wire.undecoded import Edges
 
 __all__ = ["COMMENT", "Event", "EventDecoder", "encode"]
 
@@ -53,7 +54,7 @@ class EventDecoder:
         self._size = 0  # of the event so far
         self._kind = ""
         self._id: str | None = None  # the position after the event that is being read
-        self._too_large = False
+        self._too_large: Edges | None = None  # of an event that is not kept
 
     def feed(self, data: bytes) -> list[Event | TooLarge]:
         """Takes what has arrived and gives the events that are whole now, in order."""
@@ -101,10 +102,12 @@ class EventDecoder:
         value = value.removeprefix(b" ")
         if name == b"data":
             self._size += len(value) + 1
-            if self._size > self._max_event + 1:
-                self._too_large = True
+            if self._too_large is not None:
+                self._too_large.add(value)
+            elif self._size > self._max_event + 1:
+                self._too_large = _edges_of(*self._data, value)
                 self._data.clear()
-            elif not self._too_large:
+            else:
                 self._data.append(value)
         elif name == b"event":
             self._kind = value.decode("utf-8", "replace")
@@ -115,7 +118,12 @@ class EventDecoder:
 
     def _drop(self) -> None:
         """Forgets what is too large to be kept, and remembers that it was there."""
-        self._too_large = True
+        name, _, value = bytes(self._buffer).partition(b":")
+        parts = (value.removeprefix(b" "),) if name == b"data" else ()
+        if self._too_large is None:
+            self._too_large = _edges_of(*self._data, *parts)
+        else:
+            self._too_large.add(b"".join(parts))
         self._data.clear()
         self._buffer.clear()
         self._buffer += b"data:"  # the rest of the line goes the same way
@@ -123,13 +131,20 @@ class EventDecoder:
 
     def _dispatch(self) -> Event | TooLarge | None:
         lines, kind, too_large = self._data, self._kind, self._too_large
-        self._data, self._size, self._kind, self._too_large = [], 0, "", False
+        self._data, self._size, self._kind, self._too_large = [], 0, "", None
         self.last_id = self._id
-        if too_large:
-            return TooLarge(self._max_event)
+        if too_large is not None:
+            return TooLarge(self._max_event, too_large.head, too_large.tail)
         if not lines:
             return None
         return Event(b"\n".join(lines), kind or "message", self.last_id)
+
+
+def _edges_of(*parts: bytes) -> Edges:
+    edges = Edges()
+    for part in parts:
+        edges.add(part)
+    return edges
 
 
 MARGIN: Final = 1024  # for the names of fields, and for positions

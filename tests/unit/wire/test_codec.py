@@ -35,8 +35,9 @@ def malformed(frame: bytes) -> Malformed:
         (b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":1,"a":1e999}}', 1, False),
         (b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":1,"a":%b}}' % (b"9" * 5000), 1, False),
         (b'{"jsonrpc":"2.0","method":"a","params":{"a":1,"a":1}}', None, True),
-        (b'{"jsonrpc":"2.0","id":1,"result":{"a":1,"a":1}}', None, True),
-        (b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"","data":{"a":1,"a":1}}}', None, True),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"a":1,"a":1}}', 1, True),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"","data":{"a":1,"a":1}}}', 1, True),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"id":1,"id":1}}', 1, True),
         (b'[{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":1,"a":1}}]', None, False),
     ],
 )
@@ -264,6 +265,55 @@ def test_w16_a_frame_that_was_too_large_tells_its_limit() -> None:
     assert isinstance(fault, Malformed)
     assert (fault.code, fault.limit) == (INVALID_REQUEST, 1024)
     assert "1024 bytes" in fault.why
+    assert fault.id is None
+
+
+@pytest.mark.parametrize(
+    ("head", "tail", "ident", "is_reply", "lacks_method"),
+    [
+        (b'{"jsonrpc":"2.0","id":5,"result":{"conte', b'x"}]}}', 5, True, False),
+        (b'{"result":{"content":[{"ty', b'"x"}]},"jsonrpc":"2.0","id":5}', 5, True, False),
+        (b'{"jsonrpc":"2.0","error":{"code":1,"me', b'x"}},"id":"a b"}', "a b", True, False),
+        (b'{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"na', b'x"}}', 5, False, False),
+        (b'{"params":{"na', b'x"},"method":"tools/call","jsonrpc":"2.0","id":5}', 5, False, False),
+        (b'{"params":{"na', b'x"},"jsonrpc":"2.0","id":5}', 5, False, True),
+        (b'{"jsonrpc":"2.0","id":null,"result":{"a', b'x"}}', None, True, False),
+        (b'{"result":{"a', b'{"id":5}}}', None, True, False),
+        (b"xxxx", b"xxxx", None, False, True),
+    ],
+)
+def test_w16_a_frame_that_was_too_large_tells_whose_answer_it_is(
+    head: bytes, tail: bytes, ident: Any, is_reply: bool, lacks_method: bool
+) -> None:
+    fault = decode(TooLarge(1024, head, tail))
+    assert isinstance(fault, Malformed)
+    assert (fault.id, fault.is_reply, fault.lacks_method) == (ident, is_reply, lacks_method)
+    assert fault.excerpt == head[:80]
+
+
+@pytest.mark.parametrize(
+    ("frame", "ident", "is_reply"),
+    [
+        (b'{"jsonrpc":"2.0","id":5,"result":{"text":"cut of', 5, True),
+        (b'{"jsonrpc":"2.0","id":5,"result":{"text":"\\x"}}', 5, True),
+        (b'{"jsonrpc":"2.0","id":5,"result":{"text":"\xff"}}', 5, True),
+        (b'{"result":{"text":"\xff"},"jsonrpc":"2.0","id":5}', 5, True),
+        (b'{"result":{"text":"\\x"},"jsonrpc":"2.0","id":5}', 5, True),
+        (b'{"result":{"text":"\\x"},"id":5}', None, True),  # the end of an inner object, perhaps
+        (b'{"jsonrpc":"2.0","id":"\xff","result":{}}', None, True),
+        (b'{"jsonrpc":"2.0","id":5,"method":"ping","params":{"a', None, False),
+        (b"Server is ready", None, False),
+    ],
+)
+def test_a_frame_that_is_not_json_tells_whose_answer_it_is(frame: bytes, ident: Any, is_reply: bool) -> None:
+    fault = malformed(frame)
+    assert (fault.code, fault.id, fault.is_reply, fault.excerpt) == (PARSE_ERROR, ident, is_reply, frame[:80])
+
+
+def test_an_answer_with_a_whole_number_written_as_a_float_for_its_id_tells_whose_it_is() -> None:
+    fault = malformed(b'{"jsonrpc":"2.0","id":5.0,"result":{}}')
+    assert (fault.id, fault.is_reply) == (5, True)
+    assert malformed(b'{"jsonrpc":"2.0","id":5.5,"result":{}}').id is None
 
 
 def test_w14_a_bad_frame_is_an_invalid_request() -> None:

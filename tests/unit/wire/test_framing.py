@@ -15,12 +15,17 @@ from trunkline.wire.framing import (
     TooLarge,
     detect,
 )
+from trunkline.wire.undecoded import EDGE
 
 LIMIT = 100
 
 
 def headed(body: bytes, *more: bytes) -> bytes:
     return b"\r\n".join((b"Content-Length: %d" % len(body), *more)) + b"\r\n\r\n" + body
+
+
+def too_large(frame: bytes) -> TooLarge:
+    return TooLarge(LIMIT, frame[:EDGE], frame[-EDGE:])
 
 
 def fed(framer: Framing, *chunks: bytes) -> list[Frame]:
@@ -57,7 +62,7 @@ def test_blank_lines_are_passed_over() -> None:
 def test_w16_a_line_of_the_limit_is_accepted_and_one_byte_more_is_not() -> None:
     framer = LineFramer(LIMIT)
     assert framer.feed(b"x" * LIMIT + b"\n") == [b"x" * LIMIT]
-    assert framer.feed(b"x" * (LIMIT + 1) + b"\n") == [TooLarge(LIMIT)]
+    assert framer.feed(b"x" * (LIMIT + 1) + b"\n") == [too_large(b"x" * (LIMIT + 1))]
 
 
 def test_w16_the_carriage_return_before_the_end_of_a_line_does_not_count() -> None:
@@ -65,21 +70,22 @@ def test_w16_the_carriage_return_before_the_end_of_a_line_does_not_count() -> No
     line = b"x" * LIMIT
     assert whole.feed(line + b"\r\n") == [line]
     assert fed(cut, line, b"\r", b"\n") == [line]
-    assert whole.feed(line + b"\r\r\n") == [TooLarge(LIMIT)]
-    assert fed(cut, line + b"\r", b"\r", b"\n") == [TooLarge(LIMIT)]
+    assert whole.feed(line + b"\r\r\n") == [too_large(line + b"\r\r")]
+    assert fed(cut, line + b"\r", b"\r", b"\n") == [too_large(line + b"\r\r")]
 
 
 def test_w16_the_default_limit_of_16_mib_is_kept_exactly() -> None:
     limit = 16 * 1024 * 1024
     framer = LineFramer(limit)
     assert [len(frame) for frame in framer.feed(b"x" * limit + b"\n") if isinstance(frame, bytes)] == [16_777_216]
-    assert framer.feed(b"x" * (limit + 1) + b"\n") == [TooLarge(16_777_216)]
+    assert framer.feed(b"x" * (limit + 1) + b"\n") == [TooLarge(16_777_216, b"x" * EDGE, b"x" * EDGE)]
 
 
 def test_w14_w16_a_line_that_is_too_long_is_not_kept_while_it_arrives() -> None:
     framer = LineFramer(LIMIT)
-    assert fed(framer, *[b"x" * 60] * 1000) == []
-    assert framer.feed(b"x\nnext\n") == [TooLarge(LIMIT), b"next"]
+    assert fed(framer, b"a" * 60, *[b"x" * 60] * 1000) == []
+    ends = b"a" * 60 + b"x" * (EDGE - 60), b"x" * (EDGE - 1) + b"z"
+    assert framer.feed(b"z\nnext\n") == [TooLarge(LIMIT, *ends), b"next"]
 
 
 @pytest.mark.parametrize("sizes", [[1], [2], [1, 2, 3], [300, 200, 100]])
@@ -100,7 +106,10 @@ def test_w11_a_line_that_trickles_in_takes_up_little_more_than_its_size(sizes: l
 
 def test_w16_a_line_after_one_that_was_too_long_may_be_as_long_as_any() -> None:
     framer = LineFramer(LIMIT)
-    assert fed(framer, b"x" * 150, b"x\n" + b"y" * 60, b"y" * 40 + b"\n") == [TooLarge(LIMIT), b"y" * LIMIT]
+    assert fed(framer, b"x" * 150, b"x\n" + b"y" * 60, b"y" * 40 + b"\n") == [
+        too_large(b"x" * 151),
+        b"y" * LIMIT,
+    ]
 
 
 def test_a_line_goes_out_with_its_end() -> None:
@@ -189,10 +198,10 @@ def test_w14_how_long_a_header_block_may_be_does_not_depend_on_how_it_arrives(si
     assert fed(LengthFramer(LIMIT), *(b"%c" % byte for byte in stream)) == expected
 
 
-def test_w14_w16_a_huge_frame_is_refused_before_any_of_it_is_there() -> None:
+def test_w14_w16_a_huge_frame_is_dropped_as_it_arrives() -> None:
     framer = LengthFramer(LIMIT)
-    assert framer.feed(b"Content-Length: 101\r\n\r\n") == [TooLarge(LIMIT)]
-    assert fed(framer, b"x" * 60, b"x" * 41 + headed(b"next")) == [b"next"]
+    assert fed(framer, b"Content-Length: 101\r\n\r\n", b"x" * 60) == []
+    assert framer.feed(b"x" * 41 + headed(b"next")) == [too_large(b"x" * 101), b"next"]
 
 
 def test_w16_a_frame_of_the_limit_is_accepted() -> None:

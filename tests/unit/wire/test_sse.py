@@ -6,6 +6,7 @@ from hypothesis.strategies import binary, integers, lists
 
 from trunkline.wire.framing import TooLarge
 from trunkline.wire.sse import COMMENT, Event, EventDecoder, encode
+from trunkline.wire.undecoded import EDGE
 
 
 def events(stream: bytes, limit: int = 1000) -> list[Event | TooLarge]:
@@ -66,16 +67,24 @@ def test_a_mark_of_byte_order_is_passed_over() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 5000])
 def test_w17_an_event_over_the_limit_is_dropped_and_the_next_one_is_read(size: int) -> None:
-    stream = b"data: " + b"a" * 3000 + b"\n\n" + b"data: ok\n\n"
+    data = b"first" + b"a" * 3000 + b"last"
+    stream = b"data: " + data + b"\n\n" + b"data: ok\n\n"
     decoder = EventDecoder(1024)
     seen = [event for at in range(0, len(stream), size) for event in decoder.feed(stream[at : at + size])]
-    assert seen == [TooLarge(1024), Event(b"ok")]
+    assert seen == [TooLarge(1024, data[:EDGE], data[-EDGE:]), Event(b"ok")]
 
 
 def test_w17_an_event_at_the_limit_is_read() -> None:
     assert events(b"data: " + b"a" * 1000 + b"\n\n") == [Event(b"a" * 1000)]
-    assert events(b"data: " + b"a" * 1001 + b"\n\n") == [TooLarge(1000)]
-    assert events(b"data: a\n" * 501 + b"\n") == [TooLarge(1000)]
+    assert events(b"data: " + b"a" * 1001 + b"\n\n") == [TooLarge(1000, b"a" * EDGE, b"a" * EDGE)]
+    assert events(b"data: a\n" * 501 + b"\n") == [TooLarge(1000, b"a" * EDGE, b"a" * EDGE)]
+    assert events(b"data: a\n" * 601 + b"\n") == [TooLarge(1000, b"a" * EDGE, b"a" * EDGE)]
+
+
+def test_w17_comments_over_the_limit_are_dropped() -> None:
+    decoder = EventDecoder(1024)
+    assert [event for _ in range(3) for event in decoder.feed(b":" + b"a" * 3000)] == []
+    assert decoder.feed(b"\n\n") == [TooLarge(1024, b":" + b"a" * (EDGE - 1), b"a" * EDGE)]
 
 
 @given(datas=lists(binary(max_size=20).map(lambda b: b.translate(None, b"\r\n"))), cuts=lists(integers(1, 9)))

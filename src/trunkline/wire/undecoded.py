@@ -1,0 +1,82 @@
+"""What the first and the last bytes of a message tell about it, where all of it is too large or cannot be decoded.
+
+Members of the outermost object are read from its beginning, up to the first value that is an object or an array, and from
+its end. Some implementations write the id first, and others write it last.
+"""
+
+import re
+from typing import Final
+
+from msgspec import Struct
+
+from trunkline.wire.messages import RequestId
+
+__all__ = ["EDGE", "Edges", "Outline", "outline"]
+
+EDGE: Final = 256  # bytes of either end: an id, the version and the name of a method have room in them
+
+_SCALAR: Final = rb'-?\d{1,18}|"[^"\\]{0,200}"|null'
+_OPENING: Final = re.compile(rb"\s*\{")
+_NAME: Final = re.compile(rb'\s*"([^"\\]{1,20})"\s*:\s*')
+_VALUE: Final = re.compile(rb"(" + _SCALAR + rb")\s*,")
+_LAST: Final = re.compile(rb'((?:,\s*"(?:id|jsonrpc|method)"\s*:\s*(?:' + _SCALAR + rb")\s*){1,3})\}\s*$")
+_MEMBER: Final = re.compile(rb',\s*"(id|jsonrpc|method)"\s*:\s*(' + _SCALAR + rb")")
+
+
+class Outline(Struct, frozen=True):
+    """The id of a message, and which of its members were seen."""
+
+    id: RequestId | None = None
+    has_method: bool = False
+    has_outcome: bool = False
+
+
+class Edges:
+    """The first and the last bytes of a message that is not kept."""
+
+    __slots__ = ("head", "tail")
+
+    def __init__(self) -> None:
+        self.head = b""
+        self.tail = b""
+
+    def add(self, data: bytes) -> None:
+        """Take the next bytes."""
+        if len(self.head) < EDGE:
+            self.head += data[: EDGE - len(self.head)]
+        self.tail = data[-EDGE:] if len(data) >= EDGE else (self.tail + data)[-EDGE:]
+
+
+def outline(head: bytes, tail: bytes, *, whole: bool) -> Outline:
+    """Read what both ends of a message tell. If it may have been cut off, so that its last bytes could belong to an inner
+    object, they count only with the version among them."""
+    names = _first_members(head)
+    last = _LAST.search(tail)
+    if last is not None:
+        found = dict(_MEMBER.findall(last[1]))
+        if whole or b"jsonrpc" in found:
+            names = {**found, **names}
+    return Outline(_id_in(names.get(b"id")), b"method" in names, b"result" in names or b"error" in names)
+
+
+def _first_members(head: bytes) -> dict[bytes, bytes]:
+    """The members up to the first one that has no short and simple value, and that one's name."""
+    names: dict[bytes, bytes] = {}
+    opening = _OPENING.match(head)
+    at = None if opening is None else opening.end()
+    while at is not None and (name := _NAME.match(head, at)) is not None:
+        value = _VALUE.match(head, name.end())
+        names[name[1]] = b"" if value is None else value[1]
+        at = None if value is None else value.end()
+    return names
+
+
+def _id_in(value: bytes | None) -> RequestId | None:
+    if not value or value == b"null":
+        return None
+    if not value.startswith(b'"'):
+        return int(value)
+    try:
+        return value[1:-1].decode()
+    except UnicodeDecodeError:
+        return None
