@@ -118,6 +118,14 @@ class Dropped(Fact, frozen=True, kw_only=True):
     kind: str
 
 
+class MessageUnreadable(Fact, frozen=True, kw_only=True):
+    """A message of the peer that could not be read, or an answer that cannot be assigned to a request; with its first
+    bytes, where they are known."""
+
+    why: str
+    excerpt: bytes = b""
+
+
 class PromptStep(Fact, frozen=True, kw_only=True):
     """A step on the way to the messages of a prompt."""
 
@@ -199,6 +207,9 @@ class Observer(Protocol):
     def on(self, fact: Fact) -> None: ...
 
 
+_FAILURES: Final = (HandlerFailed, ConnectionFailed, MessageUnreadable)
+
+
 class Observers:
     """Those who are told. False when nobody listens to everything, so that a reporter can save itself the fact."""
 
@@ -250,7 +261,7 @@ def _of_everything(observers: Iterable[Observer]) -> tuple[Observer, ...]:
 
 
 def _concerned(observers: _Observed, fact: Fact) -> tuple[Observer, ...]:
-    return observers[0 if isinstance(fact, HandlerFailed | ConnectionFailed) else 1]
+    return observers[0 if isinstance(fact, _FAILURES) else 1]
 
 
 class _Delivery:

@@ -109,6 +109,8 @@ async def ask(
         except RequestTimeout as late:
             raise await _meaning(line, connection, late) from None
         except ConnectionClosed as lost:
+            if lost.too_large:
+                raise
             if lost.reached and not repeatable(connection):
                 told = f"{_spoken_of(name, params)} was not answered, and may or may not have been done: {lost.message}"
                 raise OutcomeUnknown(told, status=lost.status, last_words=lost.last_words) from None

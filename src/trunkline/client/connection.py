@@ -10,6 +10,7 @@ from trunkline.conversation import connection
 from trunkline.conversation.connection import KEEPALIVE_FAILED
 from trunkline.conversation.requests import loss
 from trunkline.errors import (
+    BadAnswer,
     ConnectionClosed,
     HandshakeFailed,
     PeerError,
@@ -134,6 +135,8 @@ class Connection(connection.Connection):
             result = _read_result(await self.request("initialize", params))
         except RequestTimeout as error:
             raise self._failed(f"the server did not answer initialize within {error.elapsed:g} s") from None
+        except BadAnswer as error:
+            raise self._failed(f"the server's answer to initialize is malformed: {error.message}") from None
         except PeerError as error:
             raise _Refused(error) from None
         except codec.DecodeError as error:

@@ -90,6 +90,7 @@ class Line:
         self._openers = 0
         self._opening = ""  # the step that is being made
         self._era: Era | None = None  # that the server was found to speak
+        self._ended_at_probe = False  # the last attempt: the server, after server/discover and before an answer to it
         self._task = self._loop.create_task(self._live(), name=f"trunkline: line to {connector.name}")
 
     @property
@@ -300,17 +301,12 @@ class Line:
             self._era = await connection.open(lambda: self._enter("WaitForInitialized"), self._era)
             await self._greet(connection, again)
         except BaseException as error:
+            self._ended_at_probe = connection.gone.done() and connection.probe_unanswered
             if isinstance(error, HandshakeFailed):
                 self._forget_era()
             await _closed(channel)
             raise
         return connection
-
-    @property
-    def _ended_at_probe(self) -> bool:
-        """Whether the last connection ended after server/discover was sent, and before it was answered."""
-        lost = self._fresh
-        return lost is not None and lost.gone.done() and lost.probe_unanswered
 
     def _forget_era(self) -> None:
         """Forget what was found out about the server, since it holds no more."""

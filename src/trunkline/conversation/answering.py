@@ -6,16 +6,16 @@ from trunkline.clock import Clock
 from trunkline.conversation.batches import Batches
 from trunkline.conversation.dispatch import Failure, failure_of
 from trunkline.conversation.telling import Telling
-from trunkline.errors import ProtocolError, RequestTimeout
+from trunkline.errors import ContentTooLarge, ProtocolError, RequestTimeout
 from trunkline.facts import Observers
 from trunkline.protocol.codes import error_object
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import CallToolResult, InputRequiredResult
-from trunkline.transports.channel import Channel
+from trunkline.transports.channel import Channel, Oversized
 from trunkline.wire.messages import ErrorResponse, Message, RequestId
 
-__all__ = ["Answering"]
+__all__ = ["Answering", "oversized"]
 
 
 class Answering(Telling):
@@ -44,14 +44,21 @@ class Answering(Telling):
                 self.tell_end(call, _outcome(value))
 
     def _unsendable(self, call: Running, error: Exception) -> None:
-        failure = failure_of(error, call, self.session.revision_of(call), expose=self.exposes_errors)
+        if isinstance(error, Oversized):
+            error = oversized(error)
+        revision = self.session.revision_of(call)
+        failure = failure_of(error, call, revision, expose=self.exposes_errors)
         self.report_failure(call, failure.reference or "-", error)
         answer = (
-            ErrorResponse(call.id, error_object(failure.answer, self.session.revision_of(call)))
+            ErrorResponse(call.id, error_object(failure.answer, revision))
             if isinstance(failure.answer, ProtocolError)
             else self.session.written(call, failure.answer)
         )
-        self.send_answer(answer, call.id)
+        try:
+            self.send_answer(answer, call.id)
+        except Oversized as again:  # the id of the request alone is that long
+            answer = ErrorResponse(call.id, error_object(oversized(again), revision))
+            self.send_answer(answer, call.id)
         code = answer.error.code if isinstance(answer, ErrorResponse) else None
         self.tell_end(call, "failed" if code is None else "error", code)
 
@@ -92,6 +99,11 @@ class Answering(Telling):
         if call.origin is not None and call.origin.stream is not None:
             call.origin.stream.give_up(call.id if call.origin.named is None else call.origin.named)
         self.tell_end(call, "cancelled")
+
+
+def oversized(error: Oversized) -> ContentTooLarge:
+    """What the peer is told of an answer that its transport does not take."""
+    return ContentTooLarge(error.size, error.limit, setting=error.setting)
 
 
 def _outcome(value: Any) -> str:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from trunkline.clock import Clock
 from trunkline.conversation import drive
+from trunkline.conversation.answering import oversized
 from trunkline.conversation.asking import Asking
 from trunkline.conversation.batches import Batches
 from trunkline.conversation.dispatch import Dispatcher
@@ -26,6 +27,7 @@ from trunkline.facts import CallStarted, Connected, Observers, PhaseChanged, Rec
 from trunkline.facts import Closed as ClosedFact
 from trunkline.protocol.events import (
     Answered,
+    AnswerUnusable,
     CallReceived,
     Cancelled,
     Event,
@@ -37,16 +39,18 @@ from trunkline.protocol.events import (
 )
 from trunkline.protocol.inflight import Awaited, Running
 from trunkline.protocol.lifecycle import Phase, Signal
-from trunkline.protocol.methods import Wait
+from trunkline.protocol.methods import Side, Wait
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
-from trunkline.transports.channel import Channel, Closed, Origin, Receiver
+from trunkline.transports.channel import Channel, Closed, Origin, Oversized, Receiver, limit_setting
 from trunkline.wire.messages import (
     Batch,
     Encoded,
     ErrorResponse,
     Incoming,
     Malformed,
+    Message,
+    Response,
 )
 
 if TYPE_CHECKING:
@@ -149,8 +153,13 @@ class Connection(Asking):
                 self._requests.answered(event)
             case NoticeReceived():
                 self._notice(event, origin)
-            case Refused(reply=reply):
+            case AnswerUnusable(request=request, why=why, too_large=too_large):
+                setting = limit_setting(self.channel.info) if too_large else None
+                self._requests.unusable(request, why if setting is None else f"{why} ({setting})")
+            case Refused(reply=reply, excerpt=excerpt):
                 self.dropped(reply.error.message, "refused")
+                if excerpt and self.session.side is Side.CLIENT:
+                    self.report_unreadable(reply.error.message, excerpt)
                 self.channel.send(reply, about=reply.id if isinstance(reply.id, int | str) else None)
             case Cancelled(call=call):
                 self._cancelled(call)
@@ -160,8 +169,10 @@ class Connection(Asking):
                     self._made_requests.opened()
             case ProgressHeard():
                 self.progressed(event)
-            case Ignored(why=why, kind=kind):
+            case Ignored(why=why, kind=kind, unassigned=unassigned, excerpt=excerpt):
                 self.dropped(why, kind)
+                if unassigned:
+                    self.report_unreadable(why, excerpt)
 
     def progressed(self, event: ProgressHeard) -> None:
         """Tell the caller of a request of ours how far that has come."""
@@ -173,10 +184,18 @@ class Connection(Asking):
             self.channel.send(self.session.complaint(fault))
             return
         if self._batches is None:
-            self._batches = Batches(self.channel.send)
+            self._batches = Batches(self._send_batch)
         receive = self.session.receive
         for event in self._batches.take_apart(batch.messages, lambda message: receive(message, now)):
             self._handle(event, origin)
+
+    def _send_batch(self, answers: Sequence[Message]) -> None:
+        try:
+            self.channel.send(answers)
+        except Oversized as error:
+            told = self.session.error_object(oversized(error))
+            failed = [ErrorResponse(one.id, told) if isinstance(one, Response) else one for one in answers]
+            self.channel.send(failed)
 
     # --- calls ---------------------------------------------------------------------------------
 

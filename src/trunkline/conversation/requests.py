@@ -10,7 +10,9 @@ from trunkline.clock import Clock
 from trunkline.conversation.alarm import Alarm
 from trunkline.errors import (
     AuthorizationFailed,
+    BadAnswer,
     ConnectionClosed,
+    MessageTooLarge,
     MisuseError,
     PeerError,
     RequestTimeout,
@@ -22,7 +24,7 @@ from trunkline.protocol.inflight import Awaited, Running
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import ProgressParams
-from trunkline.transports.channel import Channel, Closed
+from trunkline.transports.channel import Channel, Closed, Oversized
 from trunkline.wire.messages import RequestId
 
 __all__ = ["Requests", "loss"]
@@ -111,6 +113,8 @@ class Requests:
             self._channel.send(message, about=None if about is None else about.id)
         except (TypeError, ValueError, RecursionError) as error:  # params that have no JSON
             self._session.cancel(asked)  # of which the peer has never heard
+            if isinstance(error, Oversized):
+                raise MisuseError(f"{name} is too large: {error}", kind=MessageTooLarge.kind) from None
             raise MisuseError(f"params of {name}: {error}") from error
         asked.about = about
         self._alarm.set()
@@ -141,6 +145,10 @@ class Requests:
         else:
             data = None if event.error.data is UNSET else event.error.data
             waiter.set_exception(PeerError(event.error.code, event.error.message, data))
+
+    def unusable(self, request: Awaited, why: str) -> None:
+        """The peer has answered with something that cannot be used."""
+        _fail(request.waiter, BadAnswer(request.method.name, why))
 
     def progressed(self, event: ProgressHeard, failed: Callable[[Awaited, str, BaseException], None]) -> None:
         """The peer reports progress; what whoever hears of it raises harms nobody."""
@@ -200,6 +208,7 @@ def loss(closed: Closed) -> TransportError:
         status=closed.status,
         last_words=closed.last_words,
         reached=closed.reached,
+        too_large=closed.too_large,
     )
 
 

@@ -5,7 +5,7 @@ from itertools import count
 from typing import Any, Final
 
 from trunkline.clock import Clock
-from trunkline.facts import CallEnded, Dropped, HandlerFailed, Observers
+from trunkline.facts import CallEnded, Dropped, HandlerFailed, MessageUnreadable, Observers
 from trunkline.protocol.inflight import Running, Tracked
 
 __all__ = ["Telling"]
@@ -71,6 +71,12 @@ class Telling:
                     error=error,
                 )
             )
+
+    def report_unreadable(self, why: str, excerpt: bytes) -> None:
+        """Tell of a message that could not be read or assigned, with its first bytes."""
+        if self._observers.hear_failures:
+            at = self._clock.now()
+            self._observers.on(MessageUnreadable(connection=self.number, at=at, why=why, excerpt=excerpt))
 
     def dropped(self, why: str, kind: str) -> None:
         """Tells of something that went nowhere."""

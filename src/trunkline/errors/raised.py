@@ -144,13 +144,22 @@ class ConnectionClosed(TransportError):
 
     lines = True
 
-    def __init__(self, message: str, *, status: int | None = None, last_words: str = "", reached: bool = True) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        last_words: str = "",
+        reached: bool = True,
+        too_large: bool = False,
+    ) -> None:
         shown = "\n".join(last_words.split("\n")[-_SHOWN_LINES:])
         super().__init__(f"{message}\nThe end of its standard error:\n{shown}" if shown else message)
         self.message = message
         self.status = status  # what the process ended with; of a signal, its number below zero
         self.last_words = last_words  # the end of what the process wrote to standard error
         self.reached = reached  # whether what was asked may have reached the peer
+        self.too_large = too_large  # an answer over the limit closed it: asking again would do the same
 
 
 class OutcomeUnknown(ConnectionClosed):

@@ -4,21 +4,25 @@ import logging
 from typing import Final
 
 from trunkline.errors.text import printable
-from trunkline.facts import ConnectionFailed, Dropped, Fact, HandlerFailed
+from trunkline.facts import ConnectionFailed, Dropped, Fact, HandlerFailed, MessageUnreadable
 
 __all__ = ["LogObserver"]
 
 _log: Final = logging.getLogger("trunkline")
+_BETWEEN: Final = 10.0  # seconds between two warnings about unreadable messages: a peer decides how many there are
 
 
 class LogObserver:
-    """Logs failures of handlers and connections with their traceback; and everything else, if level debug is on when it
-    is made. It logs at once: a log that lags behind could lose what was said last before a process ends."""
+    """Logs failures of handlers and connections with their traceback, and unreadable messages with their first bytes,
+    one in ten seconds; and everything else, if level debug is on when it is made. It logs at once: a log that lags
+    behind could lose what was said last before a process ends."""
 
     immediate = True
 
     def __init__(self) -> None:
         self.failures_only = not _log.isEnabledFor(logging.DEBUG)
+        self._warned_at: float | None = None
+        self._unlogged = 0  # unreadable messages since then
 
     def on(self, fact: Fact) -> None:
         """Logs a fact."""
@@ -29,7 +33,18 @@ class LogObserver:
         elif isinstance(fact, ConnectionFailed):
             told = "a connection failed and was closed (%s, peer %s, incident %s)"
             _log.error(told, fact.transport, fact.peer or "unknown", fact.incident, exc_info=fact.error)
+        elif isinstance(fact, MessageUnreadable):
+            self._warn(fact)
         elif isinstance(fact, Dropped):
             _log.debug("dropped: %s (%s)", printable(fact.why), fact.kind)
         else:
             _log.debug("%s", fact)
+
+    def _warn(self, fact: MessageUnreadable) -> None:
+        if self._warned_at is not None and fact.at - self._warned_at < _BETWEEN:
+            self._unlogged += 1
+            return
+        more = f"; {self._unlogged} more since the last warning" if self._unlogged else ""
+        began = f", began with {fact.excerpt!r}" if fact.excerpt else ""
+        _log.warning("unusable message: %s (connection %d%s)%s", printable(fact.why), fact.connection, began, more)
+        self._warned_at, self._unlogged = fact.at, 0

@@ -10,6 +10,7 @@ from trunkline.protocol.types import ProgressParams
 from trunkline.wire.messages import ErrorObject, ErrorResponse
 
 __all__ = [
+    "AnswerUnusable",
     "Answered",
     "CallReceived",
     "Cancelled",
@@ -48,6 +49,14 @@ class Answered(Struct):
     error: ErrorObject | None = None
 
 
+class AnswerUnusable(Struct):
+    """A request of ours was answered by something that cannot be used, and why."""
+
+    request: Awaited
+    why: str
+    too_large: bool = False  # for the limit of its transport
+
+
 class Cancelled(Struct):
     """The peer no longer wants the answer to a request of its own."""
 
@@ -66,6 +75,7 @@ class Refused(Struct):
     """A message that is answered with an error and goes no further."""
 
     reply: ErrorResponse
+    excerpt: bytes = b""  # of something that could not be read at all
 
 
 class Ignored(Struct):
@@ -73,6 +83,10 @@ class Ignored(Struct):
 
     why: str
     kind: str
+    unassigned: bool = False  # it is an answer, and it cannot be told to which request
+    excerpt: bytes = b""
 
 
-Event = CallReceived | NoticeReceived | Opened | Answered | Cancelled | ProgressHeard | Refused | Ignored
+Event = (
+    CallReceived | NoticeReceived | Opened | Answered | AnswerUnusable | Cancelled | ProgressHeard | Refused | Ignored
+)

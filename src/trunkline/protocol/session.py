@@ -21,6 +21,7 @@ from trunkline.protocol.codes import error_object
 from trunkline.protocol.envelope import carried_by
 from trunkline.protocol.events import (
     Answered,
+    AnswerUnusable,
     CallReceived,
     Cancelled,
     Event,
@@ -64,6 +65,7 @@ __all__ = ["Session"]
 
 _CANCELLED: Final = find("notifications/cancelled")
 _NOTHING: Final[frozenset[str]] = frozenset()
+_LONGEST_ID: Final = 18  # digits; our ids are numbers that are counted up
 _REPLACEABLE: Final = frozenset({Phase.INITIALIZING, Phase.READY, Phase.PAUSED})
 _read_cancelled: Final = decoder(CancelledParams)
 _read_initialize: Final = decoder(InitializeParams)
@@ -339,16 +341,37 @@ class Session:
         if request is None and self._aftermath is not None and isinstance(ident, int | str):
             request = self._aftermath.answered(ident)
         if request is None:
-            return Ignored("an answer to nothing that we wait for", "unexpected_reply")
+            return self._unexpected(ident, error)
         if request.as_task and error is None:
             self._after().go_on(request)
         request.done = True
         return Answered(request, result, error)
 
+    def _unexpected(self, ident: Any, error: ErrorObject | None) -> Event:
+        """An answer that names none of our requests. Some peers write the id 1 as "1"."""
+        if isinstance(ident, str) and ident.isdecimal() and len(ident) <= _LONGEST_ID:
+            request = self._awaited.get(int(ident))
+            if request is not None:
+                return self._unusable(request, f'its id is the string "{ident}", and not the number {ident}')
+        if error is not None and not isinstance(ident, int | str):
+            why = f"the peer could not read a message: {error.message} ({error.code})"
+            return Ignored(why, "unexpected_reply", unassigned=True)
+        return Ignored("an answer to nothing that we wait for", "unexpected_reply")
+
+    def _unusable(self, request: Awaited, why: str, *, too_large: bool = False) -> AnswerUnusable:
+        del self._awaited[request.id]
+        request.done = True
+        return AnswerUnusable(request, why, too_large)
+
     def _receive_malformed(self, fault: Malformed) -> Event:
-        if fault.is_reply or (fault.lacks_method and fault.id is not None and fault.id in self._awaited):
-            return Ignored(f"unreadable answer: {fault.why}", "invalid_request")
-        return Refused(self.complaint(fault))
+        if fault.is_reply or fault.lacks_method:
+            request = None if fault.id is None else self._awaited.get(fault.id)
+            if request is not None:
+                return self._unusable(request, fault.why, too_large=fault.limit is not None)
+        if fault.is_reply:
+            why = f"unreadable answer: {fault.why}"
+            return Ignored(why, "invalid_request", unassigned=True, excerpt=fault.excerpt)
+        return Refused(self.complaint(fault), fault.excerpt)
 
     def complaint(self, fault: Malformed) -> ErrorResponse:
         """The answer to something that could not be read."""

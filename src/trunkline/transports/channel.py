@@ -8,7 +8,7 @@ Reading can be paused: whoever receives is flooded by what it has asked to go on
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -26,10 +26,12 @@ __all__ = [
     "Listener",
     "Mirrors",
     "Origin",
+    "Oversized",
     "Questioning",
     "Receiver",
     "Repeating",
     "Reusable",
+    "limit_setting",
 ]
 
 
@@ -67,6 +69,32 @@ class Closed(Struct, frozen=True):
     status: int | None = None  # what the process ended with; of a signal, its number below zero
     last_words: str = ""  # the end of what the process wrote to standard error
     reached: bool = True  # whether what was not answered may have reached the peer
+    too_large: bool = False  # a message of the peer ended it, which would come again
+
+
+_LIMITS: Final = {
+    "stdio": "stdio_message_size_limit",
+    "tcp": "tcp_message_size_limit",
+    "unix": "tcp_message_size_limit",
+    "websocket": "ws_message_size_limit",
+    "sse": "sse_event_size_limit",
+    "http": "sse_event_size_limit",  # of what is no event, the body is read with the head of its answer
+}
+
+
+def limit_setting(info: ChannelInfo) -> str | None:
+    """The setting that limits the messages of a transport; None where there is none, or more than one."""
+    return _LIMITS.get(info.transport)
+
+
+class Oversized(TypeError):
+    """A message of ours that is larger than what its transport takes, by our own settings."""
+
+    def __init__(self, size: int, limit: int, setting: str) -> None:
+        super().__init__(f"the message has {size} bytes, and the limit is {limit} bytes ({setting})")
+        self.size = size
+        self.limit = limit
+        self.setting = setting
 
 
 class Channel(Protocol):
@@ -79,7 +107,8 @@ class Channel(Protocol):
         """Takes a message, or a batch of them; never waits. After the channel has closed it does nothing.
 
         `about` names the request that the message belongs to: a pipe ignores it, HTTP picks the stream by it.
-        Raises TypeError for a message that has no JSON; then nothing of it is sent.
+        Raises TypeError for a message that has no JSON, and `Oversized` for one above the limit of a transport that has
+        one; then nothing of it is sent. Errors are sent in any case.
         """
         ...
 

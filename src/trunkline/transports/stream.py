@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol
 
 from trunkline.config import Settings
-from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
+from trunkline.transports.channel import ChannelInfo, Closed, Origin, Oversized, Receiver, limit_setting
 from trunkline.wire.codec import decode, decode_strict, encode, to_lines
 from trunkline.wire.framing import Foreign, Framing, LengthFramer, LineFramer, detect
-from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
+from trunkline.wire.messages import Encoded, ErrorResponse, Incoming, Message, RequestId
 
 __all__ = ["Sink", "Source", "Spoken", "StreamChannel"]
 
@@ -74,6 +74,7 @@ class StreamChannel:
         self._origin = origin or Origin()
         self._decode = decode_strict if unique_members else decode
         self._max_frame = max_frame
+        self._longest_line = max_frame + 1  # with its end
         ready = None if isinstance(framing, str) else framing
         self._framing = ready  # of what comes in, once the first bytes have shown it
         self._start = b""  # bytes that did not show it yet
@@ -179,8 +180,13 @@ class StreamChannel:
             return
         if self._wrap is None:
             frame = message.frame + b"\n" if type(message) is Encoded else to_lines((message,))
+            if len(frame) > self._longest_line:
+                self._check_size(message, len(frame) - 1)
         else:
-            frame = self._wrap(encode(message))
+            frame = encode(message)
+            if len(frame) > self._max_frame:
+                self._check_size(message, len(frame))
+            frame = self._wrap(frame)
         self._out.append(frame)
         self._gathered += len(frame)
         if self._gathered > self._unsent_high:
@@ -188,6 +194,13 @@ class StreamChannel:
         elif not self._handing_up and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_gathered)
+
+    def _check_size(self, message: Message | Encoded | Sequence[Message], size: int) -> None:
+        """Raise `Oversized` for a message that the peer would not take, if its settings are like ours. Errors are never
+        in the way: they are short, unless the peer itself has sent something that long."""
+        parts = message if isinstance(message, Sequence) else (message,)
+        if not all(isinstance(part, ErrorResponse) for part in parts):
+            raise Oversized(size, self._max_frame, limit_setting(self._info) or "max_frame")
 
     def _flush_gathered(self) -> None:
         try:

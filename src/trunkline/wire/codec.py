@@ -192,7 +192,8 @@ def _reject_duplicates(frame: bytes, message: Message | Batch) -> Incoming:
         if isinstance(message, Response | ErrorResponse) or (isinstance(message, Request) and name != ["id"]):
             ident = _readable_id(message.id)
         is_reply = isinstance(message, Response | ErrorResponse | Notification)
-        return Malformed(INVALID_REQUEST, why, ident, is_reply, excerpt=frame[:SHOWN])
+        shown, is_notification = frame[:SHOWN], isinstance(message, Notification)
+        return Malformed(INVALID_REQUEST, why, ident, is_reply, is_notification=is_notification, excerpt=shown)
     return message
 
 
@@ -233,8 +234,8 @@ def _classify(envelope: _Envelope) -> Message | Malformed:
     if method is UNSET:
         return _classify_reply(envelope)
     if envelope.result is not UNSET or envelope.error is not UNSET:
-        why = "a message has either a method or an outcome, not both"
-        return Malformed(INVALID_REQUEST, why, _readable_id(ident), is_reply=ident is UNSET)
+        why, bare = "a message has either a method or an outcome, not both", ident is UNSET
+        return Malformed(INVALID_REQUEST, why, _readable_id(ident), is_reply=bare, is_notification=bare)
     if params is not UNSET and memoryview(params)[0] != _OPENING_BRACE:
         return _params_of_no_use(params, ident)
     if ident is UNSET:
@@ -259,9 +260,14 @@ def _classify_reply(envelope: _Envelope) -> Message | Malformed:
 
 def _params_of_no_use(params: Raw, ident: RequestId | None | UnsetType) -> Malformed:
     is_notification = ident is UNSET  # never answered, whatever is wrong with it
-    if bytes(params).startswith(b"["):
-        return Malformed(INVALID_PARAMS, "params must be an object, not an array", _readable_id(ident), is_notification)
-    return Malformed(INVALID_REQUEST, "params must be an object", _readable_id(ident), is_notification)
+    is_array = bytes(params).startswith(b"[")
+    return Malformed(
+        INVALID_PARAMS if is_array else INVALID_REQUEST,
+        "params must be an object, not an array" if is_array else "params must be an object",
+        _readable_id(ident),
+        is_reply=is_notification,
+        is_notification=is_notification,
+    )
 
 
 def _readable_id(ident: RequestId | None | UnsetType) -> RequestId | None:
@@ -301,12 +307,12 @@ def _too_large(frame: TooLarge) -> Malformed:
 
 
 def _unparsed(frame: bytes, why: str, code: int = PARSE_ERROR, *, whole: bool = False) -> Malformed:
-    """What is told of a frame that is not JSON. Of an answer, its id is looked for; of anything else none is told, since
-    JSON-RPC has it so."""
+    """What is told of a frame that is not JSON. The id is looked for in an answer only: a request that cannot be parsed
+    is refused without one (JSON-RPC 2.0, section 5)."""
     found = outline(frame[:EDGE], frame[-EDGE:], whole=whole)
     if found.has_outcome and not found.has_method:
         return Malformed(code, why, found.id, is_reply=True, excerpt=frame[:SHOWN])
-    return Malformed(code, why, excerpt=frame[:SHOWN])
+    return Malformed(code, why, lacks_method=not found.has_method, excerpt=frame[:SHOWN])
 
 
 def _unreadable(error: Exception) -> Malformed:

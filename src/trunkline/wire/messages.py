@@ -75,6 +75,7 @@ class Malformed(Struct, frozen=True):
     id: RequestId | None = None  # of the request it would have been, where that could be read
     is_reply: bool = False  # shaped like an answer, so it must not be answered itself
     lacks_method: bool = False  # neither method nor outcome: an answer if its id is awaited, a request otherwise
+    is_notification: bool = False  # with a method and no id, so it is no answer either
     limit: int | None = None  # the size limit that was crossed, where that is the fault
     excerpt: bytes = b""  # its first bytes, for a log, where they say more than `why`
 

@@ -1,7 +1,7 @@
 """What the first and the last bytes of a message tell about it, where all of it is too large or cannot be decoded.
 
-Members of the outermost object are read from its beginning, up to the first value that is an object or an array, and from
-its end. Some implementations write the id first, and others write it last.
+Members of the outermost object are read from its beginning, up to the first value that is an object or an array, and
+from its end. Some implementations write the id first, and others write it last.
 """
 
 import re
@@ -48,8 +48,8 @@ class Edges:
 
 
 def outline(head: bytes, tail: bytes, *, whole: bool) -> Outline:
-    """Read what both ends of a message tell. If it may have been cut off, so that its last bytes could belong to an inner
-    object, they count only with the version among them."""
+    """Read what both ends of a message tell. If it may have been cut off, so that its last bytes could belong to an
+    inner object, they count only with the version among them."""
     names = _first_members(head)
     last = _LAST.search(tail)
     if last is not None:

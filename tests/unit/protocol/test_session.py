@@ -17,6 +17,7 @@ from trunkline.errors import (
 )
 from trunkline.protocol.events import (
     Answered,
+    AnswerUnusable,
     CallReceived,
     Cancelled,
     Event,
@@ -498,15 +499,40 @@ def test_p12_an_answer_to_nothing_that_we_wait_for_is_ignored(ident: Any) -> Non
     assert dict(session.pending) == {awaited.id: awaited}
 
 
-def test_p12_an_unreadable_answer_leaves_its_request_to_time_out() -> None:
+def test_p12_an_unreadable_answer_fails_its_request() -> None:
+    session = client()
+    for named in (
+        {"is_reply": True},
+        {"lacks_method": True},
+        {"lacks_method": True, "limit": 1024},
+    ):
+        awaited, _ = session.call("ping", Empty(), NOW)
+        event = session.receive(Malformed(-32600, "both", awaited.id, **named), NOW)
+        assert event == AnswerUnusable(awaited, "both", "limit" in named)
+    assert session.expired(NOW + 5) == []
+    assert not session.pending
+
+
+@pytest.mark.parametrize("ident", [None, 99])
+def test_p12_an_unreadable_answer_to_nothing_is_told_of(ident: int | None) -> None:
+    event = client().receive(Malformed(-32600, "both", ident, is_reply=True, excerpt=b"{"), NOW)
+    assert event == Ignored("unreadable answer: both", "invalid_request", unassigned=True, excerpt=b"{")
+
+
+def test_p12_an_answer_whose_id_is_a_string_of_digits_fails_its_request() -> None:
     session = client()
     awaited, _ = session.call("ping", Empty(), NOW)
-    for fault in (
-        Malformed(-32600, "both", awaited.id, is_reply=True),
-        Malformed(-32600, "?", awaited.id, lacks_method=True),
-    ):
-        assert ignored(session.receive(fault, NOW)) == "invalid_request"
-    assert session.expired(NOW + 5) == [awaited]
+    event = session.receive(Response(str(awaited.id), Raw(b"{}")), NOW)
+    assert isinstance(event, AnswerUnusable)
+    assert event.request is awaited
+    for other in ("99", "x", "9" * 5000):
+        assert ignored(session.receive(Response(other, Raw(b"{}")), NOW)) == "unexpected_reply"
+
+
+def test_p12_an_error_without_an_id_is_told_of() -> None:
+    event = client().receive(ErrorResponse(None, ErrorObject(-32700, "what?")), NOW)
+    why = "the peer could not read a message: what? (-32700)"
+    assert event == Ignored(why, "unexpected_reply", unassigned=True)
 
 
 def test_k18_n16_an_answer_after_we_gave_up_is_ignored() -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from trunkline.clock import Clock
 from trunkline.config import Settings
-from trunkline.errors import Interrupted
+from trunkline.errors import Interrupted, InvalidRequest
 from trunkline.protocol.codes import error_object
 from trunkline.protocol.revisions import Revision
 from trunkline.transports.http.channel import Exchange
@@ -56,6 +56,8 @@ class Answering:
             await self._answer_plainly(visit, exchange, exchange.answer)
         elif exchange.ids and not exchange.dropped:
             await answer_interrupted(visit, exchange.ids, "the session has ended")
+        elif exchange.faults and not exchange.ids:
+            await visit.refuse(400, "the message could not be read", kind=InvalidRequest.kind)
         else:
             await visit.respond(202)
 

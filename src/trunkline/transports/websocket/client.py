@@ -205,7 +205,7 @@ class _Line(SocketLine):
             self._hung_up = True
             self.channel.ended(Closed(why))
         elif (why := self._framing.given_up) is not None:
-            self.channel.ended(Closed(why))
+            self.channel.ended(Closed(why, too_large=self._framing.too_large))
 
     def eof_received(self) -> None:
         """The server says no more."""

@@ -148,9 +148,17 @@ class ClientFraming:
         return None if said is None else sentence(said.code, said.reason)
 
     @property
+    def too_large(self) -> bool:
+        """Whether a message over the limit is the reason."""
+        said = self._protocol.close_sent
+        return said is not None and said.code == Code.TOO_BIG
+
+    @property
     def given_up(self) -> str | None:
         """Why the connection cannot go on, if it cannot."""
         said = self._protocol.close_sent
         if said is None or self._protocol.close_rcvd is not None:
             return None
-        return TooLarge(self._limit).why if said.code == Code.TOO_BIG else f"{said.reason or 'closed'} ({said.code})"
+        if self.too_large:
+            return f"{TooLarge(self._limit).why} (ws_message_size_limit)"
+        return f"{said.reason or 'closed'} ({said.code})"

@@ -17,7 +17,7 @@ from trunkline.wire.messages import (
     Response,
 )
 
-__all__ = ["ADVICE", "HTTP_ERROR", "answer_in", "answers", "failed", "refusal", "revision_in"]
+__all__ = ["ADVICE", "HTTP_ERROR", "answer_in", "answers", "failed", "refusal", "revision_in", "unusable"]
 
 HTTP_ERROR: Final = -32000
 """The code of an error that HTTP tells, and no message."""
@@ -47,21 +47,25 @@ _read_agreed: Final = codec.decoder(_Agreed)
 
 
 def answers(message: Incoming, request: RequestId) -> bool:
-    """Whether a message answers a request, or has the answer in it."""
+    """Whether a message answers a request, or has the answer in it; also by something that cannot be used."""
     if isinstance(message, Batch):
         return any(answers(one, request) for one in message.messages)
-    return isinstance(message, Response | ErrorResponse) and message.id == request
+    if isinstance(message, Malformed):
+        return message.id == request and (message.is_reply or message.lacks_method)
+    return isinstance(message, Response | ErrorResponse) and str(message.id) == str(request)
 
 
 def answer_in(body: bytes, request: RequestId, *, batches: bool) -> Incoming:
     """The answer to a request that was posted: a body of JSON, or an error that says why that is none."""
     message = codec.decode_strict(body)
-    if answers(message, request) and (batches or not isinstance(message, Batch)):
+    if isinstance(message, Response | ErrorResponse) and message.id == request:
+        return message
+    if isinstance(message, Batch) and batches and answers(message, request):
         return message
     if isinstance(message, ErrorResponse) and not isinstance(message.id, int | str):
         return ErrorResponse(request, message.error)  # about what could not be read, and this is all that was sent
     why = message.why if isinstance(message, Malformed) else "it answers something else"
-    return failed(request, f"the server's answer is of no use: {why}")
+    return unusable(request, why)
 
 
 def refusal(request: RequestId, status: int, reason: str, kind: str, body: bytes) -> ErrorResponse:
@@ -83,6 +87,11 @@ def failed(request: RequestId, why: str, status: int | None = None) -> ErrorResp
     """An error that HTTP tells."""
     data = {"kind": "http_error"} if status is None else {"kind": "http_error", "status": status}
     return ErrorResponse(request, ErrorObject(HTTP_ERROR, why, data))
+
+
+def unusable(request: RequestId, why: str) -> ErrorResponse:
+    """The error for an answer that cannot be used."""
+    return failed(request, f"the server's answer is of no use: {why}")
 
 
 def revision_in(message: Incoming, request: RequestId) -> str | None:

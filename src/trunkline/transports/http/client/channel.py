@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed, TransportError
-from trunkline.transports.channel import ChannelInfo, Closed, Mirrors, Origin, Receiver
+from trunkline.transports.channel import ChannelInfo, Closed, Mirrors, Origin, Oversized, Receiver
 from trunkline.transports.http.client.answers import answers, revision_in
 from trunkline.transports.http.client.credentials import Asking
 from trunkline.transports.http.client.legacy import Legacy, NoStream
@@ -95,6 +95,8 @@ class HttpChannel:
         letter = Letter.of(message, self._mirrors)
         if self._closed is not None:
             return
+        if len(letter.body) > self._settings.http_body_size_limit and not isinstance(message, ErrorResponse):
+            raise Oversized(len(letter.body), self._settings.http_body_size_limit, "http_body_size_limit")
         if letter.label is not None or letter.method == INITIALIZE:
             self._modern = letter.label is not None
         if self._modern and letter.request is None:

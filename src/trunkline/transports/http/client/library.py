@@ -71,10 +71,10 @@ async def body_of(reply: Reply, limit: int) -> bytes:
     """All of a body. Raises `TooMuch` as soon as it is, and `TransportError` if it breaks off."""
     length = reply.headers.get("Content-Length", "")
     if length.isdecimal() and int(length) > limit:
-        raise TooMuch(f"the answer is larger than the limit of {limit} bytes")
+        raise TooMuch(f"the answer is larger than the limit of {limit} bytes (http_body_size_limit)")
     body = bytearray()
     async for data in reply.chunks():
         body += data
         if len(body) > limit:
-            raise TooMuch(f"the answer is larger than the limit of {limit} bytes")
+            raise TooMuch(f"the answer is larger than the limit of {limit} bytes (http_body_size_limit)")
     return bytes(body)

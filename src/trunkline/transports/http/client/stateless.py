@@ -7,14 +7,13 @@ Who does not want an answer any more hangs up, which is all that the server hear
 from typing import Final
 
 from trunkline.config import Settings
-from trunkline.transports.http.client.answers import failed
+from trunkline.transports.http.client.answers import unusable
 from trunkline.transports.http.client.letters import Letter
 from trunkline.transports.http.client.library import Reply
 from trunkline.transports.http.client.peer import Peer
 from trunkline.transports.http.client.posting import FAILED, LOST_ON_THE_WAY, Above, post, refused
 from trunkline.transports.http.client.reading import read_answer, read_events
-from trunkline.transports.http.client.stream import messages_in
-from trunkline.wire.framing import TooLarge
+from trunkline.transports.http.client.stream import messages_in, why_unusable
 from trunkline.wire.messages import Incoming
 from trunkline.wire.sse import EventDecoder
 
@@ -51,20 +50,20 @@ class Stateless:
         stream = _Stream(self._settings)
         if await read_events(reply, stream.feed, self._above, letter.request):
             return
-        if stream.too_large is None:
+        if stream.unusable is None:
             self._above.unanswered(letter, "the answer broke off, and cannot be read on")
         else:
-            await self._above.hand_up([failed(letter.request or 0, stream.too_large.why)])
+            await self._above.hand_up([unusable(letter.request or 0, stream.unusable)])
 
 
 class _Stream:
     """The events of one answer. They have no positions; a server that tells some is not listened to."""
 
     def __init__(self, settings: Settings) -> None:
-        self.too_large: TooLarge | None = None
+        self.unusable: str | None = None  # why an event was lost that may have been the answer
         self._decoder = EventDecoder(settings.sse_event_size_limit)
 
     def feed(self, data: bytes) -> list[Incoming]:
-        events = self._decoder.feed(data)
-        self.too_large = next((event for event in events if isinstance(event, TooLarge)), self.too_large)
-        return messages_in(events)
+        messages = messages_in(self._decoder.feed(data))
+        self.unusable = why_unusable(messages) or self.unusable
+        return messages

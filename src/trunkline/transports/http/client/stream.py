@@ -6,10 +6,10 @@ from typing import Final
 from trunkline.config import Settings
 from trunkline.wire import codec
 from trunkline.wire.framing import TooLarge
-from trunkline.wire.messages import Incoming
+from trunkline.wire.messages import Incoming, Malformed
 from trunkline.wire.sse import Event, EventDecoder
 
-__all__ = ["EventStream", "messages_in"]
+__all__ = ["EventStream", "messages_in", "why_unusable"]
 
 _MOST_SEEN: Final = 1000  # positions; a server that repeats itself repeats what it said last
 _SHORTEST_RETRY: Final = 0.5  # seconds, whatever a server says: `retry: 0` would be a flood of requests
@@ -24,7 +24,7 @@ class EventStream:
     def __init__(self, settings: Settings) -> None:
         self.position: str | None = None  # to go on from
         self.opened = False
-        self.too_large: TooLarge | None = None  # an event that was lost for that reason
+        self.unusable: str | None = None  # why an event was lost that may have been the answer
         self._limit = settings.sse_event_size_limit
         self._retry = settings.stream_retry
         self._shortest = min(_SHORTEST_RETRY, settings.stream_retry)
@@ -56,11 +56,12 @@ class EventStream:
             self.position = self._decoder.last_id or None  # an empty one takes the position back
         if self.position != before or any(isinstance(event, TooLarge) or event.data for event in events):
             self._brought = True
-        return [codec.decode_strict(frame) for event in events if (frame := self._frame(event))]
+        messages = [codec.decode_strict(frame) for event in events if (frame := self._frame(event))]
+        self.unusable = why_unusable(messages) or self.unusable
+        return messages
 
     def _frame(self, event: Event | TooLarge) -> bytes | TooLarge | None:
         if isinstance(event, TooLarge):
-            self.too_large = event
             return event
         new = self._is_new(event)
         return event.data if new and event.kind == "message" else None
@@ -82,6 +83,15 @@ class EventStream:
         each time that has failed or brought nothing."""
         doublings = min(failures + self._empty, _MOST_DOUBLINGS)
         return max(self._retry, min(self._retry * 2**doublings, self._longest))
+
+
+def why_unusable(messages: Iterable[Incoming]) -> str | None:
+    """What is wrong with a message that cannot be read and may be an answer, if there is one among them."""
+    return next((message.why for message in messages if isinstance(message, Malformed) and _may_answer(message)), None)
+
+
+def _may_answer(message: Malformed) -> bool:
+    return (message.is_reply or message.lacks_method) and not message.is_notification
 
 
 def messages_in(events: Iterable[Event | TooLarge]) -> list[Incoming]:

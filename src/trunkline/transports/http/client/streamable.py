@@ -14,7 +14,7 @@ from typing import Final
 
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed, TransportError
-from trunkline.transports.http.client.answers import failed
+from trunkline.transports.http.client.answers import failed, unusable
 from trunkline.transports.http.client.letters import INITIALIZE, INITIALIZED, Letter
 from trunkline.transports.http.client.library import Reply, body_of, kind_of
 from trunkline.transports.http.client.peer import Peer
@@ -116,8 +116,8 @@ class Streamable:
         answered = await self._read(reply, stream, letter)
         failures = 0
         while not answered:
-            if stream.too_large is not None:
-                await self._above.hand_up([failed(letter.request or 0, stream.too_large.why)])
+            if stream.unusable is not None:
+                await self._above.hand_up([unusable(letter.request or 0, stream.unusable)])
                 return
             if stream.position is None or failures > _MOST_FAILURES:
                 self._above.unanswered(letter, "the answer broke off, and cannot be read on")
