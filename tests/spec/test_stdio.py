@@ -213,11 +213,21 @@ def test_w16_a_message_of_the_limit_is_taken_and_one_byte_more_is_refused(script
         peer.send(fits + b"\n")
         assert peer.receive() == {"jsonrpc": "2.0", "id": 1, "result": {}}
         peer.send(fits.replace(b'"x', b'"xx') + b"\n")
-        refusal = peer.receive()["error"]
+        answer = peer.receive()
+        assert answer["id"] == 1
+        refusal = answer["error"]
         assert refusal["code"] == -32600
         assert refusal["data"]["kind"] == "message_size_exceeds_maximum"
         assert refusal["data"]["maxSize"] == limit
         assert peer.result("ping") == {}
+
+
+def test_w16_an_answer_above_the_limit_becomes_an_error() -> None:
+    with StdioPeer(SMALL) as peer:
+        peer.initialize()
+        error = peer.request("resources/read", {"uri": "big://text"})["error"]
+        assert (error["code"], error["data"]["kind"]) == (-32602, "content_too_large")
+        assert error["message"].endswith("is above the limit of 1024 (stdio_message_size_limit)")
 
 
 CATALOGUE = """
@@ -337,7 +347,7 @@ def test_d13_a_second_signal_ends_the_server_at_once(number: signal.Signals) -> 
 
 @pytest.mark.parametrize("end", ENDINGS)
 def test_d12_a_peer_that_does_not_read_does_not_keep_a_server_from_ending(end: Ending) -> None:
-    with StdioPeer(SMALL) as peer:
+    with StdioPeer(SMALL.replace("stdio_message_size_limit=1024, ", "")) as peer:
         peer.initialize()
         peer.send(_read_requests(100, 10))  # their answers are more than a pipe holds
         select.select([peer.output], [], [], PATIENCE)

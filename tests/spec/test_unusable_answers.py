@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from tests.limits import PATIENCE
-from tests.unit.transports.http.client.web import Visit, event, web
+from tests.unit.transports.http.client.web import Visit, Web, event, web
 from websockets.asyncio.server import ServerConnection, serve
 
 from trunkline import Client, Context, Server, Settings
 from trunkline.errors import BadAnswer, ConnectionClosed, HandshakeFailed, MisuseError, PeerError, ToolFailed
-from trunkline.testing import RawPeer
+from trunkline.facts import HandlerFailed
+from trunkline.testing import RawPeer, RecordingObserver
 from trunkline.transports.process import Command
 
 # Without a time limit, so that only a failed request ends.
@@ -119,8 +120,32 @@ async def answering(transport: str, unusable: bytes, folder: Path) -> AsyncItera
                 yield f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/mcp"
         case _:
             async with web() as server:
-                server.on("tools/call", lambda visit: over_http(transport, visit, unusable))
+                if transport == "sse":
+                    OlderServer(server, unusable)
+                else:
+                    server.on("tools/call", lambda visit: over_http(transport, visit, unusable))
                 yield server.url
+
+
+class OlderServer:
+    """A server of 2024-11-05, with one stream for all answers."""
+
+    def __init__(self, server: Web, unusable: bytes) -> None:
+        self.unusable = unusable
+        self.stream: Visit | None = None
+        server.on("GET", self.get)
+        for method in ("initialize", "POST"):
+            server.on(method, self.post)
+
+    async def get(self, visit: Visit) -> None:
+        self.stream = visit
+        visit.stream(event(b"/messages", kind="endpoint"))
+        await visit.left()
+
+    def post(self, visit: Visit) -> None:
+        visit.respond(405 if visit.path == "/mcp" else 202)
+        if self.stream is not None and (answer := answer_to(visit.message, self.unusable)):
+            self.stream.write(event(answer))
 
 
 def over_http(transport: str, visit: Visit, unusable: bytes) -> None:
@@ -140,7 +165,7 @@ def cases() -> list[Any]:
     streams = ("stdio", "tcp", "tcp with headers", "unix")
     http = ("http", "http, events", "http, events that can be read on")
     found: list[Any] = []
-    for transport in (*streams, "websocket", *http):
+    for transport in (*streams, "websocket", *http, "sse"):
         answers = ANSWERS | NOT_UTF8
         if transport != "websocket":  # which ends the connection
             answers |= TOO_LARGE
@@ -230,8 +255,8 @@ async def test_p12_unusable_answer_of_a_client_fails_the_question_at_once(unusab
 # --- what we do not send ---------------------------------------------------------------------------------
 
 
-def large_server() -> Server:
-    server = Server("large", settings=PATIENT, observers=[])
+def large_server(**options: Any) -> Server:
+    server = Server("large", settings=PATIENT, **{"observers": []} | options)
 
     @server.tool
     async def large() -> str:
@@ -240,6 +265,12 @@ def large_server() -> Server:
     @server.tool
     async def small(text: str) -> int:
         return len(text)
+
+    @server.tool
+    async def chatty(ctx: Context) -> str:
+        await ctx.info("x" * 2000)
+        await ctx.info("short")
+        return "done"
 
     @server.tool
     async def ask(ctx: Context) -> str:
@@ -253,8 +284,8 @@ def large_server() -> Server:
 
 
 @asynccontextmanager
-async def listening(transport: str, folder: Path) -> AsyncIterator[str]:
-    server = large_server()
+async def listening(transport: str, folder: Path, **options: Any) -> AsyncIterator[str]:
+    server = large_server(**options)
     address = {"tcp": "tcp://127.0.0.1:0", "unix": f"unix://{folder / 'socket'}"}.get(transport, "http://127.0.0.1:0")
     listener = await server.listen(address)
     yield listener.address.replace("http", "ws") if transport == "websocket" else listener.address
@@ -277,6 +308,20 @@ async def test_w16_answer_above_the_servers_limit_becomes_an_error(
             await client.read_resource("note://large")
         assert (raised.value.code, raised.value.data["kind"]) == (-32602, "content_too_large")
         assert client.losses == 0
+
+
+async def test_w16_notification_above_the_limit_is_reported_and_not_sent(tmp_path: Path) -> None:
+    heard: list[Any] = []
+    observer = RecordingObserver()
+    async with (
+        asyncio.timeout(PATIENCE),
+        listening("tcp", tmp_path, observers=[observer]) as address,
+        Client(address, settings=PATIENT, revision="2025-11-25") as client,
+    ):
+        client.on("notifications/message", lambda params: heard.append(params.data))
+        assert (await client.call_tool("chatty")).data == "done"
+    assert heard == ["short"]
+    assert "tcp_message_size_limit" in str(observer.of(HandlerFailed)[0].error)
 
 
 @pytest.mark.parametrize("transport", ["tcp", "unix", "websocket", "http"])

@@ -22,7 +22,15 @@ from trunkline.conversation.asking import Asking
 from trunkline.conversation.batches import Batches
 from trunkline.conversation.dispatch import Dispatcher
 from trunkline.conversation.threads import Threads
-from trunkline.errors import Interrupted, InvalidRequest, NotNow, ProtocolError, RequestTimeout, TrunklineError
+from trunkline.errors import (
+    Interrupted,
+    InvalidRequest,
+    MessageTooLarge,
+    NotNow,
+    ProtocolError,
+    RequestTimeout,
+    TrunklineError,
+)
 from trunkline.facts import CallStarted, Connected, Observers, PhaseChanged, Received
 from trunkline.facts import Closed as ClosedFact
 from trunkline.protocol.events import (
@@ -39,7 +47,7 @@ from trunkline.protocol.events import (
 )
 from trunkline.protocol.inflight import Awaited, Running
 from trunkline.protocol.lifecycle import Phase, Signal
-from trunkline.protocol.methods import Side, Wait
+from trunkline.protocol.methods import Side, Wait, find
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.transports.channel import Channel, Closed, Origin, Oversized, Receiver, limit_setting
@@ -358,14 +366,23 @@ class Connection(Asking):
     # --- telling the peer ----------------------------------------------------------------------
 
     def notify(self, name: str, params: Any = UNSET, *, about: Running | None = None) -> bool:
-        """Sends a notification if it may be sent now; callable on the loop only."""
+        """Sends a notification if it may be sent now; callable on the loop only. One above the size limit is reported
+        and not sent: most are not sent by a handler, which could do something about it."""
         if about is not None:
             message = self.session.tell_about(about, name, params)
         else:
             message = self.session.notify(name, params) if self.session.may_send(name) else None
-        if message is not None:
+        if message is None:
+            return False
+        try:
             self.channel.send(message, about=None if about is None else about.id)
-        return message is not None
+        except Oversized as error:
+            self.dropped(f"{name}: {error}", MessageTooLarge.kind)
+            row = find(name)
+            if row is not None:
+                self.report_failure(Running(f"notification {name}", row, self._clock.now()), "-", error)
+            return False
+        return True
 
     def broadcast(self, name: str, frame: Encoded, params: Any) -> None:  # noqa: ARG002 - others mark each one
         """Sends a notification that was encoded once for many, of whom none shall suffer for another."""

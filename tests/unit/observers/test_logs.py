@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from trunkline import Server
-from trunkline.facts import Closed, Dropped, HandlerFailed, Observers
+from trunkline.facts import Closed, Dropped, HandlerFailed, MessageUnreadable, Observers
 from trunkline.observers.logs import LogObserver
 from trunkline.testing import RawPeer
 
@@ -28,6 +28,21 @@ def test_failure_is_logged_with_what_the_call_was_about(caplog: pytest.LogCaptur
     assert caplog.messages[0] == "tools/call of 'audit' failed (request 7, reference abc)"
     assert len(caplog.messages[1]) < 300
     assert caplog.messages[1].isprintable()
+
+
+def test_unusable_messages_are_logged_once_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    observer = LogObserver()
+    for at in (0.0, 1.0, 9.9, 10.0, 25.0):
+        observer.on(MessageUnreadable(connection=1, at=at, why="not JSON\n", excerpt=b"Hello\x1b"))
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+    first, second, third = caplog.messages
+    assert first == third == r"unusable message: not JSON\n (connection 1, began with b'Hello\x1b')"
+    assert second == first + "; 2 more since the last warning"
+
+
+def test_unusable_message_without_an_excerpt_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    LogObserver().on(MessageUnreadable(connection=1, at=0.0, why="no id"))
+    assert caplog.messages == ["unusable message: no id (connection 1)"]
 
 
 def test_n08_everything_else_is_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
