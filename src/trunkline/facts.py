@@ -27,6 +27,7 @@ __all__ = [
     "Dropped",
     "Fact",
     "HandlerFailed",
+    "MessageUnreadable",
     "Observer",
     "Observers",
     "OpeningStep",
