@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.attacks.raw import Caller, ask, begin, request, text_of, tool
 from tests.limits import PATIENCE
 from tests.unit.transports.http.client.web import Visit, Web, event, web
 from websockets.asyncio.server import ServerConnection, serve
@@ -250,6 +251,33 @@ async def test_p12_unusable_answer_of_a_client_fails_the_question_at_once(unusab
         peer.send(unusable.replace(b"ID", str(question["id"]).encode()))
         answer = await peer.answer_to(call)
         assert answer["result"]["content"][0]["text"].startswith("bad answer: ")
+
+
+async def first(messages: AsyncIterator[Any], member: str) -> Any:
+    """The next message that has a member."""
+    async for message in messages:
+        if isinstance(message, dict) and member in message:
+            return message
+    raise AssertionError(f"no message with {member!r}")
+
+
+@pytest.mark.parametrize("unusable", [*ANSWERS.values(), *NOT_UTF8.values()], ids=[*ANSWERS, *NOT_UTF8])
+async def test_p12_unusable_answer_that_is_posted_fails_the_question_at_once(unusable: bytes) -> None:
+    server = asking()
+    listener = await server.listen("http://127.0.0.1:0/mcp")
+    port = int(listener.address.partition("//")[2].partition("/")[0].rpartition(":")[2])
+    async with asyncio.timeout(PATIENCE), Caller(port) as caller:
+        session = await begin(port, capabilities={"sampling": {}})
+        caller.say(request("POST", "/mcp", tool("ask"), mcp_session_id=session))
+        assert (await caller.head()).status == 200
+        messages = caller.messages()
+        question = await first(messages, "method")
+        posted = unusable.replace(b"ID", str(question["id"]).encode())
+        taken = await ask(port, "POST", "/mcp", posted, mcp_session_id=session)
+        assert taken.status == (202 if b'"id":"' in posted else 400)  # a good message, for a request that is not known
+        answer = await first(messages, "result")
+        assert text_of(answer).startswith("bad answer: ")
+    await server.aclose()
 
 
 # --- what we do not send ---------------------------------------------------------------------------------
