@@ -19,7 +19,7 @@ __all__ = ["HANDSHAKE_ONLY", "Programs", "Verdict", "named_by", "of_error", "of_
 _ONLY_MODERN: Final = frozenset({HeaderMismatch.code, MissingCapability.code})
 _NOT_THE_SERVER: Final = frozenset({401, 403, 407, 429})  # the status of HTTP is about who asks, or how often
 _HTTP: Final = "http_error"
-_SERVER_FAILED: Final = 500  # and every status from there on
+_NOT_IMPLEMENTED: Final = 501  # this and 500 may mean an unknown method; above are gateways and overload
 
 
 class Verdict(Enum):
@@ -73,7 +73,7 @@ def of_error(error: PeerError, ours: Iterable[Revision]) -> Verdict:
     """What a server means that refuses. Raises `HandshakeFailed` if it speaks nothing of ours, if it is a modern one
     that refuses for good, or if nothing can be told from what came."""
     status = _status(error)
-    if status in _NOT_THE_SERVER or status >= _SERVER_FAILED:
+    if status in _NOT_THE_SERVER or status > _NOT_IMPLEMENTED:
         raise HandshakeFailed(f"the server refused the connection: {told_by(error)}")
     if error.code in _ONLY_MODERN:
         raise HandshakeFailed(f"the server speaks {Revision.V2026_07_28}, and refuses server/discover: {error}")

@@ -50,6 +50,7 @@ def test_a_server_whose_revisions_are_none_of_ours_is_told_of() -> None:
         (-32022, {"supported": [5]}, Verdict.HANDSHAKE),
         (-32022, None, Verdict.HANDSHAKE),
         (-32000, {"kind": "http_error", "status": 404}, Verdict.HANDSHAKE),
+        (-32000, {"kind": "http_error", "status": 500}, Verdict.HANDSHAKE),
         (-32000, {"kind": "http_error", "status": "x"}, Verdict.HANDSHAKE),
         (-32000, {"kind": "other", "status": 500}, Verdict.HANDSHAKE),
     ],

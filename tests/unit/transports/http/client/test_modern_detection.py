@@ -53,6 +53,9 @@ OLDER = [
     (200, b"<html>", "text/html"),
     (200, b'{"jsonrpc": "2.0", "id": "probe", "result": {"hello": true}}', "application/json"),
     (400, error(-32022, supported=HANDSHAKE), "application/json"),
+    (500, b"", "text/plain"),
+    (500, error(-32603), "application/json"),
+    (501, error(-32601), "application/json"),
 ]
 
 
@@ -76,13 +79,20 @@ async def test_a_server_that_lists_older_revisions_only_is_greeted(server: Web) 
 
 
 @pytest.mark.parametrize(
-    ("status", "body"), [(401, b""), (403, b""), (407, b""), (429, b""), (500, b""), (503, b""), (500, error(-32601))]
+    ("status", "body"), [(401, b""), (403, b""), (407, b""), (429, b""), (503, b""), (503, error(-32601))]
 )
 async def test_a_status_that_says_nothing_of_the_server_is_no_verdict(server: Web, status: int, body: bytes) -> None:
     server.on("server/discover", lambda visit: visit.respond(status, body))
     with pytest.raises(HandshakeFailed, match=f"HTTP {status}"):
         await client(server).open()
     assert [visit.method for visit in server.visits] == ["server/discover"]
+
+
+async def test_a_server_that_fails_at_initialize_as_well_is_reported(server: Web) -> None:
+    for method in ("server/discover", "initialize"):
+        server.on(method, lambda visit: visit.respond(500, b""))
+    with pytest.raises(HandshakeFailed, match="refused initialize: HTTP 500"):
+        await client(server).open()
 
 
 @pytest.mark.parametrize("how", ["hang_up", "reset"])
