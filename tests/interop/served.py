@@ -38,8 +38,7 @@ class Served:
 
     def _port(self) -> int | None:
         assert self.process.poll() is None, f"it has ended: {self.said}"
-        ours = (self.process.pid, *children(self.process.pid))  # a command may start another in its place
-        return next(filter(None, map(port_of, ours)), None)
+        return next(filter(None, map(port_of, family(self.process.pid))), None)
 
     def end(self) -> int:
         """Asks it to end, and gives its exit status."""
@@ -64,8 +63,23 @@ def served(command: Sequence[str | Path], env: Mapping[str, str] | None = None) 
         server.close()
 
 
+def family(pid: int) -> Iterator[int]:
+    """A process, and all that it has started: a command may start another in its place."""
+    yield pid
+    with suppress(FileNotFoundError):  # it has ended meanwhile
+        for child in children(pid):
+            yield from family(child)
+
+
 def port_of(pid: int) -> int | None:
     """The port that a process listens at, if there is one: some take port 0 and never say what came of it."""
+    try:
+        return _listening(pid)
+    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        return None
+
+
+def _listening(pid: int) -> int | None:
     sockets: set[str] = set()
     for entry in os.scandir(f"/proc/{pid}/fd"):
         with suppress(FileNotFoundError):
