@@ -39,6 +39,15 @@ $(PEERS)/node/.ready: tests/interop/peers/package.json | $(VENV)/.ready
 	cd $(PEERS)/node && PATH="$(CURDIR)/$(BIN):$$PATH" npm install --silent --no-audit --no-fund --no-package-lock
 	touch $@
 
+# Servers and clients of the table, as far as `make test` needs them, and all of them.
+$(PEERS)/packages/.ready: tests/interop/packages.toml $(PEERS)/uv/.ready $(PEERS)/node/.ready | $(VENV)/.ready
+	$(BIN)/python -m tests.interop.packages
+	touch $@
+
+$(PEERS)/packages/.all: tests/interop/packages.toml $(PEERS)/uv/.ready $(PEERS)/node/.ready | $(VENV)/.ready
+	$(BIN)/python -m tests.interop.packages all
+	touch $@
+
 .cache/schemas/.ready: tools/official_schemas.mjs $(PEERS)/node/.ready
 	mkdir -p .cache/schemas
 	$(BIN)/node tools/official_schemas.mjs $(PEERS)/node .cache/schemas
@@ -47,13 +56,13 @@ $(PEERS)/node/.ready: tests/interop/peers/package.json | $(VENV)/.ready
 demo: $(VENV)/.ready
 	$(BIN)/python examples/tour.py
 
-test: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready .cache/schemas/.ready
+test: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready $(PEERS)/packages/.ready .cache/schemas/.ready
 	rm -rf .cache/coverage && mkdir -p .cache/coverage
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report= tests
 	$(BIN)/python tools/coverage_gates.py
 
 test-long: SEED ?= $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(1 << 32))')
-test-long: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready .cache/schemas/.ready
+test-long: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready $(PEERS)/packages/.all .cache/schemas/.ready
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "long or not long" --hypothesis-profile=long --hypothesis-seed=$(SEED) tests
 
 $(MINIMUM)/.ready: pyproject.toml tools/minimum_versions.py
