@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from trunkline.errors import ConfigError
-from trunkline.errors.text import nearest, suggestion
+from trunkline.errors.suggestions import near, nearest
 
 __all__ = [
     "OnDuplicate",
@@ -329,8 +329,8 @@ def _checked_keys(name: str, keys: Any) -> tuple[str, ...]:
 def _check_name(problem: str, name: str) -> None:
     """Raises `ConfigError` if there is no setting of a name."""
     if name not in _KINDS:
-        near = suggestion(name, _KINDS)
-        raise ConfigError(problem + (near or f"; the settings are {', '.join(sorted(_KINDS))}"))
+        hint = near(name, _KINDS)
+        raise ConfigError(f"{problem}.{hint}" if hint else f"{problem}; the settings are {', '.join(sorted(_KINDS))}")
 
 
 _INHERITED: Final = frozenset(
@@ -456,8 +456,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     known = {f"{_PREFIX}{name.upper()}": name for name in _KINDS}
     for variable in sorted(environ):
         if variable.startswith(_PREFIX) and variable not in known and not _SERVICE_LINK.search(variable):
-            near = nearest(variable.removeprefix(_PREFIX).lower(), _KINDS)
-            meant = "" if near is None else f"; did you mean {_PREFIX}{near.upper()}?"
+            name = nearest(variable.removeprefix(_PREFIX).lower(), _KINDS)
+            meant = "" if name is None else f". Did you mean {_PREFIX}{name.upper()}?"
             told = f"the environment variable {variable} is not a setting and is ignored{meant}"
             warnings.warn(told, stacklevel=3)  # at the call of Settings.load
     return {

@@ -120,11 +120,10 @@ class Dropped(Fact, frozen=True, kw_only=True):
 
 
 class MessageUnreadable(Fact, frozen=True, kw_only=True):
-    """A message of the peer that could not be read, or an answer that cannot be assigned to a request; with its first
-    bytes, where they are known."""
+    """A message that could not be read, or an answer that cannot be assigned to a request."""
 
     why: str
-    excerpt: bytes = b""
+    excerpt: bytes = b""  # its first bytes, where they are known
 
 
 class PromptStep(Fact, frozen=True, kw_only=True):

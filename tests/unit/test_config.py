@@ -169,7 +169,7 @@ def test_wrong_value_in_a_file_is_refused_with_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"^{file}: max_calls must be a whole number above 0, not '5'$"):
         Settings.load(file, environ={})
     file.write_text("max_cals = 5")
-    with pytest.raises(ConfigError, match=f"^unknown setting 'max_cals' in {file}; did you mean 'max_calls'[?]$"):
+    with pytest.raises(ConfigError, match=f"^unknown setting 'max_cals' in {file}. Did you mean \"max_calls\"[?]$"):
         Settings.load(file, environ={})
 
 
@@ -178,7 +178,7 @@ def test_lists_of_settings_become_tuples() -> None:
 
 
 def test_misspelt_variable_is_ignored_with_a_warning_that_names_the_near_one() -> None:
-    said = "TRUNKLINE_MAX_CALS is not a setting and is ignored; did you mean TRUNKLINE_MAX_CALLS?"
+    said = "TRUNKLINE_MAX_CALS is not a setting and is ignored. Did you mean TRUNKLINE_MAX_CALLS?"
     with pytest.warns(UserWarning, match=re.escape(said)) as told:
         settings = Settings.load(environ={"TRUNKLINE_MAX_CALS": "2"})
     assert settings == Settings()
@@ -197,7 +197,7 @@ def test_variables_that_kubernetes_sets_for_a_service_are_not_warned_of() -> Non
 
 
 def test_misspelt_keyword_of_load_is_refused_with_the_near_one() -> None:
-    with pytest.raises(ConfigError, match=r"^unknown setting 'max_cals'; did you mean 'max_calls'[?]$"):
+    with pytest.raises(ConfigError, match=r"""^unknown setting 'max_cals'[.] Did you mean "max_calls"[?]$"""):
         Settings.load(environ={}, max_cals=5)
 
 

@@ -4,22 +4,28 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-__all__ = ["near", "suggesting"]
+__all__ = ["near", "nearest", "suggesting"]
 
 _LONGEST: Final = 64  # characters of a name that is compared
 _MOST: Final = 200  # known names: a peer may ask for unknown ones as often as it likes, and each comparison takes time
 _SIMILARITY: Final = 0.7  # as difflib measures it, from 0 to 1
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean "x"?` for the known name most like `name`, or an empty string if none is like it."""
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name most like `name`, or None if none is like it."""
     if len(name) > _LONGEST:
-        return ""
+        return None
     from difflib import get_close_matches  # rarely needed: not worth its time at every start
 
     by_key = {_key(candidate): candidate for candidate in islice(known, _MOST) if candidate != name}
     found = get_close_matches(_key(name), by_key, n=1, cutoff=_SIMILARITY)
-    return f' Did you mean "{by_key[found[0]]}"?' if found else ""
+    return by_key[found[0]] if found else None
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean "x"?` for the known name most like `name`, or an empty string if none is like it."""
+    found = nearest(name, known)
+    return "" if found is None else f' Did you mean "{found}"?'
 
 
 def suggesting(message: str, name: str, known: Iterable[str]) -> str:

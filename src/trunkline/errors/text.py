@@ -1,10 +1,8 @@
-"""Parts of messages: texts of a peer, made fit to be shown in exceptions, in logs and on a terminal; values in a repr;
-and suggestions for misspelt names."""
+"""Parts of messages: texts of a peer, made fit for exceptions, logs and terminals; and values in a repr."""
 
-from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["LONGEST", "nearest", "printable", "shortened", "suggestion"]
+__all__ = ["LONGEST", "printable", "shortened"]
 
 LONGEST: Final = 10_000  # characters of a text that are shown
 
@@ -25,16 +23,3 @@ def shortened(value: object, most: int = 100) -> str:
     """The repr of a value, cut off after `most` characters."""
     text = printable(repr(value), most=None)
     return text if len(text) <= most else f"{text[:most]}…"
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a misspelt one most probably means."""
-    from difflib import get_close_matches  # for errors only, so it is not imported before
-
-    return next(iter(get_close_matches(name, known, n=1, cutoff=0.7)), None)
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: "; did you mean 'max_calls'?", or nothing if no name is near."""
-    near = nearest(name, known)
-    return "" if near is None else f"; did you mean {near!r}?"

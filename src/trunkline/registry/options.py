@@ -6,7 +6,7 @@ from typing import Any, TypedDict, TypeVar
 import msgspec
 
 from trunkline.errors import MisuseError, RegistrationError
-from trunkline.errors.text import suggestion
+from trunkline.errors.suggestions import near
 from trunkline.protocol.types import Annotations, Icon, ToolAnnotations, Wire
 from trunkline.registry.tasks import TaskPolicy, TaskSupport
 
@@ -99,8 +99,8 @@ def from_mapping(
     for name, value in given.items():
         member = encoded.get(name, name)
         if member not in encoded.values():
-            near = suggestion(str(name), [*encoded, *encoded.values()])
-            raise error(f"{what}: there is no {name!r}{near or '; there are ' + ', '.join(encoded)}")
+            hint = near(str(name), [*encoded, *encoded.values()])
+            raise error(f"{what}: there is no {name!r}" + (f".{hint}" if hint else f"; there are {', '.join(encoded)}"))
         if member in members:
             raise error(f"{what}: {name!r} is given in both spellings")
         members[member] = value

@@ -180,7 +180,7 @@ def _structured(
 
     def convert(value: Any, _: Any) -> CallToolResult:
         if isinstance(value, ToolResult):
-            value = _passed_on(value, wraps=wraps)
+            value = _passed_on(cast("ToolResult[Any]", value), wraps=wraps)
         if isinstance(value, CallToolResult):
             if not value.is_error:
                 try:

@@ -30,7 +30,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(("tools", "resources", "prompts", "completions", "logging", "subscribe", "list_changed"), _SWITCH),
     **dict.fromkeys(("experimental", "extensions", "cache"), MAPPING),
     "icons": each(lambda icon: isinstance(icon, Icon | Mapping), 'a list of icons, such as [Icon("https://…")]'),
-    "expose_errors": Kind("True or False", lambda value: isinstance(value, bool)),
+    "expose_errors": instance("True or False", bool),
     "settings": instance("a Settings, such as Settings(page_size=50)", Settings),
     "auth": _has("within", "a ResourceServer(…), which says whose tokens are taken", secret=True),
     "store": _has("lasting", 'a store, such as SqliteStore("notes.db")'),

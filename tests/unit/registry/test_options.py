@@ -78,12 +78,12 @@ REFUSED = [
     (
         of_tool,
         {"annotations": {"readonly_hint": True}},
-        "tool 'act': annotations: there is no 'readonly_hint'; did you mean 'read_only_hint'?",
+        "tool 'act': annotations: there is no 'readonly_hint'. Did you mean \"read_only_hint\"?",
     ),
     (
         of_tool,
         {"annotations": {"readOnly": True}},
-        "tool 'act': annotations: there is no 'readOnly'; did you mean 'readOnlyHint'?",
+        "tool 'act': annotations: there is no 'readOnly'. Did you mean \"readOnlyHint\"?",
     ),
     (
         of_tool,
@@ -111,7 +111,7 @@ REFUSED = [
     (
         of_resource,
         {"annotations": {"audiance": ["user"]}},
-        "resource 'doc://1': annotations: there is no 'audiance'; did you mean 'audience'?",
+        "resource 'doc://1': annotations: there is no 'audiance'. Did you mean \"audience\"?",
     ),
     (
         of_template,
