@@ -6,7 +6,6 @@ from typing import Any, Final, TypedDict, TypeVar, cast
 from trunkline.errors import RegistrationError
 from trunkline.errors.options import FLAG, FUNCTION, MAPPING, NUMBER, POSITIVE, TEXT, WHOLE, Kind, check, each, instance
 from trunkline.errors.suggestions import suggesting
-from trunkline.protocol.types import Annotations, Icon, ToolAnnotations
 from trunkline.registry import options
 from trunkline.server.context import Context
 
@@ -91,7 +90,6 @@ class CompletionOptions(_Started, total=False):
     tool: str | None  # the name of the tool
 
 
-_ICONS: Final = each(lambda icon: isinstance(icon, Icon), 'a list of icons, such as [Icon("https://…")]')
 _KINDS: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(("name", "title", "description", "mime_type", "prompt", "resource", "tool"), TEXT),
     **dict.fromkeys(("structured", "thread", "enabled", "public", "guard", "listed"), FLAG),
@@ -100,15 +98,10 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "timeout": POSITIVE,
     "ttl": NUMBER,
     "scopes": instance("a list of scopes", Iterable),
-    "icons": _ICONS,
     "list": FUNCTION,
     "requires": each(lambda one: isinstance(one, str) or callable(one), "a list of names and predicates"),
     "asks": instance("a list of capabilities", Iterable),
-}  # what each option has to be; `allow`, `task` and what is in `scopes` and `asks` are checked where they are read
-_TOOL_HINTS: Final = instance(
-    "a ToolAnnotations, such as ToolAnnotations(read_only_hint=True)", ToolAnnotations, Mapping
-)
-_RESOURCE_HINTS: Final = instance("an Annotations, such as Annotations(priority=1.0)", Annotations, Mapping)
+}  # what each option has to be; the others, and what is in `scopes` and `asks`, are checked where they are read
 
 
 def checked(what: str, kind: Any, given: Mapping[str, Any], key: str = "") -> None:
@@ -118,10 +111,9 @@ def checked(what: str, kind: Any, given: Mapping[str, Any], key: str = "") -> No
     if strange := [name for name in given if name not in known]:
         every = f"{what} has no option {strange[0]!r}; its options are {', '.join(sorted(known))}"
         raise RegistrationError(suggesting(every, strange[0], known))
-    hints = _TOOL_HINTS if kind is ToolOptions else _RESOURCE_HINTS
     named: Any = given.get("name") or key
     called = f"{what.removeprefix('a ')} {named!r}" if isinstance(named, str) and named else what
-    check(called, given, {**_KINDS, "annotations": hints}, RegistrationError)
+    check(called, given, _KINDS, RegistrationError)
 
 
 def only(kind: type[T], given: Mapping[str, Any]) -> T:

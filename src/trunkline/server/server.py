@@ -107,7 +107,6 @@ class Server(Ending):
             "title": title,
             "description": description,
             "website_url": website_url,
-            "icons": icons,
             "instructions": instructions,
             "settings": settings,
             "expose_errors": expose_errors,

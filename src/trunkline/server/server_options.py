@@ -7,7 +7,6 @@ from trunkline.config import Settings
 from trunkline.conversation.dispatch import Feature
 from trunkline.errors import RegistrationError
 from trunkline.errors.options import MAPPING, TEXT, Kind, each, instance, shown
-from trunkline.protocol.types import Icon
 
 __all__ = ["KINDS", "check_callback"]
 
@@ -29,7 +28,6 @@ KINDS: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(("version", "title", "description", "website_url", "instructions"), TEXT),
     **dict.fromkeys(("tools", "resources", "prompts", "completions", "logging", "subscribe", "list_changed"), _SWITCH),
     **dict.fromkeys(("experimental", "extensions", "cache"), MAPPING),
-    "icons": each(lambda icon: isinstance(icon, Icon | Mapping), 'a list of icons, such as [Icon("https://…")]'),
     "expose_errors": instance("True or False", bool),
     "settings": instance("a Settings, such as Settings(page_size=50)", Settings),
     "auth": _has("within", "a ResourceServer(…), which says whose tokens are taken", secret=True),

@@ -27,8 +27,8 @@ def test_a_server_needs_a_name(name: Any) -> None:
     [
         ({"version": 1}, "version= must be a text, not 1"),
         ({"instructions": ["x"]}, "instructions= must be a text, not list"),
-        ({"icons": "x.png"}, "icons= must be a list of icons"),
-        ({"icons": ["x.png"]}, "icons= must be a list of icons"),
+        ({"icons": "x.png"}, "icons must be a list; write"),
+        ({"icons": ["x.png"]}, "icons must be of type Icon or a mapping, not 'x.png'"),
         ({"settings": {"page_size": 5}}, r"settings= must be a Settings, such as Settings\(page_size=50\), not dict"),
         ({"auth": "SECRET"}, r"auth= must be a ResourceServer\(…\), .* not str$"),
         ({"store": "notes.db"}, "store= must be a store, such as SqliteStore"),
@@ -88,9 +88,12 @@ async def test_a_level_that_log_messages_do_not_have_is_refused() -> None:
         ({"name": 5}, "a tool: name= must be a text, not 5"),
         ({"name": "add", "title": 5}, "tool 'add': title= must be a text, not 5"),
         ({"descripton": "x"}, "has no option 'descripton'.* Did you mean \"description\""),
-        ({"annotations": 5}, r"must be a ToolAnnotations, such as ToolAnnotations\(read_only_hint=True\), not 5"),
-        ({"annotations": {"readonlyHint": True}}, "annotations= has no 'readonlyHint'.* Did you mean \"readOnlyHint\""),
-        ({"annotations": {"readOnlyHint": 5}}, "tool 'function': annotations=: Expected `bool"),
+        ({"annotations": 5}, "annotations must be of type ToolAnnotations or a mapping, not 5"),
+        (
+            {"annotations": {"readonlyHint": True}},
+            "annotations: there is no 'readonlyHint'. Did you mean \"readOnlyHint\"",
+        ),
+        ({"annotations": {"readOnlyHint": 5}}, "tool 'function': annotations: Expected `bool"),
         ({"meta": 5}, "tool 'function': meta= must be a dict, not 5"),
         ({"timeout": "5"}, "timeout= must be a number above 0, not '5'"),
         ({"timeout": 0}, "timeout= must be a number above 0, not 0"),
@@ -109,7 +112,7 @@ def test_a_wrong_option_of_a_tool_is_refused(options: Any, why: str) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"annotations": ToolAnnotations()}, "must be an Annotations"),
+        ({"annotations": ToolAnnotations()}, "annotations must be of type Annotations or a mapping"),
         ({"mime_type": 5}, "resource 'a://b': mime_type= must be a text, not 5"),
         ({"list": 5}, "list= must be a function, not 5"),
         ({"ttl": "x"}, "ttl= must be a number, not 'x'"),

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Struct
 
 from trunkline.errors import RegistrationError
 from trunkline.registry.handlers import Handler, OnThread, Parameter, Start, from_texts, read, runner
+from trunkline.registry.signatures import takes
 
 T = TypeVar("T")
 
@@ -596,3 +597,12 @@ def test_texts_become_numbers_where_a_function_takes_one_beside_strings() -> Non
 
     handler = read(repeat, Context)
     assert handler.bind(from_texts(handler)({"name": "ab", "times": "2"}), None) == "abab"
+
+
+@pytest.mark.parametrize(
+    ("function", "count", "expected"),
+    [(lambda one: one, 1, True), (lambda: None, 1, False), (lambda *many: many, 5, True), (dict, 1, True)],
+    ids=["exact", "too many", "any", "without a signature"],
+)
+def test_it_is_known_how_many_arguments_a_function_takes(function: Any, count: int, expected: bool) -> None:
+    assert takes(function, count) is expected
