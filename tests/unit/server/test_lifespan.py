@@ -264,7 +264,7 @@ async def test_a_context_that_names_the_type_of_the_lifespan_is_given_it() -> No
     async with RawPeer(server) as peer:
         await peer.initialize()
         [tool] = (await peer.result("tools/list"))["tools"]
-        assert "properties" not in tool["inputSchema"]
+        assert tool["inputSchema"]["properties"] == {}
         assert (await peer.result("tools/call", {"name": "total"}))["structuredContent"] == {"result": 4}
     await server.aclose()
 
