@@ -118,6 +118,8 @@ class _Node:
             return any(option.fits(value) for option in self.options)
         if not self._resembles(value):
             return False
+        if self.parse is not None:
+            return _parsed(self.parse, value) is not value
         if isinstance(value, dict):
             return self._has_members(cast("dict[str, Any]", value))
         items = cast("list[Any]", value) if isinstance(value, list) else None
@@ -133,15 +135,13 @@ class _Node:
         return True
 
     def _resembles(self, value: Any) -> bool:
-        """Tell whether a value is of the type, the constants and the format; its members are not looked at, or the cost
+        """Tell whether a value is of the type and one of the constants. Its members are not looked at, or the cost
         would grow exponentially with the depth of a recursive union."""
         if self.options is not None:
             return any(option._resembles(value) for option in self.options)
         if self.type is not None and not _is_of(self.type, value):
             return False
-        if self.consts is not None and not any(_equal(value, const) for const in self.consts):
-            return False
-        return self.parse is None or _parsed(self.parse, value) is not value
+        return self.consts is None or any(_equal(value, const) for const in self.consts)
 
 
 class _Compiler:

@@ -282,6 +282,12 @@ def test_an_option_with_other_members_is_not_taken() -> None:
     assert type(rebuild({"lives": 1})).__name__ == "Cat"
 
 
+def test_text_that_is_not_of_its_format_does_not_rule_out_an_option() -> None:
+    dated = {**FISH, "properties": {"fins": {"type": "string", "format": "date"}}}
+    made = rebuilder({"anyOf": [dated, CAT]})({"fins": "tomorrow"})
+    assert (type(made).__name__, made.fins) == ("Fish", "tomorrow")
+
+
 def test_options_that_are_arrays_are_told_apart_by_their_items() -> None:
     rebuild = rebuilder(
         {"anyOf": [{"type": "array", "items": CAT}, {"anyOf": [{"type": "array", "items": {"type": "number"}}]}]}
