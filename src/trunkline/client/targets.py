@@ -116,7 +116,7 @@ def _command(command: Any, settings: Settings) -> Connector:
 
 class InProcess:
     """Connects to a server in the same process and on the same loop. The server's lifespan is entered if it has not
-    been, and left when nobody else needs it."""
+    been, and left with the last client."""
 
     def __init__(self, server: "Server") -> None:
         self._server = server

@@ -264,7 +264,7 @@ class Serving:
         )
 
     def checks(self) -> "Checks":
-        """The health checks that were named, for whoever asks whether the server is ready."""
+        """The health checks that `/readyz` runs."""
         from trunkline.server.checks import Checks
 
         if self._checks is None:

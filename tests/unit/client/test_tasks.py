@@ -179,7 +179,7 @@ async def test_progress_of_a_task_of_the_extension_is_read_from_how_it_stands(ne
             {"progress": 1, "total": 4, "message": "one"},
             {"progress": 1, "total": 4, "message": "one"},  # which does not grow
             {"progress": 2.5},  # which puts off the timeout
-            "half",  # of somebody else
+            "half",  # of another program
         ):
             shown = new.shown(poll=4000, _meta={"trunkline/progress": progress})
             new.reply(await new.asked("tasks/get"), shown)
