@@ -39,6 +39,7 @@ class Host:
         *,
         without: tuple[str, ...] = (),
         roots: Iterable[RootLike] = (ROOT,),
+        settings: Settings = PATIENT,
     ) -> None:
         self.tap = Tapped(connector)
         self.questions: list[Question | UrlQuestion] = []
@@ -51,7 +52,7 @@ class Host:
             "elicitation.url": ("open_url", self.open_url),
         }
         offered: dict[str, Any] = {key: value for path, (key, value) in answers.items() if path not in without}
-        self.client = Client(self.tap, name="host", version="1.0", revision=revision, settings=PATIENT, **offered)
+        self.client = Client(self.tap, name="host", version="1.0", revision=revision, settings=settings, **offered)
 
     async def __aenter__(self) -> Self:
         await self.client.open()

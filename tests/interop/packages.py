@@ -109,6 +109,7 @@ class ServerEntry:
     commands: Mapping[str, list[str]]  # by transport: stdio, http, sse
     path: str = "/mcp"
     sse_path: str = "/sse"
+    silent: bool = False  # it never answers server/discover, so a client has to stop waiting for that
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     files: Mapping[str, str] = field(default_factory=dict[str, str])  # in the folder of the test
     script: str | None = None  # of ours for node, which is put into that folder, beside the packages that it imports
