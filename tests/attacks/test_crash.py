@@ -45,7 +45,7 @@ BODIES: list[bytes] = [  # none of which is a message
     b"-",
     b'{"jsonrpc":"2.0","id":1e400,"method":"ping"}',
 ]
-LIKE_ANSWERS: list[bytes] = [  # which nothing is said to
+LIKE_ANSWERS: list[bytes] = [  # which are refused without an id
     b'{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"both"}}',
     b'{"jsonrpc":"2.0","id":1,"error":"text"}',
     b'{"jsonrpc":"2.0","id":1,"error":{"code":"x","message":1}}',
@@ -132,7 +132,8 @@ async def test_no_body_ends_a_session_or_the_server() -> None:
                 assert answer.status in {200, 400}, (body[:100], answer.status)
                 assert answer.status == 400 or "error" in answer.json or isinstance(answer.json, list), body[:100]
         for body in LIKE_ANSWERS:
-            assert (await ask(place.port, "POST", "/mcp", body, mcp_session_id=session)).status == 202, body
+            refused = await ask(place.port, "POST", "/mcp", body, mcp_session_id=session)
+            assert (refused.status, "id" in refused.json) == (400, False), body
         await still_answers(place, session)
 
 

@@ -12,7 +12,8 @@ from tests.contract.lines import LINES, OVER_BYTES, STREAMS, Line, Open, turns, 
 from tests.limits import PATIENCE
 
 from trunkline import Settings
-from trunkline.wire.messages import Encoded, Malformed, Notification, Request, Response
+from trunkline.transports.channel import Oversized
+from trunkline.wire.messages import Encoded, ErrorObject, ErrorResponse, Malformed, Notification, Request, Response
 
 MIB = 1 << 20
 
@@ -189,18 +190,20 @@ async def test_n14_who_never_reads_is_cut_off(open_: Open) -> None:
 
 
 @pytest.mark.parametrize("open_", STREAMS.values(), ids=STREAMS)
-async def test_w16_a_message_of_the_limit_passes_and_one_byte_more_is_refused_in_its_place(open_: Open) -> None:
+async def test_w16_a_message_of_the_limit_passes_and_one_byte_more_is_not_sent_or_refused(open_: Open) -> None:
     async with open_(Settings(unsent_limit=64 * MIB)) as line:
         frame = b'{"jsonrpc":"2.0","method":"n","params":{"x":"%b"}}'
         room = 16 * MIB - len(frame) + 2
         line.ours.send(Encoded(frame % (b"x" * room)))
-        line.ours.send(Encoded(frame % (b"x" * (room + 1))))
+        with pytest.raises(Oversized, match="the message has 16777217 bytes, and the limit is 16777216 bytes"):
+            line.ours.send(Encoded(frame % (b"x" * (room + 1))))
+        line.ours.send(ErrorResponse(7, ErrorObject(1, "x" * 16 * MIB)))  # errors are sent in any case
         line.ours.send(Notification("next"))
         await until(lambda: len(line.at_theirs.messages) == 3)
         whole, refused, following = line.at_theirs.messages
         assert isinstance(whole, Notification)
         assert isinstance(refused, Malformed)
-        assert (refused.code, refused.limit) == (-32600, 16 * MIB)
+        assert (refused.code, refused.limit, refused.id, refused.is_reply) == (-32600, 16 * MIB, 7, True)
         assert following == Notification("next")
         await line.ours.close()
         await line.theirs.close()

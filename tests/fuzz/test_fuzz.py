@@ -77,7 +77,7 @@ async def test_a_line_of_the_largest_size_is_answered_and_a_larger_one_is_refuse
     answers = {answer.get("id"): answer for answer in map(json.loads, wire.written.splitlines())}
 
     if extra:
-        assert str(limit) in answers[None]["error"]["message"]
+        assert str(limit) in answers[2]["error"]["message"]
     else:
         assert answers[2]["result"]["structuredContent"] == {"result": padding}
     assert answers[3]["result"] == {}

@@ -192,7 +192,7 @@ def _reject_duplicates(frame: bytes, message: Message | Batch) -> Incoming:
         if isinstance(message, Response | ErrorResponse) or (isinstance(message, Request) and name != ["id"]):
             ident = _readable_id(message.id)
         is_reply = isinstance(message, Response | ErrorResponse | Notification)
-        shown, is_notification = frame[:SHOWN], isinstance(message, Notification)
+        shown, is_notification = frame[:SHOWN].rstrip(), isinstance(message, Notification)
         return Malformed(INVALID_REQUEST, why, ident, is_reply, is_notification=is_notification, excerpt=shown)
     return message
 
@@ -300,7 +300,7 @@ def _too_large(frame: TooLarge) -> Malformed:
     found = outline(frame.head, frame.tail, whole=True)
     is_reply = found.has_outcome and not found.has_method
     unknown = not (found.has_outcome or found.has_method)
-    shown = frame.head[:SHOWN]
+    shown = frame.head[:SHOWN].rstrip()
     return Malformed(
         INVALID_REQUEST, frame.why, found.id, is_reply, lacks_method=unknown, limit=frame.limit, excerpt=shown
     )
@@ -311,8 +311,8 @@ def _unparsed(frame: bytes, why: str, code: int = PARSE_ERROR, *, whole: bool = 
     is refused without one (JSON-RPC 2.0, section 5)."""
     found = outline(frame[:EDGE], frame[-EDGE:], whole=whole)
     if found.has_outcome and not found.has_method:
-        return Malformed(code, why, found.id, is_reply=True, excerpt=frame[:SHOWN])
-    return Malformed(code, why, lacks_method=not found.has_method, excerpt=frame[:SHOWN])
+        return Malformed(code, why, found.id, is_reply=True, excerpt=frame[:SHOWN].rstrip())
+    return Malformed(code, why, lacks_method=not found.has_method, excerpt=frame[:SHOWN].rstrip())
 
 
 def _unreadable(error: Exception) -> Malformed:
