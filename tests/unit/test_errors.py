@@ -63,7 +63,7 @@ def test_text_and_attributes_of_an_error_are_its_own() -> None:
     assert str(late) == "tools/call was not done after 1.5 s"
     assert (late.code, late.data["kind"], late.errno) == (-32603, "request_timeout", None)
     lost = ConnectionClosed("gone", status=1, last_words="bye")
-    assert str(lost) == "gone\nIts last words:\nbye"
+    assert str(lost) == "gone\nThe end of its standard error:\nbye"
     assert (lost.status, lost.last_words, lost.reached) == (1, "bye", True)
     assert str(pickle.loads(pickle.dumps(TransportError("gone")))) == "gone"
 
