@@ -134,6 +134,12 @@ def offering(tenants: list[Tenant], auth: ResourceServer) -> Server:
     return server
 
 
+def result_of(answer: Any) -> Any:
+    """The result of a request that has to succeed."""
+    assert "result" in answer, answer
+    return answer["result"]
+
+
 def needed(number: int) -> tuple[str, ...]:
     """The scopes of an entry."""
     return SCOPES[number % 4 : number % 4 + 1 + number % 2]
@@ -227,7 +233,7 @@ class Street:
         for method in ("tools/list", "resources/list", "prompts/list"):
             cursor: dict[str, str] = {}
             while True:
-                result = (await self.either(method, **cursor))["result"]
+                result = result_of(await self.either(method, **cursor))
                 assert result.get("cacheScope", "private") == "private"
                 if "nextCursor" not in result:
                     break
@@ -314,7 +320,7 @@ class Street:
         for kind, (method, key, spelt) in keys.items():
             cursor: dict[str, str] = {}
             while True:
-                result = (await ask_(f"{kind}/list", **cursor))["result"]
+                result = result_of(await ask_(f"{kind}/list", **cursor))
                 shown[kind] |= {entry[key] for entry in result[kind]}
                 if "nextCursor" not in result:
                     break
