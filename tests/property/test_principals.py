@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.attacks.raw import INITIALIZED, Caller, ask, call, initialize, request
 from tests.attacks.webs import KEY, OTHER_KEY, Issuer, issuer, page
+from tests.limits import PATIENCE
 from tests.modern import EVERYTHING, PREFIX, labels, meta
 
 from trunkline import Context, Server, Settings
@@ -94,7 +95,7 @@ def signing(source: Issuer, key: Any, principal: Principal, random: Random) -> C
 def offering(tenants: list[Tenant], auth: ResourceServer) -> Server:
     """A server whose every word bears the mark of whom it is for."""
     marks = {tenant.principal: tenant.mark for tenant in tenants}
-    server = Server("s", settings=Settings(page_size=3, drain_timeout=0.2), auth=auth)
+    server = Server("s", settings=Settings(page_size=3, drain_timeout=0.2, quick_timeout=PATIENCE), auth=auth)
 
     @server.tool
     async def speak(ctx: Context) -> str:
