@@ -187,9 +187,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     file_read_budget: int = 64 * MIB  # bytes of files that are read at once; further reads wait their turn
     max_threads: int = 32  # for plain functions
     on_duplicate: OnDuplicate = "error"
-    expose_errors: bool | None = (
-        None  # peers are told what handlers raise; if it is not set, only those in this process
-    )
+    expose_errors: bool | None = None  # peers see what handlers raise; None: only those in this process
 
     def __post_init__(self) -> None:
         """Refuses what cannot work, saying what can."""
