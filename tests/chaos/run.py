@@ -20,7 +20,7 @@ from tests.chaos.judge import faults
 from tests.chaos.plan import HOUSES, Kind, Plan, plan
 
 SHOWN = 40  # faults
-LONGEST = 400  # letters of each
+LONGEST = 4_000  # characters of each: room for a traceback
 
 
 def main() -> int:
