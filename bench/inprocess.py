@@ -15,7 +15,7 @@ from trunkline.protocol.lifecycle import Signal
 from trunkline.protocol.methods import Side
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import CallToolParams, Empty, Implementation
-from trunkline.registry.schema import Validator
+from trunkline.registry.validators import Validator
 from trunkline.testing import RawPeer
 from trunkline.wire import codec
 from trunkline.wire.messages import Request, Response

@@ -14,7 +14,7 @@ elif place := os.environ.get("BENCH_STORE"):
     if place.startswith("redis:"):
         from trunkline.stores.redis.store import RedisStore as Kept
     else:
-        from trunkline.stores.sqlite import SqliteStore as Kept
+        from trunkline.stores.sqlite.store import SqliteStore as Kept
 
     server = Server("bench", store=Kept(place))
 else:

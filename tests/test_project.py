@@ -26,18 +26,18 @@ MOST_PACKAGES = 3
 GROUND_FLOOR = {"errors", "config", "facts", "clock", "fdlimit", "backlog", "version"}
 SEAMS = {
     "transports.channel",
-    "transports.http.events",
-    "transports.http.gate",
-    "transports.http.keeper",
+    "transports.http.session.event_store",
+    "transports.http.authenticator",
+    "transports.http.session.backend",
     "transports.http.client.credentials",
-    "transports.http.client.library",
-    "auth.addresses",
-    "auth.pages",
+    "transports.http.client.http_backend",
+    "auth.ssrf",
+    "auth.page_policy",
     "auth.principal",
     "stores.store",
     "stores.bus",
     "stores.identity",
-    "stores.shared",
+    "stores.shared_values",
 }  # of a layer that others may know by its seam only
 MAY_IMPORT = {
     "errors": set(),
@@ -56,30 +56,30 @@ MAY_IMPORT = {
     | {
         "wire",
         "protocol",
-        "transports.http.gate",
+        "transports.http.authenticator",
         "transports.http.client.credentials",
-        "transports.http.client.library",
-        "transports.http.client.by_aiohttp",
+        "transports.http.client.http_backend",
+        "transports.http.client.aiohttp_backend",
     },
     "observers": GROUND_FLOOR,
-    "conversation": GROUND_FLOOR | {"wire", "protocol", "registry", "transports.channel"},
+    "rpc": GROUND_FLOOR | {"wire", "protocol", "registry", "transports.channel"},
     "server": GROUND_FLOOR
     | {
-        *("wire", "protocol", "registry", "conversation", "transports.channel", "auth.principal", "stores.store"),
-        *("stores.bus", "stores.identity", "stores.shared"),
-        *("transports.http.events", "transports.http.keeper", "supervision.policy"),
+        *("wire", "protocol", "registry", "rpc", "transports.channel", "auth.principal", "stores.store"),
+        *("stores.bus", "stores.identity", "stores.shared_values"),
+        *("transports.http.session.event_store", "transports.http.session.backend", "supervision.restart_policy"),
     },
     "supervision": GROUND_FLOOR,
     "client": GROUND_FLOOR
     | {
-        *("wire", "protocol", "registry", "conversation", "transports.channel", "supervision.policy"),
-        *("auth.addresses", "auth.pages"),
+        *("wire", "protocol", "registry", "rpc", "transports.channel", "supervision.restart_policy"),
+        *("auth.ssrf", "auth.page_policy"),
     },
 }
 ASSEMBLY = {
     "server.server",
-    "server.run",
-    "server.workers",
+    "server.run.process",
+    "server.run.workers",
     "client.client",
     "client.targets",
 }  # may also import these:
@@ -92,15 +92,15 @@ MAY_LOCK = {("registry.registry", "threading")}  # handlers on threads may chang
 NOT_PURE = {"asyncio", "logging", "selectors", "socket", "subprocess", "threading", "time"}
 JSON = {"json", "orjson", "simplejson"}
 HOME_OF = {
-    "jsonschema_rs": "registry.schema",
-    "uvloop": "server.run",
+    "jsonschema_rs": "registry.validators",
+    "uvloop": "server.run.process",
     "uvicorn": "transports",
-    "httptools": "transports.http.connections",
-    "aiohttp": "transports.http.client.by_aiohttp",
+    "httptools": "transports.http.uvicorn_protocol",
+    "aiohttp": "transports.http.client.aiohttp_backend",
     "websockets": "transports.websocket.framing",
-    "cryptography": "server.seals",
+    "cryptography": "server.input.state_token",
     "sqlite3": "stores",
-    "hiredis": "stores.redis.link",
+    "hiredis": "stores.redis.connection",
     "joserfc": "auth.jose",
     "rich": "cli",
     **dict.fromkeys(JSON, "wire.codec"),
@@ -125,7 +125,7 @@ FOR_TYPE_CHECKERS = {"typing_extensions"}  # which have its stubs; it is not ins
 class Import(NamedTuple):
     """One import: who imports, what, and whether at run time."""
 
-    module: str  # within the package: "server.run"
+    module: str  # within the package: "server.run.process"
     target: str  # the same for our own modules; a whole name for others
     own: bool
     at_run_time: bool

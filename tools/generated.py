@@ -18,8 +18,8 @@ from msgspec.structs import FieldInfo, fields
 import trunkline
 from trunkline import Context, Server, config, errors, facts, testing
 from trunkline.config import Settings
-from trunkline.protocol.codes import CODES
-from trunkline.protocol.kinds import KINDS, Kind, Told
+from trunkline.protocol.error_codes import CODES
+from trunkline.protocol.error_kinds import KINDS, Kind, Told
 from trunkline.protocol.lifecycle import FOUNDING, LIFECYCLE, Phase
 from trunkline.protocol.methods import METHODS, Method, Side, Wait
 from trunkline.protocol.revisions import Revision
@@ -27,7 +27,7 @@ from trunkline.protocol.task_dialects import DIALECTS
 from trunkline.protocol.tasks import TASKS, TERMINAL, TaskState
 from trunkline.registry import options as registry_options
 from trunkline.server import options as server_options
-from trunkline.server.announcer import CHANGES as CHANGED
+from trunkline.server.notifications.debounce import CHANGES as CHANGED
 
 ROOT = Path(__file__).resolve().parents[1]
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

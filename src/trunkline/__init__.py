@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from trunkline.client.blocking import BlockingClient
     from trunkline.client.client import Client
-    from trunkline.client.questions import Question
+    from trunkline.client.elicitation import Question
     from trunkline.config import Settings
     from trunkline.errors import (
         PeerError,
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from trunkline.registry.generators import Progress
     from trunkline.registry.media import Audio, File, Image
     from trunkline.registry.tasks import TaskPolicy
-    from trunkline.server.choices import EnumNames, Titles
     from trunkline.server.context import Context
+    from trunkline.server.input.choices import EnumNames, Titles
     from trunkline.server.middleware import Call, Middleware, Next
     from trunkline.server.server import Server
     from trunkline.stores.memory import MemoryStore
     from trunkline.stores.redis.store import RedisStore
-    from trunkline.stores.sqlite import SqliteStore
+    from trunkline.stores.sqlite.store import SqliteStore
 
 __all__ = [
     "Annotations",
@@ -93,7 +93,7 @@ __all__ = [
 _HOMES: Final = {
     "client.blocking": ("BlockingClient",),
     "client.client": ("Client",),
-    "client.questions": ("Question",),
+    "client.elicitation": ("Question",),
     "config": ("Settings",),
     "errors": (
         "PeerError",
@@ -129,7 +129,7 @@ _HOMES: Final = {
         "File",
         "Image",
     ),
-    "server.choices": (
+    "server.input.choices": (
         "EnumNames",
         "Titles",
     ),
@@ -142,7 +142,7 @@ _HOMES: Final = {
     "server.server": ("Server",),
     "stores.memory": ("MemoryStore",),
     "stores.redis.store": ("RedisStore",),
-    "stores.sqlite": ("SqliteStore",),
+    "stores.sqlite.store": ("SqliteStore",),
 }
 _HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
 

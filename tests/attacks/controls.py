@@ -23,19 +23,21 @@ from tests.attacks.ways import Patch, Rows, forced, replaced, shared
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from trunkline import Settings
-from trunkline.conversation import answering
 from trunkline.protocol.session import Session
 from trunkline.registry.cursors import Cursors
-from trunkline.server import run, seals
-from trunkline.server.access import Viewer
-from trunkline.server.offer import Offer
+from trunkline.rpc import replies
+from trunkline.server.access.rules import Viewer
+from trunkline.server.catalog import Offer
+from trunkline.server.input import state_token
+from trunkline.server.run import process
 from trunkline.transports import stream, tcp
 from trunkline.transports.channel import Origin
-from trunkline.transports.door import Door
-from trunkline.transports.guard import Guard
-from trunkline.transports.http import asgi, channel, legacy, sessions, stateless, streamable
-from trunkline.transports.http.connections import HttpConnection
-from trunkline.transports.websocket import connections as websocket
+from trunkline.transports.http import app, http_sse, modern
+from trunkline.transports.http.session import channel, endpoint, sessions
+from trunkline.transports.http.uvicorn_protocol import HttpConnection
+from trunkline.transports.listener_limits import Guard
+from trunkline.transports.origin_policy import Door
+from trunkline.transports.websocket import uvicorn_protocol as websocket
 from trunkline.wire import codec
 from trunkline.wire.messages import Malformed, Notification
 
@@ -54,7 +56,7 @@ def unset(**settings: Any) -> Patch:
 def read_as(understand: Callable[[bytes], bytes]) -> Patch:
     """Messages that are read more generously than they should be."""
     lenient = SimpleNamespace(decode_strict=lambda body: codec.decode(understand(body)))
-    return lambda patch: patch.setattr(streamable, "codec", lenient)
+    return lambda patch: patch.setattr(endpoint, "codec", lenient)
 
 
 def rewritten(pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]]) -> Callable[[bytes], bytes]:
@@ -89,13 +91,13 @@ def _any_principal(self: sessions.Sessions, ident: str, principal: Any) -> Any:
 
 
 def _any_poster(patch: pytest.MonkeyPatch) -> None:
-    original = legacy.LegacyEndpoint.post
+    original = http_sse.LegacyEndpoint.post
 
     async def post(self: Any, visit: Any) -> None:
         visit.principal = next(iter(self._lines.values()))[1]
         await original(self, visit)
 
-    patch.setattr(legacy.LegacyEndpoint, "post", post)
+    patch.setattr(http_sse.LegacyEndpoint, "post", post)
 
 
 def _streams_of_all(patch: pytest.MonkeyPatch) -> None:
@@ -127,13 +129,13 @@ def _one_line_for_all(patch: pytest.MonkeyPatch) -> None:
 
 def _bound_to(what: Callable[..., tuple[Any, ...]]) -> Patch:
     """States that are bound to less than who asked for what."""
-    original = seals.binding
-    return lambda patch: patch.setattr(seals, "binding", lambda *asked: original(*what(*asked)))
+    original = state_token.binding
+    return lambda patch: patch.setattr(state_token, "binding", lambda *asked: original(*what(*asked)))
 
 
 def _one_key(patch: pytest.MonkeyPatch) -> None:
-    original = seals._cipher
-    patch.setattr(seals, "_cipher", lambda _: original(b"the same for all"))
+    original = state_token._cipher
+    patch.setattr(state_token, "_cipher", lambda _: original(b"the same for all"))
 
 
 def _cursors_of(what: Callable[..., tuple[Any, ...]]) -> Patch:
@@ -154,7 +156,7 @@ def _public_to_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def _as_whoever_has_the_session(patch: pytest.MonkeyPatch) -> None:
-    add, post = sessions.Sessions.add, stateless.StatelessEndpoint._post
+    add, post = sessions.Sessions.add, modern.StatelessEndpoint._post
     owners: dict[bytes, Any] = {}
 
     def added(self: Any, ident: str, made: Any, principal: Any, *kept: Any, **options: Any) -> Any:
@@ -167,18 +169,18 @@ def _as_whoever_has_the_session(patch: pytest.MonkeyPatch) -> None:
         await post(self, visit, message)
 
     patch.setattr(sessions.Sessions, "add", added)
-    patch.setattr(stateless.StatelessEndpoint, "_post", posted)
+    patch.setattr(modern.StatelessEndpoint, "_post", posted)
 
 
 def _notified_by_anybody(patch: pytest.MonkeyPatch) -> None:
-    original = stateless.StatelessEndpoint.takes
+    original = modern.StatelessEndpoint.takes
 
     async def takes(self: Any, visit: Any, message: Any) -> bool:
         if isinstance(message, Notification) and self._channel is not None:
             self._channel._receiver.received([message], Origin(visit.principal))
         return await original(self, visit, message)
 
-    patch.setattr(stateless.StatelessEndpoint, "takes", takes)
+    patch.setattr(modern.StatelessEndpoint, "takes", takes)
 
 
 def _lenient_http(patch: pytest.MonkeyPatch) -> None:
@@ -209,7 +211,7 @@ class _Unguarded:
     def __init__(self, settings: Settings) -> None: ...
 
 
-_Unguarded.__module__ = legacy.__name__
+_Unguarded.__module__ = http_sse.__name__
 
 
 async def _listener(*_: Any) -> None:
@@ -237,7 +239,7 @@ WITHOUT: Rows = {
         "test_a_page_of_another_origin_is_not_shown_an_answer": ANYBODY,
         "test_a_name_that_the_server_was_told_of_comes_in_behind_a_proxy": ANYBODY,
         "test_a_header_that_stands_there_twice_is_refused_whichever_way_round": replaced(
-            asgi, "_doubled", lambda _: None
+            app, "_doubled", lambda _: None
         ),
         "test_an_http_request_to_a_line_transport_gets_no_answer_and_nothing_done": forced(
             stream.StreamChannel, strict=False
@@ -264,7 +266,7 @@ WITHOUT: Rows = {
     "test_handles": {
         "test_a_state_is_good_for_whoever_asked_alone": _bound_to(lambda _, *asked: (None, *asked)),
         "test_a_state_is_good_for_one_method_name_and_set_of_arguments": _bound_to(lambda who, *_: (who, "", b"")),
-        "test_a_state_that_was_altered_anywhere_is_refused": replaced(seals.Sealed, "open", lambda *_: b"{}"),
+        "test_a_state_that_was_altered_anywhere_is_refused": replaced(state_token.Sealed, "open", lambda *_: b"{}"),
         "test_a_state_opens_in_a_process_that_has_the_key_and_nowhere_else": _one_key,
         "test_a_cursor_of_a_private_list_is_good_for_whoever_got_it_alone": _cursors_of(
             lambda *given: (*given[:2], "")
@@ -278,9 +280,9 @@ WITHOUT: Rows = {
     },
     "test_crash": {
         "test_no_body_ends_a_session_or_the_server": replaced(
-            streamable, "codec", SimpleNamespace(decode_strict=_raising(codec.decode))
+            endpoint, "codec", SimpleNamespace(decode_strict=_raising(codec.decode))
         ),
-        "test_no_message_ends_a_session_or_the_server": replaced(answering, "failure_of", _raise),
+        "test_no_message_ends_a_session_or_the_server": replaced(replies, "failure_of", _raise),
         "test_what_is_no_message_does_not_end_a_call_that_has_its_id": replaced(
             channel.Exchange, "is_about", lambda self, ident: ident in self.ids
         ),
@@ -314,7 +316,7 @@ WITHOUT: Rows = {
         "test_duplicate_members_are_refused_over_tcp": forced(stream.StreamChannel, unique_members=False),
         "test_control_characters_that_are_not_escaped_are_refused": read_as(rewritten(dict)),
         "test_a_path_is_taken_as_a_whole": replaced(
-            asgi, "_route", lambda scope: posixpath.normpath(scope["path"].lower())
+            app, "_route", lambda scope: posixpath.normpath(scope["path"].lower())
         ),
         "test_text_is_utf_8_and_nothing_else": read_as(lambda body: body.decode("latin-1").encode()),
     },
@@ -324,7 +326,7 @@ WITHOUT: Rows = {
         "test_headers_are_refused_when_they_are_too_long_however_they_arrive": unset(max_header_bytes=ENDLESS),
         "test_trailers_are_limited_like_headers": unset(max_header_bytes=ENDLESS),
         "test_json_that_is_nested_too_deep_is_refused": replaced(
-            streamable, "codec", SimpleNamespace(decode_strict=_raising(codec.decode))
+            endpoint, "codec", SimpleNamespace(decode_strict=_raising(codec.decode))
         ),
         "test_a_websocket_message_is_refused_when_it_is_too_long_in_one_frame_or_many": unset(
             ws_message_size_limit=100 << 20
@@ -360,9 +362,9 @@ WITHOUT: Rows = {
     },
     "test_contract": {
         "test_nothing_listens_without_a_guard": _unguarded,
-        "test_nothing_takes_peers_without_a_guard": replaced(legacy, "LegacyEndpoint", _Unguarded),
+        "test_nothing_takes_peers_without_a_guard": replaced(http_sse, "LegacyEndpoint", _Unguarded),
         "test_whatever_serves_sockets_is_known_here": replaced(Path, "read_text", lambda _: "create_server("),
-        "test_a_server_listens_by_these_alone": replaced(run, "listener", _listener),
+        "test_a_server_listens_by_these_alone": replaced(process, "listener", _listener),
         "test_a_peer_too_many_is_turned_away": unset(max_connections=ENDLESS),
         "test_a_peer_that_says_nothing_of_use_is_cut_off": unset(initialize_timeout=None, header_timeout=None),
     },

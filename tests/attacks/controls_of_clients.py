@@ -11,24 +11,24 @@ from msgspec import Struct
 from msgspec.structs import replace
 from tests.attacks.ways import Rows, both, replaced
 
-from trunkline.auth import discovery, egress, metadata
-from trunkline.auth.addresses import Reach, Target
+from trunkline.auth import discovery, fetch, metadata
 from trunkline.auth.client import (
+    authorization_code,
     browser,
-    code,
-    engine,
-    headless,
     interaction,
     loopback,
     registration,
-    store,
+    terminal_login,
+    token_provider,
+    token_store,
 )
-from trunkline.auth.client.engine import Engine
 from trunkline.auth.client.grant import Binding
+from trunkline.auth.client.token_provider import Engine
 from trunkline.auth.client.tokens import Kept
-from trunkline.auth.server import static
+from trunkline.auth.server import static_tokens
+from trunkline.auth.ssrf import Reach, Target
 from trunkline.errors import AuthorizationFailed
-from trunkline.transports.http.client import places
+from trunkline.transports.http.client import url as client_url
 
 ENDLESS = 1 << 40
 
@@ -48,32 +48,32 @@ def _looked_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _only_when_resolved(patch: pytest.MonkeyPatch) -> None:
-    from trunkline.transports.http.client import by_aiohttp
+    from trunkline.transports.http.client import aiohttp_backend
 
-    original = by_aiohttp._kept_alive
-    patch.setattr(by_aiohttp, "_kept_alive", lambda _, address: original(None, address))
+    original = aiohttp_backend._kept_alive
+    patch.setattr(aiohttp_backend, "_kept_alive", lambda _, address: original(None, address))
 
 
 def _followed(patch: pytest.MonkeyPatch, most: int = 3) -> None:
     """Everything follows redirects."""
-    original = egress.Egress._within
+    original = fetch.Egress._within
 
     async def within(self: Any, errand: Any, url: str) -> Any:
         kind = type(errand)
         return await original(self, kind(errand.hop, errand.method, errand.headers, errand.body, most), url)
 
-    patch.setattr(egress.Egress, "_within", within)
+    patch.setattr(fetch.Egress, "_within", within)
 
 
 def _without_time(patch: pytest.MonkeyPatch) -> None:
     """An egress that waits for as long as it takes."""
-    original = egress.Egress.__init__
+    original = fetch.Egress.__init__
 
     def init(self: Any, *args: Any, **given: Any) -> None:
         original(self, *args, **given)
         self._settings = replace(self._settings, egress_timeout=None)
 
-    patch.setattr(egress.Egress, "__init__", init)
+    patch.setattr(fetch.Egress, "__init__", init)
 
 
 def _all_of(body_of: Any) -> Any:
@@ -87,14 +87,14 @@ def _plain_code(returned: str, _: Any) -> str:
 
 def _errors_first(patch: pytest.MonkeyPatch) -> None:
     """An error is told before it is looked at who says so."""
-    original = code.code_in
+    original = authorization_code.code_in
 
     def code_in(returned: str, sent: Any) -> str:
         if said := parse_qs(returned.partition("?")[2]).get("error_description"):
             raise AuthorizationFailed(f"the authorization server answers {said[0]}", hop="authorization")
         return original(returned, sent)
 
-    patch.setattr(code, "code_in", code_in)
+    patch.setattr(authorization_code, "code_in", code_in)
 
 
 def _any_issuer(body: bytes, *_: str) -> Any:
@@ -122,8 +122,8 @@ def _tokens_of_anybody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_take", take)
 
 
-def _points_anywhere(self: places.Place, reference: str) -> places.Place:
-    return places.place(urljoin(self.url, reference))
+def _points_anywhere(self: client_url.Place, reference: str) -> client_url.Place:
+    return client_url.place(urljoin(self.url, reference))
 
 
 async def _unbound(*_: Any) -> None:
@@ -131,7 +131,7 @@ async def _unbound(*_: Any) -> None:
 
 
 def _without_proof(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(code.Sent, "challenge", property(lambda self: self.verifier))
+    patch.setattr(authorization_code.Sent, "challenge", property(lambda self: self.verifier))
 
 
 def _taken_from_anybody(self: Any, head: bytes) -> tuple[int, str, str | None]:
@@ -150,8 +150,8 @@ def _any_page(patch: pytest.MonkeyPatch) -> None:
         return None
 
     patch.setattr(metadata, "secured", lambda url, *_, **__: url)
-    patch.setattr(egress.Egress, "permit", permit)
-    for module in (browser, headless, interaction, loopback):
+    patch.setattr(fetch.Egress, "permit", permit)
+    for module in (browser, terminal_login, interaction, loopback):
         patch.setattr(module, "checked_page", lambda url: url)
 
 
@@ -160,7 +160,7 @@ def _as_the_system_likes(patch: pytest.MonkeyPatch) -> None:
     made, opened = os.mkdir, os.open
     patch.setattr(os, "mkdir", lambda path, _=0: made(path))
     patch.setattr(os, "open", lambda path, flags, _=0, **given: opened(path, flags, **given))
-    patch.setattr(store, "_ours", lambda *_: None)
+    patch.setattr(token_store, "_ours", lambda *_: None)
 
 
 def _first_come(patch: pytest.MonkeyPatch) -> None:
@@ -197,31 +197,31 @@ ROWS: Rows = {
         "test_what_our_own_user_named_opens_no_way_to_its_neighbours": ANYWHERE,
         "test_a_redirect_leads_to_no_place_that_one_may_not_go_to": ANYWHERE,
         "test_what_is_secret_does_not_follow_a_redirect": _followed,
-        "test_a_redirect_is_followed_only_so_often": replaced(egress, "_MOST_REDIRECTS", 20),
-        "test_of_an_answer_without_end_only_so_much_is_read": replaced(egress, "body_of", _all_of(egress.body_of)),
+        "test_a_redirect_is_followed_only_so_often": replaced(fetch, "_MOST_REDIRECTS", 20),
+        "test_of_an_answer_without_end_only_so_much_is_read": replaced(fetch, "body_of", _all_of(fetch.body_of)),
         "test_an_answer_that_does_not_come_is_not_waited_for": _without_time,
-        "test_nothing_is_unpacked": replaced(egress, "_unpacked", lambda _: None),
+        "test_nothing_is_unpacked": replaced(fetch, "_unpacked", lambda _: None),
         "test_the_metadata_of_a_server_is_on_the_server_itself": replaced(discovery, "origin_of", lambda _: None),
         "test_an_authorization_server_that_a_peer_names_is_not_looked_for_in_private": ANYWHERE,
         "test_a_document_that_points_elsewhere_leads_nowhere_private": ANYWHERE,
         "test_the_keys_of_an_issuer_are_not_looked_for_in_private": ANYWHERE,
     },
     "test_oauth_client": {
-        "test_a_code_that_somebody_else_sends_is_not_used": replaced(code, "code_in", _plain_code),
+        "test_a_code_that_somebody_else_sends_is_not_used": replaced(authorization_code, "code_in", _plain_code),
         "test_what_another_issuer_says_is_not_shown": _errors_first,
         "test_metadata_of_another_issuer_is_not_used": replaced(discovery, "read_server_metadata", _any_issuer),
         "test_metadata_of_another_resource_is_not_used": replaced(metadata, "covers", lambda *_: True),
         "test_a_token_is_asked_for_this_server_and_with_a_proof_that_cannot_be_stolen": _without_proof,
-        "test_nobody_logs_in_where_codes_can_be_stolen": replaced(code, "require_pkce", lambda _: None),
+        "test_nobody_logs_in_where_codes_can_be_stolen": replaced(authorization_code, "require_pkce", lambda _: None),
         "test_no_endpoint_that_an_authorization_server_names_is_gone_to_in_private": ANYWHERE,
         "test_a_client_secret_is_not_posted_to_where_a_token_endpoint_points": both(ANYWHERE, _followed),
         "test_a_secret_is_not_told_to_another_authorization_server": UNBOUND,
         "test_a_secret_that_one_server_led_to_is_not_told_where_another_server_leads": UNBOUND,
         "test_a_refresh_token_is_not_told_to_another_authorization_server": both(_tokens_of_anybody, KNOWN_EVERYWHERE),
         "test_what_was_registered_with_one_authorization_server_is_not_shown_to_another": KNOWN_EVERYWHERE,
-        "test_a_token_is_shown_to_no_other_origin": replaced(engine, "origin_of", lambda _: "the same"),
+        "test_a_token_is_shown_to_no_other_origin": replaced(token_provider, "origin_of", lambda _: "the same"),
         "test_a_token_does_not_follow_a_server_that_points_elsewhere": replaced(
-            places.Place, "leads_to", _points_anywhere
+            client_url.Place, "leads_to", _points_anywhere
         ),
     },
     "test_challenges": {
@@ -229,7 +229,9 @@ ROWS: Rows = {
             Engine, "_stop_if_in_vain", lambda *_: None
         ),
         "test_asking_for_more_gives_up_nothing_of_what_there_was": replaced(Engine, "_scopes_for", _as_wanted),
-        "test_nothing_in_a_challenge_becomes_a_parameter_of_the_page": replaced(code, "urlencode", _joined),
+        "test_nothing_in_a_challenge_becomes_a_parameter_of_the_page": replaced(
+            authorization_code, "urlencode", _joined
+        ),
         "test_what_peers_say_can_be_shown_to_a_person": _as_it_was_said,
     },
     "test_browser_opening": {
@@ -246,10 +248,10 @@ ROWS: Rows = {
             Kept, "__repr__", Struct.__repr__
         ),
         "test_nothing_secret_is_told_by_a_server_whether_it_lets_in_or_not": replaced(
-            static, "_digest", lambda token: token
+            static_tokens, "_digest", lambda token: token
         ),
         "test_tokens_are_kept_where_nobody_else_can_read_them": _as_the_system_likes,
-        "test_what_others_may_have_read_or_written_is_not_used": replaced(store, "_ours", lambda *_: None),
-        "test_a_link_in_the_way_is_not_followed": replaced(store, "_PRIVATE", os.O_CREAT),
+        "test_what_others_may_have_read_or_written_is_not_used": replaced(token_store, "_ours", lambda *_: None),
+        "test_a_link_in_the_way_is_not_followed": replaced(token_store, "_PRIVATE", os.O_CREAT),
     },
 }

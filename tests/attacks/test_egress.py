@@ -15,10 +15,10 @@ from tests.contract.lines import client_tls, server_tls
 
 from trunkline import Settings
 from trunkline.auth import Jwt
-from trunkline.auth.addresses import Reach
 from trunkline.auth.discovery import discover, find_server
-from trunkline.auth.egress import Egress
-from trunkline.auth.server.verifying import Unavailable
+from trunkline.auth.fetch import Egress
+from trunkline.auth.server.verifiers import Unavailable
+from trunkline.auth.ssrf import Reach
 from trunkline.errors import AuthorizationFailed
 
 PUBLIC, PUBLIC_TOO = "93.184.216.34", "93.184.216.35"

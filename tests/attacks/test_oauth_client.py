@@ -12,13 +12,13 @@ from tests.attacks.webs import Internet, Issuer, issuer, moved, page, site
 
 from trunkline import Settings
 from trunkline.auth import ClientCredentials, MemoryTokens
-from trunkline.auth.client.engine import Engine
-from trunkline.transports.http.client.by_aiohttp import Aiohttp
+from trunkline.auth.client.token_provider import Engine
+from trunkline.transports.http.client.aiohttp_backend import Aiohttp
 from trunkline.transports.http.client.channel import HttpChannel
 from trunkline.transports.http.client.credentials import Bearer
-from trunkline.transports.http.client.legacy import Legacy
-from trunkline.transports.http.client.peer import Peer
-from trunkline.transports.http.client.places import Misled, place
+from trunkline.transports.http.client.http_peer import Peer
+from trunkline.transports.http.client.http_sse import Legacy
+from trunkline.transports.http.client.url import Misled, place
 
 EVIL = "https://evil.example"
 

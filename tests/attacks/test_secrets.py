@@ -21,7 +21,7 @@ from tests.limits import PATIENCE
 
 import trunkline.auth
 from trunkline.auth import ClientCredentials, FileTokens, Introspection, Principal, StaticTokens
-from trunkline.auth.server.credentials import Given
+from trunkline.auth.server.authorization_header import Given
 from trunkline.errors import StoreError
 
 CANARY = "canary-7c1e"

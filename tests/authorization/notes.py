@@ -9,7 +9,7 @@ from tests.authorization.provider import Person
 
 from trunkline import Context, Server
 from trunkline.auth import MemoryTokens, OAuth, Redirected, ResourceServer
-from trunkline.auth.server.verifying import Verifier
+from trunkline.auth.server.verifiers import Verifier
 
 REVISIONS = ["2025-06-18", "2025-11-25", "2026-07-28"]
 READS = "notes:read offline_access"  # what is asked for at first

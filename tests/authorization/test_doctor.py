@@ -8,10 +8,10 @@ from tests.authorization.test_profiles import UNTOLD, protected
 
 from trunkline import Settings
 from trunkline.auth import Jwt
-from trunkline.auth.addresses import Reach
-from trunkline.auth.doctor import HOPS, examine
-from trunkline.auth.egress import Egress
-from trunkline.auth.findings import Finding
+from trunkline.auth.doctor.examine import HOPS, examine
+from trunkline.auth.doctor.report import Finding
+from trunkline.auth.fetch import Egress
+from trunkline.auth.ssrf import Reach
 
 
 async def look(url: str) -> list[Finding]:

@@ -18,7 +18,7 @@ from tests.authorization.replay import NAMES, Replayed, replayed
 
 from trunkline import Client
 from trunkline.auth import FileTokens, Jwt, OAuth, Principal
-from trunkline.auth.server.verifying import BadToken, Verified, Verifier
+from trunkline.auth.server.verifiers import BadToken, Verified, Verifier
 from trunkline.errors import AuthorizationFailed
 
 RESTARTED = Path(__file__).with_name("restarted.py")

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from trunkline.conversation import connection
 from trunkline.errors import Fenced
+from trunkline.rpc import connection
 from trunkline.stores.redis.store import RedisStore
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Lease, Write
 
 __all__ = ["LOSING", "Fault", "deny_begun", "store"]

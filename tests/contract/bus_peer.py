@@ -10,7 +10,7 @@ from tests.contract.meeting import IDENTITY
 
 from trunkline.stores.bus import Bus
 from trunkline.stores.redis.store import RedisStore
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 
 
 class Echo:

@@ -8,7 +8,7 @@ from tests.contract.valkey import valkey
 
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.redis.store import RedisStore
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Held, Lease, Store
 from trunkline.testing import FaultyStore, ManualClock
 

@@ -20,15 +20,15 @@ from trunkline import Settings
 from trunkline.clock import LoopClock
 from trunkline.transports.addresses import parse
 from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed, Connector, Listener, Origin
-from trunkline.transports.descriptors import reader, writer
-from trunkline.transports.guard import Guard
+from trunkline.transports.listener_limits import Guard
 from trunkline.transports.memory import memory_pair
-from trunkline.transports.process import Command
+from trunkline.transports.stdio.client import Command
+from trunkline.transports.stdio.fd_stream import reader, writer
 from trunkline.transports.stream import Spoken, StreamChannel
 from trunkline.transports.tcp import TcpConnector, listen_tcp
 from trunkline.transports.unix import UnixConnector, listen_unix
 from trunkline.transports.websocket.client import WebSocketConnector
-from trunkline.transports.websocket.serving import WebSocketEndpoint
+from trunkline.transports.websocket.server import WebSocketEndpoint
 from trunkline.wire.messages import Incoming, Notification, RequestId
 
 CERTIFICATE = Path(__file__).parent / "localhost.pem"

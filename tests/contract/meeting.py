@@ -11,7 +11,7 @@ from tests.contract.valkey import valkey
 from trunkline.stores.bus import Bus
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.redis.store import RedisStore
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Store
 
 ROOT = Path(__file__).parents[2]

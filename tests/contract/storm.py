@@ -14,7 +14,7 @@ from itertools import count
 
 from trunkline.errors import Conflict, StoreUnavailable
 from trunkline.stores.redis.store import RedisStore
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import ABSENT, Lease, Put, Store
 
 COUNTER = "storm/total"

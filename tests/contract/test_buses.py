@@ -13,10 +13,10 @@ from tests.contract.valkey import valkey
 from tests.processes import nothing_left
 
 from trunkline.errors import MisuseError, StoreUnavailable
-from trunkline.stores import unix_bus
 from trunkline.stores.bus import MOST_MESSAGE_BYTES
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.redis import bus as redis_bus
+from trunkline.stores.unix_bus import bus
 
 MEGABYTE = 1 << 20
 
@@ -249,7 +249,7 @@ async def test_what_is_sent_to_a_process_that_is_killed_is_known_to_be_lost(meet
 async def test_a_process_that_stops_reading_is_given_up_for_a_while_and_told_so(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unix_bus, "PATIENCE", 0.1)
+    monkeypatch.setattr(bus, "PATIENCE", 0.1)
     monkeypatch.setattr(redis_bus, "ANSWERS", 0.1)
     one = await meeting.join("one")
     peer = await meeting.start("peer")

@@ -11,8 +11,8 @@ from tests.contract.lines import client_tls, server_tls, until
 from tests.contract.valkey import sentinel, started, valkey
 
 from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable
-from trunkline.stores.redis.addresses import Address, Door, parse
 from trunkline.stores.redis.store import RedisStore
+from trunkline.stores.redis.url import Address, Door, parse
 from trunkline.stores.store import Put
 
 KEY = "session/1/state"

@@ -18,9 +18,9 @@ from tests.processes import nothing_left
 
 from trunkline.errors import StoreUnavailable
 from trunkline.stores.bus import Bus
-from trunkline.stores.frames import ALL, FrameSigner
 from trunkline.stores.redis import bus as redis_bus
 from trunkline.stores.redis.store import RedisStore
+from trunkline.stores.signed_frames import ALL, FrameSigner
 
 
 @pytest.fixture

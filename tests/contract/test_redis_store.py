@@ -19,8 +19,8 @@ from tests.limits import PATIENCE
 from tests.ports import held_port
 
 from trunkline.errors import Fenced, StoreUnavailable, StoreUnusable
-from trunkline.stores.redis import pages
-from trunkline.stores.redis.link import command
+from trunkline.stores.redis import scan
+from trunkline.stores.redis.connection import command
 from trunkline.stores.redis.store import _SCRIPT, SCHEMA, RedisStore
 from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, home
 
@@ -431,14 +431,14 @@ async def test_each_home_is_read_once_for_a_page_however_far_its_keys_are_apart(
     index = sorted({place for item in items for place in (home(item.key), f"{home(item.key)}/")})
     asked: list[str] = []
 
-    async def places(bounds: pages.Bounds, most: int) -> list[str]:
+    async def places(bounds: scan.Bounds, most: int) -> list[str]:
         return [place for place in index if place > bounds[0][1:] or bounds[0] == "["][:most]
 
-    async def read(homes: Sequence[tuple[str, pages.Bounds]]) -> list[list[Item]]:
+    async def read(homes: Sequence[tuple[str, scan.Bounds]]) -> list[list[Item]]:
         asked.extend(at for at, _ in homes)
         return [[item for item in items if home(item.key) == at] for at, _ in homes]
 
-    assert await pages.across("", "", 100, places=places, read=read) == items
+    assert await scan.across("", "", 100, places=places, read=read) == items
     assert len(asked) == len(set(asked)) == 51
 
 

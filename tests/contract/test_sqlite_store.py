@@ -14,10 +14,10 @@ from tests.contract.storms import Storm, judge
 from tests.limits import PATIENCE
 
 from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable
-from trunkline.stores import files
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite import database
+from trunkline.stores.sqlite.store import SqliteStore
+from trunkline.stores.sqlite.writer import KEPT_CHANGES, SWEPT_AT_ONCE
 from trunkline.stores.store import ABSENT, Held, Item, Put
-from trunkline.stores.writing import KEPT_CHANGES, SWEPT_AT_ONCE
 
 ROOT = Path(__file__).parents[2]
 KEY = "session/1/state"
@@ -277,12 +277,14 @@ async def refused(path: Path) -> str:
 async def test_a_file_of_a_newer_trunkline_is_refused_in_words_and_left_as_it_is(path: Path) -> None:
     await (await opened(path)).close()
     newer = sqlite3.connect(path, isolation_level=None)
-    newer.execute(f"PRAGMA user_version={len(files.STEPS) + 1}")
+    newer.execute(f"PRAGMA user_version={len(database.STEPS) + 1}")
     newer.execute("CREATE TABLE more (x)")
     newer.close()
     before = path.read_bytes()
     said = await refused(path)
-    assert said.startswith(f"the store {path} was written by a newer Trunkline: its schema is {len(files.STEPS) + 1}")
+    assert said.startswith(
+        f"the store {path} was written by a newer Trunkline: its schema is {len(database.STEPS) + 1}"
+    )
     assert path.read_bytes() == before
 
 
@@ -333,12 +335,12 @@ async def test_a_file_that_cannot_be_made_is_said_to_be(tmp_path: Path, where: s
 def test_a_schema_is_brought_up_to_date_step_by_step_and_only_once(path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     one, two = "CREATE TABLE first (x); INSERT INTO first VALUES (1)", "ALTER TABLE first ADD COLUMN y DEFAULT 2"
-    files.migrate(connection, path, [one])
-    files.migrate(connection, path, [one, two])
-    files.migrate(connection, path, [one, two])
+    database.migrate(connection, path, [one])
+    database.migrate(connection, path, [one, two])
+    database.migrate(connection, path, [one, two])
     assert connection.execute("SELECT x, y FROM first").fetchall() == [(1, 2)]
     with pytest.raises(sqlite3.OperationalError):
-        files.migrate(connection, path, [one, two, "CREATE TABLE second (x)", "NONSENSE"])
+        database.migrate(connection, path, [one, two, "CREATE TABLE second (x)", "NONSENSE"])
     assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("first",)]
     assert connection.execute("PRAGMA user_version").fetchone() == (2,)
     connection.close()

@@ -11,9 +11,9 @@ from tests.contract.kept import STORES, Place, lease
 from tests.contract.lines import turns, until
 
 from trunkline.errors import Conflict, Fenced, MisuseError, StoreError, StoreUnavailable, StoreUnusable
-from trunkline.stores.rules import MOST_IN_A_PAGE, MOST_KEY_CHARACTERS, MOST_VALUE_BYTES, MOST_WRITES
-from trunkline.stores.shared import IDENTITY, load_identity, read_identity
+from trunkline.stores.shared_values import IDENTITY, load_identity, read_identity
 from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, Write, home, key_of
+from trunkline.stores.validation import MOST_IN_A_PAGE, MOST_KEY_CHARACTERS, MOST_VALUE_BYTES, MOST_WRITES
 
 KEY = "session/1/state"
 

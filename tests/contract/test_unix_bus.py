@@ -17,11 +17,12 @@ from tests.limits import PATIENCE
 from tests.processes import nothing_left
 
 from trunkline.errors import StoreUnavailable, StoreUnusable
-from trunkline.stores import unix_bus, unix_links
-from trunkline.stores.frames import FrameSigner
 from trunkline.stores.identity import StoreIdentity
-from trunkline.stores.unix_bus import UnixBus, folder_for
-from trunkline.stores.unix_links import Frames, framed
+from trunkline.stores.signed_frames import FrameSigner
+from trunkline.stores.unix_bus import bus as unix_bus
+from trunkline.stores.unix_bus import links
+from trunkline.stores.unix_bus.bus import UnixBus, folder_for
+from trunkline.stores.unix_bus.links import Frames, framed
 
 OTHER = StoreIdentity("fedcba9876543210", IDENTITY.secret, 0.0)
 
@@ -167,7 +168,7 @@ def test_messages_are_whole_however_they_arrive(size: int) -> None:
 async def test_whoever_is_given_more_than_it_reads_misses_something_and_both_know_it(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unix_links, "TOO_MUCH", 300_000)
+    monkeypatch.setattr(links, "TOO_MUCH", 300_000)
     one, two = await meeting.join("one"), await meeting.join("two")
     numbers = count()
     for size in [1_000, 1_000, 20_000] * 10:
@@ -182,7 +183,7 @@ async def test_whoever_is_given_more_than_it_reads_misses_something_and_both_kno
 async def test_nobody_waits_for_one_who_reads_nothing_at_all(
     meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unix_links, "STALLED", 0.05)
+    monkeypatch.setattr(links, "STALLED", 0.05)
     monkeypatch.setattr(unix_bus, "PATIENCE", 0.02)
     with listening(folder / "stopped") as stopped:
         one, two = await meeting.join("one"), await meeting.join("two")
@@ -243,7 +244,7 @@ async def test_a_process_that_could_not_be_dialled_is_told_of_the_loss_when_it_i
     meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has sent meanwhile was dropped when the other side was told, so it must not wait for that."""
-    monkeypatch.setattr(unix_links, "TOO_MUCH", 1000)
+    monkeypatch.setattr(links, "TOO_MUCH", 1000)
     monkeypatch.setattr(unix_bus, "OFTEN", 1.0)
     one, two = await meeting.join("one"), await meeting.join("two")
     (folder / "two").rename(folder / ".two")

@@ -7,9 +7,9 @@ from enum import Enum
 from typing import Annotated, Any, Literal, assert_type
 
 from trunkline import BlockingClient, Call, Client, Context, Depends, Middleware, Next, Question, Server, ToolResult
-from trunkline.client.tasks import Task
+from trunkline.client.tasks.handle import Task
 from trunkline.protocol.types import ElicitResult
-from trunkline.server.forms import Answer
+from trunkline.server.input.forms import Answer
 
 
 @dataclass

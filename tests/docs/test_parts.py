@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from trunkline import CallToolResult, Server, TextContent
-from trunkline.conversation.dispatch import Feature
 from trunkline.facts import CallEnded
+from trunkline.rpc.dispatch import Feature
 from trunkline.server.features import lifecycle
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 from trunkline.transports.channel import ChannelInfo, Origin

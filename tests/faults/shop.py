@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trunkline import Context, Server, Settings, TaskPolicy
 from trunkline.stores.redis.store import RedisStore
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Store
 
 EFFECTS = Path(os.environ.get("SHOP_EFFECTS", os.devnull))

@@ -22,7 +22,7 @@ from tests.processes import PATIENCE
 from trunkline import Client, Context, Server, Settings
 from trunkline.errors import OutcomeUnknown
 from trunkline.protocol.types import ToolAnnotations
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import RawPeer
 
 QUICK = Settings(backoff_first=0.01, backoff_longest=0.1, stream_retry=0.02, stop_timeout=1.0)

@@ -20,14 +20,14 @@ from tests.contract.valkey import valkey
 from tests.limits import PATIENCE
 from tests.spec.many import branches
 
-from trunkline.server.principals import Crossing
+from trunkline.server.access.principal_codec import Crossing
 from trunkline.stores import hearing
-from trunkline.stores.frames import ALL, FrameSigner, Rejection
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.redis.bus import Channels
-from trunkline.stores.unix_bus import folder_for
-from trunkline.stores.unix_links import framed
-from trunkline.transports.http.relay_frames import ASKED, Ask, write
+from trunkline.stores.signed_frames import ALL, FrameSigner, Rejection
+from trunkline.stores.unix_bus.bus import folder_for
+from trunkline.stores.unix_bus.links import framed
+from trunkline.transports.http.forwarding.frames import ASKED, Ask, write
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 

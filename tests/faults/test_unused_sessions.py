@@ -9,7 +9,7 @@ from tests.attacks.raw import INITIALIZED, Answer, Caller, ask, call, initialize
 
 from trunkline import Server, Settings
 from trunkline.testing import RawPeer
-from trunkline.transports.http.sessions import Stage, address_group, next_stage
+from trunkline.transports.http.session.sessions import Stage, address_group, next_stage
 from trunkline.wire.messages import Batch, Notification, Request
 
 FEW: dict[str, Any] = {"max_sessions": 3, "max_sessions_per_principal": 3}

@@ -9,9 +9,9 @@ from tests.interop.tapped import Tapped, judge
 from tests.limits import PATIENCE
 
 from trunkline import Client, Settings
-from trunkline.client.answers import Answering, RootLike
-from trunkline.client.notices import Reader
-from trunkline.client.questions import Question, UrlQuestion
+from trunkline.client.elicitation import Question, UrlQuestion
+from trunkline.client.host_callbacks import Answering, RootLike
+from trunkline.client.notifications import Reader
 from trunkline.protocol.types import (
     CreateMessageParams,
     CreateMessageResult,

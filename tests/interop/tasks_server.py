@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 
 from trunkline import Context, ProtocolError, Server, Settings, TaskPolicy, ToolError
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 
 settings = Settings(task_poll_interval=0.02, page_size=50)
 server = Server("tasks", compat="erlmcp", store=SqliteStore(sys.argv[1]), settings=settings, observers=[])

@@ -22,7 +22,7 @@ from trunkline.errors import OutcomeUnknown
 from trunkline.protocol.revisions import HANDSHAKE, Revision
 from trunkline.transports.channel import Connector
 from trunkline.transports.http.client.connector import HttpConnector
-from trunkline.transports.process import Command
+from trunkline.transports.stdio.client import Command
 
 SCRIPTS = Path(__file__).parent / "peers"
 MESSAGE = "notifications/message"

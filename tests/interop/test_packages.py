@@ -30,7 +30,7 @@ from trunkline import BlockingClient
 from trunkline.errors import PeerError
 from trunkline.transports.channel import Connector
 from trunkline.transports.http.client.connector import HttpConnector
-from trunkline.transports.process import Command
+from trunkline.transports.stdio.client import Command
 from trunkline.wire import codec
 
 HERE = Path(__file__).parent

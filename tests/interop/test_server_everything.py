@@ -17,7 +17,7 @@ from trunkline.errors import PeerError
 from trunkline.protocol.types import EmbeddedResource, ImageContent, ResourceLink, TextContent
 from trunkline.transports.channel import Connector
 from trunkline.transports.http.client.connector import HttpConnector
-from trunkline.transports.process import Command
+from trunkline.transports.stdio.client import Command
 
 SERVER = NPM_FOLDER / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
 TEXT, BLOB = "demo://resource/dynamic/text/{resourceId}", "demo://resource/dynamic/blob/{resourceId}"

@@ -12,7 +12,7 @@ from tests.official import NODE, NPM_FOLDER
 
 from trunkline.errors import PeerError
 from trunkline.protocol.types import EmbeddedResource, ImageContent
-from trunkline.transports.process import Command
+from trunkline.transports.stdio.client import Command
 
 SERVER = NPM_FOLDER / "node_modules/@modelcontextprotocol/server-filesystem/dist/index.js"
 MOVED = "Updated allowed directories"

@@ -10,7 +10,7 @@ from tests.interop.host import Host
 from tests.official import NODE, NPM_FOLDER
 
 from trunkline.errors import PeerError
-from trunkline.transports.process import Command
+from trunkline.transports.stdio.client import Command
 
 SERVER = NPM_FOLDER / "node_modules/@modelcontextprotocol/server-memory/dist/index.js"
 GRAPH = "memory://knowledge-graph"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline import Client, Server
-from trunkline.server.file_uris import FileUris
+from trunkline.server.files.uris import FileUris
 
 AWKWARD = [
     b"%",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trunkline.client.catalogue import KnownTool
+from trunkline.client.known_tools import KnownTool
 from trunkline.client.rebuild import rebuilder
 from trunkline.client.results import tool_result
 from trunkline.errors import BadAnswer

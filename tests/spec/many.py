@@ -15,7 +15,7 @@ from tests.contract.valkey import valkey
 
 from trunkline import Context, Server, Settings
 from trunkline.stores.redis.store import RedisStore
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Store
 
 DROPPED = frozenset({"host", "connection", "transfer-encoding", "content-length", "content-encoding"})

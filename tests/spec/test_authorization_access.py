@@ -14,8 +14,8 @@ from tests.unit.transports.http.asgi import Host, call, hosted, request
 
 from trunkline import Call, Context, Server, Settings
 from trunkline.auth.principal import Principal
-from trunkline.auth.server.gate import ResourceServer
-from trunkline.auth.server.static import StaticTokens
+from trunkline.auth.server.resource_server import ResourceServer
+from trunkline.auth.server.static_tokens import StaticTokens
 from trunkline.errors import ConfigError, MisuseError, ResourceNotFound
 from trunkline.facts import HandlerFailed
 from trunkline.testing import RawPeer, RecordingObserver

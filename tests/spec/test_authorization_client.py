@@ -12,7 +12,7 @@ from tests.unit.auth.faulty import RESOURCE, TOKEN, Asked, Page
 
 from trunkline import BlockingClient, Client, Context, Server, Settings
 from trunkline.auth import MemoryTokens, OAuth, Principal, Redirected, ResourceServer
-from trunkline.auth.server.static import StaticTokens
+from trunkline.auth.server.static_tokens import StaticTokens
 from trunkline.errors import AuthorizationFailed, ConfigError, MisuseError, PeerError, TransportError
 from trunkline.protocol.lifecycle import Phase
 from trunkline.testing import ManualClock

@@ -19,9 +19,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from trunkline import Context, Server, Settings
 from trunkline.auth import Jwt, Principal, ResourceServer, StaticTokens
-from trunkline.auth.addresses import Reach
 from trunkline.auth.challenge import Challenge, parse
-from trunkline.auth.egress import Egress
+from trunkline.auth.fetch import Egress
+from trunkline.auth.ssrf import Reach
 from trunkline.errors import ConfigError, InsufficientScope, MisuseError
 from trunkline.testing import ManualClock
 

@@ -21,12 +21,12 @@ from tests.modern import labels, meta
 from tests.unit.transports.http.asgi import hosted
 
 from trunkline import Context, Server, Settings
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import RawPeer
 from trunkline.transports.addresses import parse
 from trunkline.transports.channel import Closed
 from trunkline.transports.memory import memory_pair
-from trunkline.transports.stdio import serve_stdio
+from trunkline.transports.stdio.server import serve_stdio
 from trunkline.wire.messages import Notification
 
 KIB = 1024

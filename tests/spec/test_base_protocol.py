@@ -7,10 +7,10 @@ import pytest
 from msgspec import Meta
 
 from trunkline import Context, Server
-from trunkline.conversation.dispatch import Feature
 from trunkline.errors import InvalidParams, MethodNotFound, PeerError, Refusal, RequestTimeout
 from trunkline.facts import CallEnded, CallStarted, Dropped, Fact, HandlerFailed, Received, SubscriptionStep
 from trunkline.protocol.revisions import HANDSHAKE
+from trunkline.rpc.dispatch import Feature
 from trunkline.server.features import FEATURES
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 

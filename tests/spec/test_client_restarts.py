@@ -13,7 +13,7 @@ from tests.processes import PATIENCE
 import trunkline
 from trunkline import Client, Settings
 from trunkline.errors import OutcomeUnknown
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Delete
 
 SOURCE = str(Path(trunkline.__file__).parents[1])  # servers are started without our environment

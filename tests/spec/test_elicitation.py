@@ -9,8 +9,8 @@ from msgspec import Meta, Struct
 
 from trunkline import Context, Server, UrlElicitationRequired
 from trunkline.errors import MisuseError, PeerError
-from trunkline.server.ask import ClientLacks
-from trunkline.server.forms import Answer
+from trunkline.server.input.ask import ClientLacks
+from trunkline.server.input.forms import Answer
 from trunkline.testing import ManualClock, RawPeer
 
 FORMS = {"elicitation": {}}

@@ -8,9 +8,9 @@ import pytest
 from msgspec import Meta, Struct
 
 from trunkline import Client, Context, EnumNames, Server, Titles, UrlElicitationRequired
-from trunkline.client.questions import Question
+from trunkline.client.elicitation import Question
 from trunkline.errors import MisuseError, PeerError
-from trunkline.server.ask import ClientLacks
+from trunkline.server.input.ask import ClientLacks
 from trunkline.testing import RawPeer
 
 FORMS = {"elicitation": {}}

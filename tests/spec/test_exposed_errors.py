@@ -218,7 +218,7 @@ async def test_peer_on_a_network_is_told_if_errors_are_exposed(address: str, tmp
 
 @pytest.mark.parametrize(("value", "exposed"), [(None, False), ("off", False), ("on", True)])
 async def test_on_stdio_the_environment_decides(value: str | None, tmp_path: Path, *, exposed: bool) -> None:
-    from trunkline.transports.process import Command
+    from trunkline.transports.stdio.client import Command
 
     script = tmp_path / "bank.py"
     script.write_text(SCRIPT)

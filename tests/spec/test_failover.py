@@ -20,7 +20,7 @@ from tests.unit.transports.http.asgi import Host, call, hosted, request
 from trunkline import Context, Server, Settings
 from trunkline.errors import ProtocolError, ToolError
 from trunkline.facts import CallEnded, Closed, Connected, Fact, HandlerFailed, Received, RestoreStep
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 
 IN_ORDER = ["RestoreSubscriptions", "ReplayPending", "RestoreCapabilities", "StartMonitoring"]

@@ -14,7 +14,7 @@ import trunkline
 from trunkline import Client
 from trunkline.errors import PeerError, ToolFailed
 from trunkline.protocol.revisions import Revision
-from trunkline.transports.process import Command
+from trunkline.transports.stdio.client import Command
 
 EXAMPLE = Path(__file__).parents[2] / "examples/demo_server.py"
 LOG = "greenhouse://log"

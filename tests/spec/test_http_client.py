@@ -22,7 +22,7 @@ from trunkline.errors import (
     TransportError,
 )
 from trunkline.testing import ManualClock
-from trunkline.transports.http.client import streamable
+from trunkline.transports.http.client import session as client_session
 from trunkline.transports.http.client.connector import HttpConnector
 
 QUICK = Settings(stream_retry=0.02, backoff_first=0.02, stop_timeout=1.0)
@@ -149,7 +149,7 @@ async def test_htt_09_an_answer_may_be_json_or_events(server: Web) -> None:
 async def test_a_server_that_never_ends_its_stream_costs_no_connection_for_ever(
     server: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trunkline.transports.http.client.reading._LINGER", 0.01)
+    monkeypatch.setattr("trunkline.transports.http.client.response._LINGER", 0.01)
 
     async def endless(visit: Visit) -> None:
         visit.stream(event(visit.answer({"content": []})))
@@ -373,7 +373,7 @@ async def test_a_session_whose_initialized_does_not_arrive_is_given_up_for_anoth
     server: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it the server would ask the client nothing, and whatever needs that would wait in vain."""
-    monkeypatch.setattr(streamable, "_AGAIN", (0.0, 0.0))
+    monkeypatch.setattr(client_session, "_AGAIN", (0.0, 0.0))
     refusals = [503, 502, 503]
     server.on("notifications/initialized", lambda visit: visit.respond(refusals.pop() if refusals else 202))
     async with client(server.url) as it:

@@ -14,10 +14,10 @@ from trunkline import Context, Settings
 from trunkline.errors import ProtocolError, StoreUnavailable, UrlElicitationRequired
 from trunkline.facts import HandlerFailed
 from trunkline.protocol.types import CallToolResult, TextContent
-from trunkline.server.keyed import read_entry
+from trunkline.server.idempotency.key import read_entry
 from trunkline.stores.memory import MemoryStore
-from trunkline.stores.rules import MOST_VALUE_BYTES
 from trunkline.stores.store import Lease, Write
+from trunkline.stores.validation import MOST_VALUE_BYTES
 from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 # --- once ---------------------------------------------------------------------------------------

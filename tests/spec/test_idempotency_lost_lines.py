@@ -10,7 +10,7 @@ from tests.spec.bank import Bank, Params, call, paid
 from tests.unit.transports.http.asgi import hosted
 
 from trunkline import Context, Settings
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import ManualClock, RawPeer
 
 # --- lost lines and lost runs -------------------------------------------------------------------

@@ -16,7 +16,7 @@ import trunkline
 from trunkline import Client, Settings
 from trunkline.errors import OutcomeUnknown
 from trunkline.stores.memory import MemoryStore
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Item
 from trunkline.testing import ManualClock, RawPeer
 

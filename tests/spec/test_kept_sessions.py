@@ -16,7 +16,7 @@ from tests.spec.kept import Peer, Process, Stream
 
 from trunkline import Client
 from trunkline.facts import Connected
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Item, Put
 from trunkline.testing import RecordingObserver
 

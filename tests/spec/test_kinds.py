@@ -20,8 +20,8 @@ from trunkline import (
 from trunkline.auth import Introspection, IssuerLimits, Jwt, Principal, ResourceServer, StaticTokens
 from trunkline.errors import MisuseError, ProtocolError
 from trunkline.facts import Dropped
-from trunkline.protocol.codes import CODES
-from trunkline.protocol.kinds import BY_NAME, KINDS, Kind, Told
+from trunkline.protocol.error_codes import CODES
+from trunkline.protocol.error_kinds import BY_NAME, KINDS, Kind, Told
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import ModelPreferences
 from trunkline.registry.templates import UriTemplate

@@ -10,7 +10,7 @@ import pytest
 
 from trunkline import Context, Server
 from trunkline.facts import CallEnded
-from trunkline.server.logbridge import level_of
+from trunkline.server.log_handler import level_of
 from trunkline.testing import RawPeer
 
 LOGGER = logging.getLogger("bridged.app")

@@ -17,7 +17,7 @@ import pytest
 from trunkline import Client, Context, Depends, Server, Settings
 from trunkline.errors import ToolError, TrunklineError
 from trunkline.protocol.types import ElicitResult
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 
 SIZE = 1 << 17
 CALLS = 12

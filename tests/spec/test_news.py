@@ -18,11 +18,11 @@ from tests.unit.transports.http.asgi import Host, request
 
 from trunkline import Server, Settings
 from trunkline.protocol.tasks import TaskCaller, TaskRecord, TaskState
-from trunkline.server.crew.crew import Crew
-from trunkline.server.crew.news import News
-from trunkline.server.crew.standing import declare
-from trunkline.server.tasks.telling import Teller
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.server.cluster.cluster import Crew
+from trunkline.server.cluster.membership import declare
+from trunkline.server.cluster.notifications import News
+from trunkline.server.tasks.notify import Teller
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import RawPeer
 
 UPDATED = "notifications/resources/updated"

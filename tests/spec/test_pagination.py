@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trunkline import Server, Settings
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import ManualClock, RawPeer
 
 REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]

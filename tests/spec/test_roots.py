@@ -9,7 +9,7 @@ from tests.limits import PATIENCE
 
 from trunkline import Context, Server
 from trunkline.facts import HandlerFailed
-from trunkline.server.ask import ClientLacks
+from trunkline.server.input.ask import ClientLacks
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 
 ROOTS = [{"uri": "file:///a", "name": "A"}, {"uri": "file:///b"}]

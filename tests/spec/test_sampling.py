@@ -17,7 +17,7 @@ from trunkline.protocol.types import (
     ToolChoice,
     ToolUseContent,
 )
-from trunkline.server.ask import ClientLacks
+from trunkline.server.input.ask import ClientLacks
 from trunkline.testing import ManualClock, RawPeer
 
 DECLARED = {"sampling": {}}

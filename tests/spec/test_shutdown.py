@@ -19,7 +19,7 @@ from trunkline.errors import StoreUnavailable
 from trunkline.facts import CallEnded, Closed, CrashStep, Fact, HandlerFailed, ShutdownOverran, ShutdownStep
 from trunkline.server.shutdown import EXIT_CODES
 from trunkline.stores.memory import MemoryStore
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Store
 from trunkline.testing import RawPeer, RecordingObserver
 

@@ -15,7 +15,7 @@ from tests.spec.test_shutdown import SCRIPT, STAGES
 from tests.unit.transports.http.asgi import Host, hosted, request
 
 from trunkline import Server
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Store
 from trunkline.testing import RawPeer
 

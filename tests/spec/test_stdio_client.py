@@ -21,7 +21,7 @@ from tests.processes import children, eventually, gone
 from trunkline import Settings
 from trunkline.errors import ConfigError, TransportError
 from trunkline.transports.channel import Channel
-from trunkline.transports.process import Command
+from trunkline.transports.stdio.client import Command
 from trunkline.wire.messages import Encoded, Notification, Request
 
 SAY = """

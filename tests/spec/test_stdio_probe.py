@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from trunkline import Client, Settings
-from trunkline.client.eras import HANDSHAKE_ONLY, Programs
+from trunkline.client.era_probe import HANDSHAKE_ONLY, Programs
 from trunkline.errors import ConnectionClosed
-from trunkline.transports.process import Command
+from trunkline.transports.stdio.client import Command
 
 # Writes down the methods that each start was sent. At a first message that is not initialize it does what it is told.
 SERVER = """

@@ -10,7 +10,7 @@ from msgspec import json
 from tests.limits import PATIENCE
 
 from trunkline import Client, Context, PeerError, Server, Settings
-from trunkline.client.answers import Answering
+from trunkline.client.host_callbacks import Answering
 from trunkline.protocol.types import (
     CancelTaskParams,
     CreateMessageParams,

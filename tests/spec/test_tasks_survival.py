@@ -17,7 +17,7 @@ from tests.processes import StdioPeer
 
 import trunkline
 from trunkline import Client, PeerError, Server, Settings, TaskPolicy
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Item
 from trunkline.testing import RawPeer
 

@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.unit.server.tasks.test_recovering import LEASE, Scene
+from tests.unit.server.tasks.test_recovery import LEASE, Scene
 
 from trunkline import Context, Server, TaskPolicy
 from trunkline.testing import RawPeer

@@ -19,7 +19,7 @@ from trunkline import Client, Context, Server, Settings
 from trunkline.errors import BadAnswer, ConnectionClosed, HandshakeFailed, MisuseError, PeerError, ToolFailed
 from trunkline.facts import HandlerFailed
 from trunkline.testing import RawPeer, RecordingObserver
-from trunkline.transports.process import Command
+from trunkline.transports.stdio.client import Command
 
 # Without a time limit, so that only a failed request ends.
 PATIENT = Settings(

@@ -21,9 +21,9 @@ from websockets.typing import Subprotocol
 from trunkline import Client, Context, Server, Settings
 from trunkline.facts import Closed
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver, Transcript
-from trunkline.transports.guard import Guard
+from trunkline.transports.listener_limits import Guard
 from trunkline.transports.websocket.client import WebSocketConnector
-from trunkline.transports.websocket.serving import WebSocketEndpoint
+from trunkline.transports.websocket.server import WebSocketEndpoint
 
 MCP = [Subprotocol("mcp")]
 

@@ -9,7 +9,7 @@ from tests.limits import PATIENCE
 
 from trunkline import Client, Server, Settings
 from trunkline.errors import MisuseError, RequestTimeout, TransportError
-from trunkline.protocol.stamping import PROBE
+from trunkline.protocol.client_envelope import PROBE
 from trunkline.testing import Faults, ManualClock, ScriptedServer
 from trunkline.transports.channel import Channel, Closed
 from trunkline.transports.memory import memory_pair

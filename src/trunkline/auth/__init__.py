@@ -4,18 +4,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from trunkline.auth.client.grants import ClientCredentials, EnterpriseManaged, WorkloadIdentity
-    from trunkline.auth.client.headless import Headless
     from trunkline.auth.client.interaction import Interaction, Redirected, Waiting
     from trunkline.auth.client.loopback import LoopbackBrowser
     from trunkline.auth.client.oauth import OAuth
-    from trunkline.auth.client.store import FileTokens, MemoryTokens, TokenStore
+    from trunkline.auth.client.terminal_login import Headless
+    from trunkline.auth.client.token_store import FileTokens, MemoryTokens, TokenStore
     from trunkline.auth.jose import SigningKey
     from trunkline.auth.principal import Principal
-    from trunkline.auth.server.gate import ResourceServer
     from trunkline.auth.server.introspection import Introspection
     from trunkline.auth.server.jwt import Jwt
-    from trunkline.auth.server.static import StaticTokens
-    from trunkline.auth.server.verifying import BadToken, IssuerLimits, Verified, Verifier
+    from trunkline.auth.server.resource_server import ResourceServer
+    from trunkline.auth.server.static_tokens import StaticTokens
+    from trunkline.auth.server.verifiers import BadToken, IssuerLimits, Verified, Verifier
 
 __all__ = [
     "BadToken",
@@ -44,18 +44,18 @@ __all__ = [
 
 _HOMES: Final = {
     "client.grants": ("ClientCredentials", "EnterpriseManaged", "WorkloadIdentity"),
-    "client.headless": ("Headless",),
+    "client.terminal_login": ("Headless",),
     "client.interaction": ("Interaction", "Redirected", "Waiting"),
     "client.loopback": ("LoopbackBrowser",),
     "client.oauth": ("OAuth",),
-    "client.store": ("FileTokens", "MemoryTokens", "TokenStore"),
+    "client.token_store": ("FileTokens", "MemoryTokens", "TokenStore"),
     "jose": ("SigningKey",),
     "principal": ("Principal",),
-    "server.gate": ("ResourceServer",),
+    "server.resource_server": ("ResourceServer",),
     "server.introspection": ("Introspection",),
     "server.jwt": ("Jwt",),
-    "server.static": ("StaticTokens",),
-    "server.verifying": ("BadToken", "IssuerLimits", "Verified", "Verifier"),
+    "server.static_tokens": ("StaticTokens",),
+    "server.verifiers": ("BadToken", "IssuerLimits", "Verified", "Verifier"),
 }
 _HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from trunkline.auth.egress import Answer, Egress
+from trunkline.auth.fetch import Answer, Egress
 from trunkline.auth.metadata import (
     ResourceMetadata,
     ServerMetadata,

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import Final
 
-from trunkline.auth.findings import Finding, first_failed, without_secrets
+from trunkline.auth.doctor.report import Finding, first_failed, without_secrets
 from trunkline.cli import printing
 from trunkline.cli.commands import NOT_WELL, WELL, Commands
 from trunkline.config import Settings
@@ -72,9 +72,9 @@ def _token(source: str | None) -> str | None:
 
 
 async def _examine(options: argparse.Namespace, token: str | None) -> list[Finding]:
-    from trunkline.auth.addresses import Reach
-    from trunkline.auth.doctor import examine
-    from trunkline.auth.egress import Egress
+    from trunkline.auth.doctor.examine import examine
+    from trunkline.auth.fetch import Egress
+    from trunkline.auth.ssrf import Reach
 
     settings = Settings(
         egress_allowed=tuple(options.allow), egress_timeout=options.timeout, connect_timeout=options.timeout

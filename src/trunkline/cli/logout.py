@@ -26,8 +26,8 @@ def _run(options: argparse.Namespace) -> int:
 
 async def _forget(url: str) -> bool:
     """Whether there was something to forget."""
-    from trunkline.auth.client.code import CodeGrant
-    from trunkline.auth.client.store import FileTokens
+    from trunkline.auth.client.authorization_code import CodeGrant
+    from trunkline.auth.client.token_store import FileTokens
     from trunkline.auth.client.tokens import key_for
 
     store, key = FileTokens(), key_for(url, CodeGrant.name)

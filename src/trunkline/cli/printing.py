@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from trunkline.auth.findings import Finding, Verdict
+from trunkline.auth.doctor.report import Finding, Verdict
 from trunkline.errors.text import printable
 
 __all__ = ["harmless", "show"]

@@ -25,8 +25,8 @@ def add_to(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from trunkline.auth.client.code import CodeGrant
-    from trunkline.auth.client.store import FileTokens
+    from trunkline.auth.client.authorization_code import CodeGrant
+    from trunkline.auth.client.token_store import FileTokens
     from trunkline.auth.client.tokens import key_for, read_kept
 
     kept = read_kept(asyncio.run(FileTokens().get(key_for(options.url, CodeGrant.name))))

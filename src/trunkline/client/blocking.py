@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, Par
 
 from msgspec import UNSET
 
-from trunkline.client.asking import OnProgress
 from trunkline.client.calls import Cursor
 from trunkline.client.client import Client, Pending
 from trunkline.client.results import UNSPECIFIED, T, T_co, ToolResult
-from trunkline.client.tasks import Task
+from trunkline.client.retry import OnProgress
+from trunkline.client.tasks.handle import Task
 from trunkline.errors import MisuseError, OutcomeUnknown
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.types import (

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
-from trunkline.client.asking import SIGN_OF_LIFE, OnProgress
-from trunkline.client.catalogue import Catalogue
 from trunkline.client.client_options import check_level
 from trunkline.client.connection import Connection
-from trunkline.client.patience import Patience, Signs
+from trunkline.client.known_tools import Catalogue
+from trunkline.client.progress_deadline import Patience, Signs
 from trunkline.client.results import UNSPECIFIED, T, ToolResult, tool_result
-from trunkline.client.seen import ENDED, Seen, Started
-from trunkline.client.tasks import Task, TaskHost
+from trunkline.client.retry import SIGN_OF_LIFE, OnProgress
+from trunkline.client.tasks.handle import Task, TaskHost
+from trunkline.client.tasks.status import ENDED, Seen, Started
 from trunkline.config import Settings
 from trunkline.errors import BadAnswer, MisuseError
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
@@ -50,7 +50,7 @@ from trunkline.protocol.types import (
     Tool,
     UnsubscribeParams,
 )
-from trunkline.registry import types
+from trunkline.registry import type_adapters
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
@@ -382,7 +382,7 @@ def _params(method: str) -> Callable[[Any], Any]:
 
 def _arguments(name: str, given: Any) -> Raw:
     try:
-        return NO_ARGUMENTS if given is None else Raw(types.to_json(given))
+        return NO_ARGUMENTS if given is None else Raw(type_adapters.to_json(given))
     except (TypeError, ValueError, RecursionError) as error:  # no JSON, an integer of too many digits, or a circle
         raise MisuseError(f"arguments of tool {name!r}: {error}") from error
 

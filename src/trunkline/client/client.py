@@ -9,25 +9,22 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from msgspec import UNSET
 
-from trunkline.client.answers import Answers, Elicit, OpenUrl, RootLike, Sample, root_of
-from trunkline.client.asking import Again, OnProgress, ask
 from trunkline.client.cache import CACHEABLE, Cache
 from trunkline.client.calls import all_pages
 from trunkline.client.client_options import KINDS
 from trunkline.client.connection import Connection
-from trunkline.client.line import Line
-from trunkline.client.listening import Listening
-from trunkline.client.notices import Notices, Reader
+from trunkline.client.host_callbacks import Answers, Elicit, OpenUrl, RootLike, Sample, root_of
+from trunkline.client.listen import Listening
+from trunkline.client.notifications import Notices, Reader
+from trunkline.client.reconnect import Line
 from trunkline.client.results import read
-from trunkline.client.seen import read_call
+from trunkline.client.retry import Again, OnProgress, ask
 from trunkline.client.standing import NOT_OPEN, Pending
 from trunkline.client.targets import connector_of, reach_of, shown
-from trunkline.client.tasking import Tasking
+from trunkline.client.tasks.status import read_call
+from trunkline.client.tasks.tasking import Tasking
 from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
-from trunkline.conversation.connection import Shared
-from trunkline.conversation.dispatch import Dispatcher
-from trunkline.conversation.threads import Threads
 from trunkline.errors import (
     ConnectionClosed,
     MisuseError,
@@ -37,12 +34,12 @@ from trunkline.errors import (
 )
 from trunkline.errors.options import check, check_name
 from trunkline.facts import Observer, Observers
+from trunkline.protocol.client_envelope import head_of
 from trunkline.protocol.extensions import checked
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.methods import Side
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
-from trunkline.protocol.stamping import head_of
 from trunkline.protocol.types import (
     CallToolResult,
     Implementation,
@@ -57,6 +54,9 @@ from trunkline.protocol.types import (
     SubscriptionsAcknowledgedParams,
 )
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
+from trunkline.rpc.connection import Shared
+from trunkline.rpc.dispatch import Dispatcher
+from trunkline.rpc.threads import Threads
 from trunkline.transports.channel import Channel, Closed, Origin, Repeating
 from trunkline.version import __version__
 from trunkline.wire import codec

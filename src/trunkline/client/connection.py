@@ -4,11 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from trunkline.client import eras
-from trunkline.client.eras import Verdict
-from trunkline.conversation import connection
-from trunkline.conversation.connection import KEEPALIVE_FAILED
-from trunkline.conversation.requests import loss
+from trunkline.client import era_probe
+from trunkline.client.era_probe import Verdict
 from trunkline.errors import (
     BadAnswer,
     ConnectionClosed,
@@ -25,6 +22,9 @@ from trunkline.protocol.methods import Side
 from trunkline.protocol.revisions import Era, Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import DiscoverResult, Empty, InitializeParams, InitializeResult
+from trunkline.rpc import connection
+from trunkline.rpc.connection import KEEPALIVE_FAILED
+from trunkline.rpc.outgoing_requests import loss
 from trunkline.transports.channel import Channel, Closed, Repeating
 from trunkline.wire import codec
 from trunkline.wire.messages import RequestId
@@ -77,9 +77,9 @@ class Connection(connection.Connection):
             await self._initialize()
         except _Refused as refused:
             # It may have taken our question for the beginning of the other era, and keeps to that.
-            if modern and Revision.V2026_07_28.value in eras.named_by(refused.error) and await self._discover():
+            if modern and Revision.V2026_07_28.value in era_probe.named_by(refused.error) and await self._discover():
                 return Era.MODERN
-            raise self._failed(f"the server refused initialize: {eras.told_by(refused.error)}") from None
+            raise self._failed(f"the server refused initialize: {era_probe.told_by(refused.error)}") from None
         return Era.HANDSHAKE
 
     async def _discover(self) -> bool:
@@ -108,13 +108,13 @@ class Connection(connection.Connection):
                 answer = _read_discovery(raw)
             except PeerError as error:
                 self.probe_unanswered = False
-                verdict = eras.of_error(error, ours)
+                verdict = era_probe.of_error(error, ours)
                 if verdict is not Verdict.AGAIN:
                     return None
             except (RequestTimeout, codec.DecodeError, RecursionError):
                 return None
             else:
-                return answer if eras.of_result(answer, ours) is Verdict.MODERN else None
+                return answer if era_probe.of_result(answer, ours) is Verdict.MODERN else None
         raise HandshakeFailed(f"the server says that it speaks {Revision.V2026_07_28}, and refuses it")
 
     async def _initialize(self) -> None:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from msgspec import UNSET
 
-from trunkline.client.catalogue import KnownTool
+from trunkline.client.known_tools import KnownTool
 from trunkline.client.rebuild import WRAPPED
 from trunkline.errors import BadAnswer, ToolFailed
 from trunkline.protocol import lenient
 from trunkline.protocol.methods import find
 from trunkline.protocol.types import CallToolResult, ContentBlock, TextContent
 from trunkline.protocol.types.tools import T_co, ToolResult
-from trunkline.registry import types
+from trunkline.registry import type_adapters
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ def _text(content: list[ContentBlock]) -> str:
 
 @lru_cache(maxsize=256)
 def _reader(wanted: Any) -> Callable[[Any], Any]:
-    return types.decoder(wanted)
+    return type_adapters.decoder(wanted)
 
 
 def _as(name: str, wanted: Any, content: list[ContentBlock], structured: Any) -> Any:
     """The value in the type that the caller names: of the structured content, of what is wrapped in it, or of text."""
-    read = _reader(wanted) if isinstance(wanted, Hashable) else types.decoder(wanted)
+    read = _reader(wanted) if isinstance(wanted, Hashable) else type_adapters.decoder(wanted)
     tried: list[Any] = []
     if structured is not UNSET:
         members = cast("dict[str, Any]", structured if isinstance(structured, dict) else {})

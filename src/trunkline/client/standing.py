@@ -5,10 +5,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from trunkline.client.answers import Answers
 from trunkline.client.calls import Calls
-from trunkline.client.line import Line
-from trunkline.client.notices import Notices
+from trunkline.client.host_callbacks import Answers
+from trunkline.client.notifications import Notices
+from trunkline.client.reconnect import Line
 from trunkline.clock import Clock
 from trunkline.protocol.extensions import agreed
 from trunkline.protocol.lifecycle import Phase

@@ -6,8 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from trunkline.auth.addresses import Reach
-from trunkline.client.wrong_targets import check_text, is_path, no_target, script_error
+from trunkline.auth.ssrf import Reach
+from trunkline.client.target_errors import check_text, is_path, no_target, script_error
 from trunkline.config import Settings
 from trunkline.errors import MisuseError
 from trunkline.transports.channel import Accept, Channel, Connector
@@ -58,7 +58,7 @@ def reach_of(connector: Connector, settings: Settings) -> Reach:
 
 def shown(connector: Connector) -> str:
     """The name of a connector without what may be secret: of a command, the program alone."""
-    from trunkline.transports.process import Command
+    from trunkline.transports.stdio.client import Command
 
     if not isinstance(connector, Command):
         return connector.name
@@ -109,7 +109,7 @@ def _script(path: Path) -> list[str]:
 
 
 def _command(command: Any, settings: Settings) -> Connector:
-    from trunkline.transports.process import Command
+    from trunkline.transports.stdio.client import Command
 
     return Command(command, settings=settings)
 

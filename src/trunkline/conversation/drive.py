@@ -13,9 +13,9 @@ from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, Protocol
 
-from trunkline.conversation.perform import After, provide
-from trunkline.conversation.threads import Done, Job, Threads
 from trunkline.registry.handlers import Needing, OnThread
+from trunkline.rpc.run_handler import After, provide
+from trunkline.rpc.threads import Done, Job, Threads
 
 __all__ = ["After", "Told", "Work", "Working", "start"]
 

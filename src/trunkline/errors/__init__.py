@@ -56,7 +56,7 @@ not a `CancelledError`: the task of a server was cancelled, not ours.
 """
 
 from trunkline.errors.base import TrunklineError, again
-from trunkline.errors.raised import (
+from trunkline.errors.local import (
     AuthorizationFailed,
     BadAnswer,
     ConfigError,
@@ -83,7 +83,7 @@ from trunkline.errors.raised import (
     ToolFailed,
     TransportError,
 )
-from trunkline.errors.told import (
+from trunkline.errors.wire import (
     CapabilityNotSupported,
     CompletionNotFound,
     ConnectionTimeout,

@@ -6,7 +6,7 @@ They run when something is made or registered, so that a mistake is told where i
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
-from trunkline.errors.raised import MisuseError
+from trunkline.errors.local import MisuseError
 
 __all__ = [
     "FLAG",

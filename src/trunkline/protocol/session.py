@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from trunkline.config import Settings
 from trunkline.errors import CapabilityNotSupported, InvalidRequest, MethodNotFound, ProtocolError, RequestIdConflict
 from trunkline.protocol import lifecycle
-from trunkline.protocol.allowed import Receivable, Sendable, needed, tables
 from trunkline.protocol.capabilities import Capabilities, Negotiated, agree, declared, without_newer
-from trunkline.protocol.codes import error_object
+from trunkline.protocol.client_envelope import DISCOVER, PROBE, Stamp, introduced
 from trunkline.protocol.envelope import carried_by
+from trunkline.protocol.error_codes import error_object
 from trunkline.protocol.events import (
     Answered,
     AnswerUnusable,
@@ -32,14 +32,14 @@ from trunkline.protocol.events import (
     Refused,
 )
 from trunkline.protocol.inflight import Aftermath, Awaited, Running, Timetable, Tracked
+from trunkline.protocol.legal_methods import Receivable, Sendable, needed, tables
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.meta import PROGRESS_TOKEN
 from trunkline.protocol.methods import ALIASES, Method, Side, Wait, find, widened_capabilities
+from trunkline.protocol.modern import CACHED, CacheHint, Stateless
 from trunkline.protocol.projection import project, structured_in_object
 from trunkline.protocol.refusals import unavailable, unreadable, why_not_sent, why_not_taken
 from trunkline.protocol.revisions import HANDSHAKE, NEWEST, Revision, negotiate
-from trunkline.protocol.stamping import DISCOVER, PROBE, Stamp, introduced
-from trunkline.protocol.stateless import CACHED, CacheHint, Stateless
 from trunkline.protocol.types import (
     CallToolResult,
     CancelledParams,

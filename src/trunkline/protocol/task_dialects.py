@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from msgspec import UNSET, Raw, Struct, field
 
 from trunkline.errors import InternalError, InvalidParams, ProtocolError
-from trunkline.protocol.kinds import BY_NAME
+from trunkline.protocol.error_kinds import BY_NAME
 from trunkline.protocol.meta import RELATED_TASK, TASK_PROGRESS
 from trunkline.protocol.tasks import TaskRecord, TaskState
 from trunkline.protocol.types.tasks import Task

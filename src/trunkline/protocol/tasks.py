@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from trunkline.errors import InternalError, MisuseError
 from trunkline.protocol.meta import ProgressToken
 from trunkline.protocol.types.lifecycle import Implementation
-from trunkline.protocol.types.rounds import InputRequest
+from trunkline.protocol.types.multi_round import InputRequest
 from trunkline.wire.messages import ErrorObject
 
 __all__ = ["TASKS", "TERMINAL", "TaskCaller", "TaskRecord", "TaskSignal", "TaskState", "allows", "step"]

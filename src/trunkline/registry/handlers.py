@@ -18,11 +18,11 @@ from msgspec.structs import astuple
 
 from trunkline.errors import RegistrationError
 from trunkline.registry import docstrings
-from trunkline.registry import types as kinds
-from trunkline.registry.callers import level_outside
+from trunkline.registry import type_adapters as kinds
 from trunkline.registry.dependencies import Dependency, Plan, dependency_of, plan
 from trunkline.registry.parameters import Parameter, arguments_type, input_schema, parameter_of
 from trunkline.registry.signatures import asks_for, called, hints_of, innermost, name_of, signature_of
+from trunkline.registry.stack_level import level_outside
 from trunkline.wire import codec
 
 __all__ = [

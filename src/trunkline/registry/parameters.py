@@ -10,12 +10,12 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Struct
 
 from trunkline.errors import RegistrationError
-from trunkline.registry import schema
-from trunkline.registry import types as kinds
-from trunkline.registry.classes import UNIONS, Member, Side, is_plain
+from trunkline.registry import type_adapters as kinds
+from trunkline.registry import validators
+from trunkline.registry.annotations import read_notes
+from trunkline.registry.class_layout import UNIONS, Member, Side, is_plain
 from trunkline.registry.docstrings import Docstring
-from trunkline.registry.models import is_field
-from trunkline.registry.notes import read_notes
+from trunkline.registry.pydantic_support import is_field
 from trunkline.wire import codec
 
 __all__ = ["Parameter", "arguments_type", "input_schema", "parameter_of"]
@@ -94,7 +94,7 @@ def arguments_type(owner: str, parameters: list[Parameter], *, open_ended: bool)
     for parameter in parameters:
         try:
             if not is_plain(parameter.annotation):
-                schema.of_type(parameter.annotation)
+                validators.of_type(parameter.annotation)
             adapted = kinds.adapt(parameter.annotation, Side.ARGUMENT)
             codec.decoder(adapted)  # fails here and now for a type that cannot be decoded
         except (TypeError, RuntimeError) as error:
@@ -119,7 +119,7 @@ def _field_of(parameter: Parameter) -> Any:
 
 def input_schema(parameters: tuple[Parameter, ...], *, closed: bool) -> dict[str, Any]:
     """The JSON Schema of all of them."""
-    made = schema.of_members([_as_member(parameter) for parameter in parameters], closed=closed)
+    made = validators.of_members([_as_member(parameter) for parameter in parameters], closed=closed)
     for parameter in parameters:
         if parameter.description is not None:  # where pydantic describes a type, it does not know of ours
             made["properties"][parameter.name].setdefault("description", parameter.description)

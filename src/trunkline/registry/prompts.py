@@ -23,7 +23,7 @@ from trunkline.registry.access import Access
 from trunkline.registry.handlers import Handler, Run, from_texts, runner
 from trunkline.registry.options import PromptOptions, shown
 from trunkline.registry.results import BadResult, as_block
-from trunkline.registry.schema import Validator
+from trunkline.registry.validators import Validator
 
 __all__ = ["PromptEntry", "TextPrompt", "make_prompt", "make_text_prompt"]
 

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from trunkline.config import OnDuplicate
 from trunkline.errors import DuplicateEntry, InvalidPageSize, NotRegistered, PageSizeTooLarge
-from trunkline.registry.callers import level_outside
 from trunkline.registry.cursors import Cursors
+from trunkline.registry.stack_level import level_outside
 
 __all__ = ["Entry", "Page", "Registry"]
 

@@ -25,9 +25,9 @@ from trunkline.protocol.types import (
     TextContent,
 )
 from trunkline.protocol.types.tools import ToolResult
-from trunkline.registry import schema
-from trunkline.registry import types as kinds
-from trunkline.registry.classes import UNIONS, Side, is_plain
+from trunkline.registry import type_adapters as kinds
+from trunkline.registry import validators
+from trunkline.registry.class_layout import UNIONS, Side, is_plain
 from trunkline.registry.generators import Pieces
 from trunkline.registry.media import Media
 from trunkline.registry.unencodable import forgotten_await, to_json
@@ -69,7 +69,7 @@ class Output(msgspec.Struct, frozen=True):
 
     def schema(self) -> dict[str, Any] | None:
         """The schema of the value itself; made when it is asked for."""
-        return None if self.returns is UNSET else schema.of_type(self.returns, Side.RESULT)
+        return None if self.returns is UNSET else validators.of_type(self.returns, Side.RESULT)
 
     def wrapped_schema(self) -> dict[str, Any] | None:
         """The schema of what travels in the handshake era."""
@@ -90,7 +90,7 @@ def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool
     if not structured or _says_nothing(returns):
         return Output(UNSET, False, _unstructured_by(name, settings))
     try:
-        described = None if is_plain(returns) else schema.of_type(returns, Side.RESULT)
+        described = None if is_plain(returns) else validators.of_type(returns, Side.RESULT)
         read_as = kinds.adapt(returns, Side.RESULT)
         check = _checker(returns, described, name)
     except (TypeError, RuntimeError) as error:
@@ -114,7 +114,7 @@ def _checker(returns: Any, described: Mapping[str, Any] | None, name: str) -> Ca
     the same, as with computed fields."""
     if described is None or kinds.is_native(returns):
         return kinds.decoder(returns)
-    validator = schema.Validator(described, f"tool {name!r}")
+    validator = validators.Validator(described, f"tool {name!r}")
 
     def check(encoded: bytes) -> None:
         if faults := validator.faults(_builtins(encoded)):

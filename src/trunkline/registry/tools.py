@@ -14,14 +14,14 @@ from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
 from trunkline.errors.suggestions import near
 from trunkline.protocol.headers import InvalidAnnotation, Mirror, annotations
 from trunkline.protocol.types import Icon, Tool, ToolAnnotations, ToolExecution
-from trunkline.registry import types as kinds
+from trunkline.registry import type_adapters as kinds
 from trunkline.registry.access import Access
 from trunkline.registry.generators import gathering
 from trunkline.registry.handlers import Handler, Run, runner
 from trunkline.registry.options import ToolOptions, from_mapping, shown
 from trunkline.registry.results import Output, tool_output
-from trunkline.registry.schema import Fault, Validator
 from trunkline.registry.tasks import TaskPolicy, policy_of
+from trunkline.registry.validators import Fault, Validator
 from trunkline.wire import codec
 
 __all__ = ["ToolEntry", "make_tool"]

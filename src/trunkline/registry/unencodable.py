@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from trunkline.registry import types as kinds
+from trunkline.registry import type_adapters as kinds
 
 __all__ = ["forgotten_await", "to_json"]
 

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import UNSET, Raw, UnsetType
 
 from trunkline.clock import Clock
-from trunkline.conversation import connection
-from trunkline.conversation.dispatch import Failure
-from trunkline.conversation.progress import report
 from trunkline.protocol.capabilities import Negotiated
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.lifecycle import Phase, Signal
@@ -18,26 +15,29 @@ from trunkline.protocol.refusals import unavailable
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import LOGGING_LEVELS, Implementation, InputRequiredResult
-from trunkline.server.ask import Asker, LiveAsker
-from trunkline.server.current import CURRENT, Current
+from trunkline.rpc import connection
+from trunkline.rpc.dispatch import Failure
+from trunkline.rpc.progress import report
+from trunkline.server.catalog import Offer
+from trunkline.server.connections import Resting
+from trunkline.server.current_call import CURRENT, Current
+from trunkline.server.input.ask import Asker, LiveAsker
+from trunkline.server.input.multi_round import RoundAsker, Seals, ending
 from trunkline.server.line import ClientFacts
-from trunkline.server.listening import Listeners, Listening
-from trunkline.server.offer import Offer
-from trunkline.server.pausing import Resting
-from trunkline.server.rounds import RoundAsker, Seals, ending
-from trunkline.server.watchers import Watchers
+from trunkline.server.notifications.listen import Listeners, Listening
+from trunkline.server.notifications.subscription_hooks import Watchers
 from trunkline.stores.store import Store
-from trunkline.supervision.policy import History
+from trunkline.supervision.restart_policy import History
 from trunkline.transports.channel import Channel, Closed, Receiver, Reusable
 from trunkline.wire.messages import Incoming, Request, RequestId
 
 if TYPE_CHECKING:
-    from trunkline.server.crew.crew import Crew
-    from trunkline.server.crew.news import News
-    from trunkline.server.keeping import Keeper, KeptSession
-    from trunkline.server.ledger import Ledger
-    from trunkline.server.slots import Slots
-    from trunkline.server.tasks.tasks import Tasks
+    from trunkline.server.cluster.cluster import Crew
+    from trunkline.server.cluster.notifications import News
+    from trunkline.server.idempotency.ledger import Ledger
+    from trunkline.server.limits.shared_semaphore import Slots
+    from trunkline.server.sessions.durable import Keeper, KeptSession
+    from trunkline.server.tasks.service import Tasks
 
 __all__ = ["Connection", "KeptConnection", "Shared"]
 
@@ -109,7 +109,7 @@ class Connection(connection.Connection):
 
     def crashed(self, error: Exception, over: Incoming | Running | None = None) -> None:
         """Begins the conversation anew, as what it was."""
-        from trunkline.server.failover import fail_over
+        from trunkline.server.session_recovery import fail_over
 
         fail_over(self, error, over)
 

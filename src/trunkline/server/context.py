@@ -44,17 +44,17 @@ from trunkline.protocol.types import (
 from trunkline.registry.access import is_scope
 from trunkline.registry.options import from_mapping
 from trunkline.registry.resources import check_uri
-from trunkline.server.access import Ruled, held_by
-from trunkline.server.ask import Asker, ClientLacks, OnProgress
+from trunkline.server.access.rules import Ruled, held_by
+from trunkline.server.input.ask import Asker, ClientLacks, OnProgress
+from trunkline.server.input.multi_round import Once
 from trunkline.server.line import ClientFacts, Line
-from trunkline.server.rounds import Once
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
     import typing_extensions
     from typing_extensions import TypeForm
 
-    from trunkline.server.forms import Answer
+    from trunkline.server.input.forms import Answer
 
     L_co = typing_extensions.TypeVar("L_co", covariant=True, default=Any)
 else:
@@ -303,7 +303,7 @@ class Context(Generic[L_co]):
         so that a field which is one is left out, and asking for one without a default is of no use. With `task` a
         client of 2025-11-25 that knows how answers at once that it will ask, and the answer is fetched later.
         """
-        from trunkline.server.forms import form_of, needed_list, read_answer
+        from trunkline.server.input.forms import form_of, needed_list, read_answer
 
         form = form_of(wanted)
         if self.revision < Revision.V2025_11_25 and (field := needed_list(form)) is not None:
@@ -325,7 +325,7 @@ class Context(Generic[L_co]):
         """Sends the user to a URL, for what must not pass through the client. Says whether the user agreed to go."""
         import secrets
 
-        from trunkline.server.forms import Answer
+        from trunkline.server.input.forms import Answer
 
         try:
             check_uri(url, self._line.settings)
@@ -369,7 +369,7 @@ class Context(Generic[L_co]):
         them is in the reply's `tool_uses`, and is answered in the very next message. `include_context` is a wish, and
         is not passed on to a client that cannot fulfil it.
         """
-        from trunkline.server.sampling import check_messages, offered_tools
+        from trunkline.server.input.sampling import check_messages, offered_tools
 
         given = [messages] if isinstance(messages, str) else messages
         params = CreateMessageParams(

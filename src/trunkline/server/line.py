@@ -10,8 +10,8 @@ from trunkline.config import Settings
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import Implementation
-from trunkline.server.ask import Asker
-from trunkline.server.offer import Offer
+from trunkline.server.catalog import Offer
+from trunkline.server.input.ask import Asker
 
 __all__ = ["ClientFacts", "Line"]
 

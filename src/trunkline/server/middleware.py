@@ -11,9 +11,7 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.conversation.dispatch import Answer
 from trunkline.conversation.drive import Work
-from trunkline.conversation.perform import perform
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import find
 from trunkline.protocol.types import CallToolParams, CallToolResult, CreateTaskResult
@@ -21,11 +19,13 @@ from trunkline.protocol.types.tasks_extension import TaskCreated
 from trunkline.protocol.types.tools import ToolResult
 from trunkline.registry.handlers import exited
 from trunkline.registry.results import BadResult, unspliced
-from trunkline.server.admission import Wanted, admitted
+from trunkline.rpc.dispatch import Answer
+from trunkline.rpc.run_handler import perform
+from trunkline.server.access.enforcement import Wanted, admitted
+from trunkline.server.catalog import Offer
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.features import completion, prompts, resources, tasks, tools
-from trunkline.server.offer import Offer
 from trunkline.wire.codec import as_written
 
 __all__ = ["AROUND", "Call", "Middleware", "Next", "surrounded"]

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from trunkline.clock import Clock
 from trunkline.config import Settings
-from trunkline.conversation.dispatch import Dispatcher, Feature
 from trunkline.errors import MisuseError, RegistrationError
 from trunkline.errors.options import check, check_name, shown
 from trunkline.facts import Observer, Observers
@@ -22,35 +21,36 @@ from trunkline.protocol.profiles import ProfileName, profile_of
 from trunkline.protocol.types import Icon, Implementation
 from trunkline.registry.options import icons_of
 from trunkline.registry.signatures import called, name_of, takes
-from trunkline.server.announcer import CHANGES
+from trunkline.rpc.dispatch import Dispatcher, Feature
+from trunkline.server.catalog import Offer, Switches
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.features import FEATURES
-from trunkline.server.limits import Predicates
-from trunkline.server.offer import Offer, Switches
+from trunkline.server.limits.tool_limits import Predicates
+from trunkline.server.notifications.debounce import CHANGES
+from trunkline.server.notifications.subscription_hooks import Watch
 from trunkline.server.options import DirectoryOptions, FileOptions, checked
-from trunkline.server.registrar import check_uri_text
+from trunkline.server.registration import check_uri_text
+from trunkline.server.runtime import Parts
 from trunkline.server.server_options import KINDS, check_callback
-from trunkline.server.serving import Parts
+from trunkline.server.server_store import OwnStore
 from trunkline.server.shutdown import Ending
-from trunkline.server.storing import OwnStore
-from trunkline.server.watchers import Watch
 from trunkline.transports.channel import Channel, Listener
 from trunkline.version import __version__
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from trunkline.auth.server.gate import ResourceServer
-    from trunkline.auth.server.proofs import Memory
-    from trunkline.server.filewatch import FileWatch
+    from trunkline.auth.server.dpop import Memory
+    from trunkline.auth.server.resource_server import ResourceServer
+    from trunkline.server.files.watch import FileWatch
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.middleware import Middleware
     from trunkline.stores.store import Store
-    from trunkline.supervision.post import Post
-    from trunkline.transports.http.asgi import App
+    from trunkline.supervision.worker_channel import Post
+    from trunkline.transports.http.app import App
+    from trunkline.transports.http.forwarding.outbound import Relay
     from trunkline.transports.http.health import Health
-    from trunkline.transports.http.relaying import Relay
 
 __all__ = ["Server"]
 
@@ -202,7 +202,7 @@ class Server(Ending):
 
     def add_file(self, uri: str, path: str | PathLike[str], **options: Unpack[FileOptions]) -> None:
         """Offers a file as a resource, watched while somebody is subscribed."""
-        from trunkline.server.files import make_file
+        from trunkline.server.files.entries import make_file
 
         _check_place(uri, path)
         checked("a file", FileOptions, options, uri)
@@ -211,7 +211,7 @@ class Server(Ending):
 
     def add_directory(self, uri: str, folder: str | PathLike[str], **options: Unpack[DirectoryOptions]) -> None:
         """Offers the files of a folder, and of those in it, as `scheme://{+path}`; links never lead outside."""
-        from trunkline.server.files import make_directory
+        from trunkline.server.files.entries import make_directory
 
         _check_place(uri, folder)
         checked("a directory", DirectoryOptions, options, uri)
@@ -221,7 +221,7 @@ class Server(Ending):
         self.templates.add(made)
 
     def _file_watch(self) -> "FileWatch":
-        from trunkline.server.filewatch import FileWatch
+        from trunkline.server.files.watch import FileWatch
 
         serving = self._serving
         if serving.files is None:
@@ -253,7 +253,7 @@ class Server(Ending):
 
         The logger lets such records through from then on. Gives back the handler, for `removeHandler`.
         """
-        from trunkline.server.logbridge import ClientLogHandler
+        from trunkline.server.log_handler import ClientLogHandler
 
         self._offer.marks_calls = True
         for connection in self.connections:
@@ -349,7 +349,7 @@ class Server(Ending):
 
     async def _listen(self, address: str, tls: "SSLContext | None", post: "Post | None" = None) -> Listener:
         """A worker's post is where its connections come from."""
-        from trunkline.server.run import listener
+        from trunkline.server.run.process import listener
 
         await self.start()
         shared, health = self._serving.ready(), partial(self._vital, post)
@@ -374,8 +374,8 @@ class Server(Ending):
         if shared.crew is None:
             return None
         if self._relay is None or self._relay.trunk is not shared.crew:
-            from trunkline.server.principals import Crossing
-            from trunkline.transports.http.relaying import Relay
+            from trunkline.server.access.principal_codec import Crossing
+            from trunkline.transports.http.forwarding.outbound import Relay
 
             self._relay = serving.carrying = Relay(shared.crew, Crossing(), self.settings, shared.clock)
         return self._relay
@@ -385,7 +385,7 @@ class Server(Ending):
         store = self._serving.ready().store
         if not store.lasting:
             return None
-        from trunkline.server.replays import Replays
+        from trunkline.server.access.dpop_replays import Replays
 
         return Replays(store, self.name)
 
@@ -403,7 +403,7 @@ class Server(Ending):
         ASGI server and can be mounted under any path. `identify` gives the principal of a request from what has been
         verified about it, by its ASGI scope: sessions belong to the principal who opened them. A server with `auth=`
         verifies that by itself."""
-        from trunkline.server.run import application, gate_at
+        from trunkline.server.run.process import application, gate_at
 
         if not isinstance(cast("Any", path), str):
             raise MisuseError(f"path= must be a text such as '/mcp', not {shown(path)}")
@@ -440,7 +440,7 @@ class Server(Ending):
         "http" and "unix". `workers` are processes that serve as one, over "http": this process starts them, watches
         them, and hands each connection to the next. A server that cannot be started, because of a wrong option or an
         address that is in use, ends the process with one line on standard error and exit code 2."""
-        from trunkline.server.run import address_of, check_no_loop, explained, run_listening, run_stdio
+        from trunkline.server.run.process import address_of, check_no_loop, explained, run_listening, run_stdio
 
         check_no_loop()
         with explained():
@@ -455,7 +455,7 @@ class Server(Ending):
 
     def _run_workers(self, address: str, tls: "SSLContext | None", count: int) -> None:
         """Without a store of their own, workers share one that ends with them."""
-        from trunkline.server.workers import Work, check, private_store, run_workers
+        from trunkline.server.run.workers import Work, check, private_store, run_workers
         from trunkline.transports.addresses import parse
 
         check()
@@ -465,7 +465,7 @@ class Server(Ending):
                 raise MisuseError("workers need a store that they can share, and what this one keeps is in one process")
             run_workers(work, parse(address), count)
             return
-        from trunkline.stores.sqlite import SqliteStore
+        from trunkline.stores.sqlite.store import SqliteStore
 
         with private_store() as folder:
             self._store.give(SqliteStore(folder / "store", synchronous="NORMAL"))

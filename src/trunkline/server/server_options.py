@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trunkline.config import Settings
-from trunkline.conversation.dispatch import Feature
 from trunkline.errors import RegistrationError
 from trunkline.errors.options import MAPPING, TEXT, Kind, each, instance, shown
+from trunkline.rpc.dispatch import Feature
 
 __all__ = ["KINDS", "check_callback"]
 

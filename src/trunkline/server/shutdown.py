@@ -22,9 +22,9 @@ from typing import Any, Final, TypeVar
 
 from trunkline.facts import CrashStep, Fact, HandlerFailed, Observers, ShutdownOverran, ShutdownStep
 from trunkline.registry.signatures import name_of
-from trunkline.server.registrar import Registrar
+from trunkline.server.registration import Registrar
+from trunkline.server.runtime import Parts, Serving
 from trunkline.server.server_options import check_callback
-from trunkline.server.serving import Parts, Serving
 
 __all__ = ["EXIT_CODES", "Ending"]
 
@@ -195,7 +195,7 @@ class Ending(Registrar):
         """Writes a crash dump, if there is a folder for it; gives its path."""
         if self.settings.crash_folder is None:
             return None
-        from trunkline.server.crashes import write_dump
+        from trunkline.server.crash_dump import write_dump
 
         folder, most = self.settings.crash_folder, self.settings.crash_dumps
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from trunkline.stores.bus import Ears
-from trunkline.stores.frames import Rejection
+from trunkline.stores.signed_frames import Rejection
 
 __all__ = ["Hearing"]
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from trunkline.clock import Clock, Timer, WallClock
 from trunkline.errors import MisuseError, StoreUnavailable
-from trunkline.stores import rules
+from trunkline.stores import validation
 from trunkline.stores.store import ABSENT, Changed, Held, Item, Lease, Put, Watch, Write, home
-from trunkline.stores.watching import Watchers
+from trunkline.stores.watches import Watchers
 
 __all__ = ["SWEEP_EVERY", "MemoryStore"]
 
@@ -80,7 +80,7 @@ class MemoryStore:
     async def get(self, key: str) -> Item | None:
         """What is kept under a key."""
         now = self._now()
-        rules.check_key(key)
+        validation.check_key(key)
         return self._find(key, now)
 
     def _find(self, key: str, now: float) -> Item | None:
@@ -90,7 +90,7 @@ class MemoryStore:
     async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
         """A page of items, in the order of their keys."""
         now = self._now()
-        rules.check_page(prefix, after, limit)
+        validation.check_page(prefix, after, limit)
         keys = sorted(key for key in self._keys(prefix) if key > after and key.startswith(prefix))
         found = (self._find(key, now) for key in keys)
         return list(islice((item for item in found if item is not None), limit))
@@ -103,9 +103,9 @@ class MemoryStore:
     async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
         """All writes or nothing, at once: nothing is waited for."""
         now = self._now()
-        rules.check_writes(writes, None if fence is None else fence.name)
+        validation.check_writes(writes, None if fence is None else fence.name)
         if fence is not None:
-            rules.hold(self._leases.get(fence.name), fence, now)
+            validation.hold(self._leases.get(fence.name), fence, now)
         self._expect(writes, now)
         self._last += 1
         self._write_all(writes)
@@ -116,7 +116,7 @@ class MemoryStore:
         for write in writes:
             if write.version is not None:
                 found = self._find(write.key, now)
-                rules.expect(write, ABSENT if found is None else found.version)
+                validation.expect(write, ABSENT if found is None else found.version)
 
     def _write_all(self, writes: Sequence[Write]) -> None:
         """Apply the writes of one home, with the last version that was given."""
@@ -144,8 +144,8 @@ class MemoryStore:
     ) -> Lease | Held:
         """The lease, if nobody else has it, or only who had that token; with writes, if there are any."""
         now = self._now()
-        rules.check_lease(name, holder, ttl, writes)
-        given = rules.grant(self._leases.get(name), Lease(name, holder, self._last + 1, now + ttl), now, over)
+        validation.check_lease(name, holder, ttl, writes)
+        given = validation.grant(self._leases.get(name), Lease(name, holder, self._last + 1, now + ttl), now, over)
         if isinstance(given, Lease):
             self._expect(writes, now)
             self._last += 1
@@ -158,9 +158,9 @@ class MemoryStore:
     async def renew(self, lease: Lease, ttl: float) -> Lease:
         """The same lease, with that much time from now."""
         now = self._now()
-        rules.check_lease(lease.name, lease.holder, ttl)
-        rules.hold(self._leases.get(lease.name), lease, now)
-        renewed = self._leases[lease.name] = rules.prolong(lease, now + ttl)
+        validation.check_lease(lease.name, lease.holder, ttl)
+        validation.hold(self._leases.get(lease.name), lease, now)
+        renewed = self._leases[lease.name] = validation.prolong(lease, now + ttl)
         return renewed
 
     async def release(self, lease: Lease) -> None:

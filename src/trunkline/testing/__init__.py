@@ -3,10 +3,10 @@ which things go wrong, a store whose calls fail, an observer that records."""
 
 from trunkline.testing.clock import ManualClock
 from trunkline.testing.faults import Faults
+from trunkline.testing.faulty_store import FaultyStore
 from trunkline.testing.observer import RecordingObserver
 from trunkline.testing.peer import RawPeer, Transcript
 from trunkline.testing.scripted import ScriptedLine, ScriptedServer
-from trunkline.testing.store_faults import FaultyStore
 
 __all__ = [
     "Faults",

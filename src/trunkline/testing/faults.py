@@ -23,7 +23,7 @@ from msgspec import Struct
 from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
 from trunkline.errors import MisuseError, TransportError
-from trunkline.protocol.stamping import PROBE
+from trunkline.protocol.client_envelope import PROBE
 from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed, Connector, Holding, Origin, Receiver
 from trunkline.wire import codec
 from trunkline.wire.messages import Batch, Encoded, Incoming, Malformed, Message, RequestId

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, cast
 
 from trunkline.errors import MethodNotFound, TransportError
+from trunkline.protocol.client_envelope import PROBE
 from trunkline.protocol.meta import SERVER_INFO, SUBSCRIPTION_ID
 from trunkline.protocol.revisions import SPOKEN
-from trunkline.protocol.stamping import PROBE
 from trunkline.testing.peer import Transcript
 from trunkline.transports.channel import Accept, Channel, Closed
 from trunkline.transports.memory import MemoryChannel

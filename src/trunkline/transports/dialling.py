@@ -7,7 +7,7 @@ from typing import Any
 
 from trunkline.errors import TransportError
 from trunkline.transports.channel import Accept, Channel
-from trunkline.transports.guard import Guard
+from trunkline.transports.listener_limits import Guard
 from trunkline.transports.sockets import Lines, SocketLine
 
 __all__ = ["dial", "guarded", "why_not"]

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from trunkline.config import Settings
-from trunkline.transports.accepting import Acceptor, Opener, bind, resolve, tls_arguments
+from trunkline.transports.accept import Acceptor, Opener, bind, resolve, tls_arguments
 from trunkline.transports.addresses import spelt
 from trunkline.transports.channel import Accept, Channel, Listener
 from trunkline.transports.dialling import dial, guarded
-from trunkline.transports.guard import Guard
+from trunkline.transports.listener_limits import Guard
 from trunkline.transports.sockets import LINGER, Lines, SocketLine
 from trunkline.transports.stream import Spoken
 

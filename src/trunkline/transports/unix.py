@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from trunkline.config import Settings
 from trunkline.errors import TransportError
-from trunkline.transports.accepting import BACKLOG, Acceptor, Opener
+from trunkline.transports.accept import BACKLOG, Acceptor, Opener
 from trunkline.transports.channel import Accept, Channel, Listener
 from trunkline.transports.dialling import dial, guarded
-from trunkline.transports.guard import Guard
+from trunkline.transports.listener_limits import Guard
 from trunkline.transports.sockets import Lines, SocketLine
 from trunkline.transports.stream import Spoken
 

@@ -15,11 +15,11 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from tests.unit.auth.faulty import AUTHORIZE, ENDPOINT, TOKEN, Asked, Page, World, world
 
 from trunkline.auth import MemoryTokens, OAuth, Redirected
-from trunkline.auth.client.engine import Engine
+from trunkline.auth.client.token_provider import Engine
 from trunkline.config import Settings
-from trunkline.transports.http.client.by_aiohttp import Aiohttp
-from trunkline.transports.http.client.peer import Peer
-from trunkline.transports.http.client.places import place
+from trunkline.transports.http.client.aiohttp_backend import Aiohttp
+from trunkline.transports.http.client.http_peer import Peer
+from trunkline.transports.http.client.url import place
 
 REGISTER = "POST /login/register"
 CALLBACK = "http://127.0.0.1:33418/callback"

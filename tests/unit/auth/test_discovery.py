@@ -4,10 +4,10 @@ import pytest
 from tests.unit.auth.fakes import Office, office
 from tests.unit.auth.faulty import OPENID, RESOURCE, RESOURCE_AT_THE_ROOT, SERVER, Page
 
-from trunkline.auth.addresses import Reach
 from trunkline.auth.discovery import Found, discover
-from trunkline.auth.egress import Egress
+from trunkline.auth.fetch import Egress
 from trunkline.auth.metadata import AssumedMetadata
+from trunkline.auth.ssrf import Reach
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed
 

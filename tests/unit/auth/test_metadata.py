@@ -21,7 +21,7 @@ from trunkline.auth.metadata import (
     root_metadata_url,
     server_metadata_urls,
 )
-from trunkline.auth.server.places import published_at
+from trunkline.auth.server.resource_url import published_at
 from trunkline.errors import AuthorizationFailed
 from trunkline.wire import codec
 

@@ -15,7 +15,7 @@ from tests.limits import PATIENCE
 from tests.unit.auth.faulty import ENDPOINT, Asked, Page, World, world
 from tests.unit.cli.commands import trunkline
 
-from trunkline.auth.doctor import HOPS
+from trunkline.auth.doctor.examine import HOPS
 
 DOCTOR = ("auth", "doctor")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.auth.client.code import CodeGrant
-from trunkline.auth.client.store import FileTokens
+from trunkline.auth.client.authorization_code import CodeGrant
+from trunkline.auth.client.token_store import FileTokens
 from trunkline.auth.client.tokens import Kept, key_for, write_kept
 from trunkline.cli.main import main
 

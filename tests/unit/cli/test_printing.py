@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.auth.findings import Finding
+from trunkline.auth.doctor.report import Finding
 from trunkline.cli import printing
 
 

@@ -5,7 +5,7 @@ import asyncio
 from tests.limits import PATIENCE
 
 from trunkline import Client, Settings
-from trunkline.client.notices import Reader
+from trunkline.client.notifications import Reader
 from trunkline.testing import ScriptedServer
 
 QUICK = Settings(backoff_first=0.01, backoff_longest=0.02)

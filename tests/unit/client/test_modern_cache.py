@@ -8,7 +8,7 @@ import pytest
 from trunkline import Client, Server
 from trunkline.client.cache import Cache
 from trunkline.errors import PeerError
-from trunkline.protocol.stamping import head_of
+from trunkline.protocol.client_envelope import head_of
 from trunkline.protocol.types import PaginatedParams, ReadResourceParams
 from trunkline.testing import ManualClock, ScriptedServer
 from trunkline.wire import codec

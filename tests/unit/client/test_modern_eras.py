@@ -7,11 +7,11 @@ import pytest
 from tests.limits import PATIENCE
 
 from trunkline import Client, Server, Settings
-from trunkline.client.eras import Verdict, named_by, of_error, of_result
+from trunkline.client.era_probe import Verdict, named_by, of_error, of_result
 from trunkline.errors import HandshakeFailed, PeerError
 from trunkline.facts import CallStarted
+from trunkline.protocol.client_envelope import PROBE
 from trunkline.protocol.revisions import HANDSHAKE, Revision
-from trunkline.protocol.stamping import PROBE
 from trunkline.protocol.types import DiscoverResult
 from trunkline.testing import ScriptedServer
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trunkline import Client, Settings
-from trunkline.client.listening import wanted_of
+from trunkline.client.listen import wanted_of
 from trunkline.errors import CapabilityNotSupported, RequestTimeout
 from trunkline.protocol.types import SubscriptionFilter
 from trunkline.testing import ScriptedServer

@@ -11,7 +11,7 @@ from trunkline import Client, Server, Settings
 from trunkline.client.targets import InProcess, connector_of
 from trunkline.errors import ConnectionClosed, MisuseError
 from trunkline.transports.http.client.connector import HttpConnector
-from trunkline.transports.process import Command
+from trunkline.transports.stdio.client import Command
 from trunkline.transports.tcp import TcpConnector
 from trunkline.transports.unix import UnixConnector
 

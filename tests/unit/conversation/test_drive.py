@@ -10,9 +10,9 @@ import pytest
 from tests.limits import PATIENCE
 
 from trunkline.conversation import drive
-from trunkline.conversation.perform import perform
-from trunkline.conversation.threads import Threads
 from trunkline.registry.handlers import OnThread
+from trunkline.rpc.run_handler import perform
+from trunkline.rpc.threads import Threads
 
 CALL = object()
 

@@ -7,15 +7,15 @@ import pytest
 from msgspec import Raw
 
 from trunkline.errors import MethodNotFound, ResourceNotFound
+from trunkline.protocol.client_envelope import PROBE
 from trunkline.protocol.events import Answered, CallReceived, Cancelled, Event, Refused
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO
 from trunkline.protocol.methods import Side
+from trunkline.protocol.modern import Stateless
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
-from trunkline.protocol.stamping import PROBE
-from trunkline.protocol.stateless import Stateless
 from trunkline.protocol.types import (
     CallToolParams,
     CallToolResult,

@@ -7,7 +7,7 @@ import pytest
 
 from trunkline.errors import RegistrationError
 from trunkline.registry.complexity import Complexity, complexity, depth_of, size_of
-from trunkline.registry.schema import PeerValidator, Validator, form_validator
+from trunkline.registry.validators import PeerValidator, Validator, form_validator
 
 
 def doubling(levels: int, how: str = "allOf", leaf: Any = None) -> dict[str, Any]:

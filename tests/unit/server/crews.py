@@ -9,10 +9,10 @@ from tests.limits import PATIENCE
 from trunkline.clock import LoopClock
 from trunkline.errors import StoreUnavailable
 from trunkline.facts import CrewStep, Fact, Observers
-from trunkline.server.crew.crew import Crew
+from trunkline.server.cluster.cluster import Crew
 from trunkline.stores.redis.store import RedisStore
-from trunkline.stores.shared import load_identity
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.shared_values import load_identity
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Store
 from trunkline.testing import ManualClock, RecordingObserver
 

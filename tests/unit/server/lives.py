@@ -8,8 +8,8 @@ from tests.unit.transports.http.asgi import Answer, Host, call
 
 from trunkline import Context, Server
 from trunkline.errors import StoreUnavailable
-from trunkline.server.records import SessionRecord, read_record
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.server.sessions.record import SessionRecord, read_record
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import FaultyStore, ManualClock, RecordingObserver
 
 TTL = 3600.0

@@ -8,7 +8,6 @@ import pytest
 from tests.limits import PATIENCE
 
 from trunkline import CallToolResult, Context, GetPromptResult, Server, Settings, TextContent
-from trunkline.conversation.dispatch import Feature
 from trunkline.errors import InvalidParams, MisuseError, RequestTimeout, WrongPhase
 from trunkline.facts import (
     CallEnded,
@@ -22,6 +21,7 @@ from trunkline.facts import (
     Received,
 )
 from trunkline.protocol.lifecycle import Phase, Signal
+from trunkline.rpc.dispatch import Feature
 from trunkline.server.features import lifecycle, tools
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 from trunkline.transports.memory import MemoryChannel

@@ -12,7 +12,7 @@ from tests.unit.server.crews import BEAT, SECONDS, Crews, Member, done, on_redis
 
 from trunkline.errors import StoreUnavailable
 from trunkline.facts import Dropped, HandlerFailed
-from trunkline.server.crew.standing import Standing
+from trunkline.server.cluster.membership import Standing
 from trunkline.stores.store import Held, Lease
 from trunkline.testing import ManualClock
 

@@ -18,7 +18,7 @@ from trunkline.facts import Dropped
 from trunkline.server.crew.kinds import DEAD
 from trunkline.stores.redis.bus import Channels
 from trunkline.stores.redis.store import RedisStore
-from trunkline.stores.shared import IDENTITY, read_identity
+from trunkline.stores.shared_values import IDENTITY, read_identity
 from trunkline.stores.store import Delete, Held, Lease, Store
 
 

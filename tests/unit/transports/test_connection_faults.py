@@ -19,9 +19,9 @@ from trunkline.observers.logs import LogObserver
 from trunkline.testing import ManualClock, RecordingObserver
 from trunkline.transports.addresses import parse
 from trunkline.transports.channel import Channel, Closed, Listener, Origin
-from trunkline.transports.guard import Guard
-from trunkline.transports.http.gate import Known
-from trunkline.transports.http.listening import listen_http
+from trunkline.transports.http.authenticator import Known
+from trunkline.transports.http.listen import listen_http
+from trunkline.transports.listener_limits import Guard
 from trunkline.transports.tcp import listen_tcp
 from trunkline.transports.unix import listen_unix
 from trunkline.wire.messages import Incoming, Notification

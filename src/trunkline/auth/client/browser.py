@@ -11,7 +11,7 @@ from os import pathsep
 from threading import Thread
 from typing import Final
 
-from trunkline.auth.addresses import Refused, target
+from trunkline.auth.ssrf import Refused, target
 from trunkline.config import named_browser, system_program
 from trunkline.errors import AuthorizationFailed
 

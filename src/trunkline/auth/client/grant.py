@@ -5,11 +5,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from trunkline.auth.client.endpoint import Identity, TokenEndpoint
-from trunkline.auth.client.store import TokenStore
+from trunkline.auth.client.token_endpoint import Identity, TokenEndpoint
+from trunkline.auth.client.token_store import TokenStore
 from trunkline.auth.client.tokens import Answer
 from trunkline.auth.discovery import Found
-from trunkline.auth.egress import Egress
+from trunkline.auth.fetch import Egress
 from trunkline.errors import AuthorizationFailed
 
 __all__ = ["Binding", "Errand", "Grant", "fields_for"]

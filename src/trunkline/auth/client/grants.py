@@ -9,10 +9,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Self, TypedDict, Unpack, cast
 
-from trunkline.auth.client.account import Account
-from trunkline.auth.client.endpoint import Identity, TokenEndpoint, method_for
 from trunkline.auth.client.grant import Binding, Errand, fields_for
-from trunkline.auth.client.store import MemoryTokens, TokenStore
+from trunkline.auth.client.provider import Account
+from trunkline.auth.client.token_endpoint import Identity, TokenEndpoint, method_for
+from trunkline.auth.client.token_store import MemoryTokens, TokenStore
 from trunkline.auth.client.tokens import Answer, read_answer
 from trunkline.auth.discovery import find_server
 from trunkline.auth.jose import SigningKey

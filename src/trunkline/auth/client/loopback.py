@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-from trunkline.auth.addresses import Refused, target
 from trunkline.auth.client.browser import checked_page, open_page
 from trunkline.auth.client.interaction import Waiting, in_time, say
+from trunkline.auth.ssrf import Refused, target
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed, ConfigError
 

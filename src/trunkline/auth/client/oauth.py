@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from trunkline.auth.client.account import Account
-from trunkline.auth.client.code import CodeGrant
+from trunkline.auth.client.authorization_code import CodeGrant
 from trunkline.auth.client.interaction import Interaction
+from trunkline.auth.client.provider import Account
 from trunkline.auth.client.registration import Registrar
-from trunkline.auth.client.store import FileTokens, TokenStore
+from trunkline.auth.client.token_store import FileTokens, TokenStore
 from trunkline.auth.jose import SigningKey
 from trunkline.config import Settings
 

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from trunkline.auth.client.endpoint import Identity, method_for, refusal
 from trunkline.auth.client.grant import Binding, Errand
+from trunkline.auth.client.token_endpoint import Identity, method_for, refusal
 from trunkline.auth.jose import SigningKey
 from trunkline.auth.metadata import ServerMetadata
 from trunkline.auth.urls import is_loopback

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from trunkline.auth.server.verifying import Verifier
+from trunkline.auth.server.verifiers import Verifier
 
 __all__ = ["candidates"]
 

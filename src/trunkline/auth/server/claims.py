@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from trunkline.auth.principal import Principal
-from trunkline.auth.server.verifying import BadToken, Verified
+from trunkline.auth.server.verifiers import BadToken, Verified
 
 __all__ = ["Rules", "judged", "scopes_of"]
 

@@ -8,10 +8,10 @@ from msgspec import MsgspecError
 
 from trunkline.auth.basic import basic
 from trunkline.auth.discovery import find_server
-from trunkline.auth.egress import Egress
+from trunkline.auth.fetch import Egress
 from trunkline.auth.server.claims import Rules, judged
-from trunkline.auth.server.issuers import answered, egress_for, named
-from trunkline.auth.server.verifying import BadToken, IssuerLimits, Unavailable, Verified, Verifier
+from trunkline.auth.server.issuer_fetch import answered, egress_for, named
+from trunkline.auth.server.verifiers import BadToken, IssuerLimits, Unavailable, Verified, Verifier
 from trunkline.auth.urls import secured
 from trunkline.errors import AuthorizationFailed
 from trunkline.wire import codec

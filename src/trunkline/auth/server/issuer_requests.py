@@ -15,7 +15,7 @@ from hashlib import sha256
 from math import ceil
 from typing import Final
 
-from trunkline.auth.server.verifying import BadToken, IssuerLimits, Unavailable, Verified
+from trunkline.auth.server.verifiers import BadToken, IssuerLimits, Unavailable, Verified
 
 __all__ = ["IssuerRequests", "TooManyRejected"]
 

@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Collection, Sequence
 from typing import Final
 
 from trunkline.auth.discovery import find_server
-from trunkline.auth.egress import Egress
+from trunkline.auth.fetch import Egress
 from trunkline.auth.jose import ALGORITHMS, Jose, KeySet, UnknownKey
 from trunkline.auth.server.claims import Rules, judged
-from trunkline.auth.server.issuers import answered, egress_for, named
-from trunkline.auth.server.keys import IssuerKeys
-from trunkline.auth.server.verifying import BadToken, Unavailable, Verified, Verifier
+from trunkline.auth.server.issuer_fetch import answered, egress_for, named
+from trunkline.auth.server.issuer_keys import IssuerKeys
+from trunkline.auth.server.verifiers import BadToken, Unavailable, Verified, Verifier
 from trunkline.errors import AuthorizationFailed, ConfigError
 
 __all__ = ["Jwt"]

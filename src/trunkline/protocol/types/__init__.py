@@ -59,6 +59,7 @@ from trunkline.protocol.types.lifecycle import (
     ToolTaskRequests,
 )
 from trunkline.protocol.types.logging import LOGGING_LEVELS, LoggingLevel, LoggingMessageParams, SetLevelParams
+from trunkline.protocol.types.multi_round import INPUT_REQUIRED, AskableParams, InputRequest, InputRequiredResult
 from trunkline.protocol.types.pagination import PaginatedParams, PaginatedResult
 from trunkline.protocol.types.progress import ProgressParams
 from trunkline.protocol.types.prompts import (
@@ -82,7 +83,6 @@ from trunkline.protocol.types.resources import (
     UnsubscribeParams,
 )
 from trunkline.protocol.types.roots import ListRootsResult, Root
-from trunkline.protocol.types.rounds import INPUT_REQUIRED, AskableParams, InputRequest, InputRequiredResult
 from trunkline.protocol.types.sampling import (
     CreateMessageParams,
     CreateMessageResult,

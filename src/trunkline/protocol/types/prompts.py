@@ -2,8 +2,8 @@
 
 from trunkline.protocol.types.base import Item, Result, Wire
 from trunkline.protocol.types.content import ContentBlock, Icon, Role, TextContent
+from trunkline.protocol.types.multi_round import AskableParams
 from trunkline.protocol.types.pagination import PaginatedResult
-from trunkline.protocol.types.rounds import AskableParams
 
 __all__ = [
     "GetPromptParams",

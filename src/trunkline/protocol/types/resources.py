@@ -4,8 +4,8 @@ from typing import Any
 
 from trunkline.protocol.types.base import Item, Params, Result
 from trunkline.protocol.types.content import Annotations, Icon, ResourceContents
+from trunkline.protocol.types.multi_round import AskableParams
 from trunkline.protocol.types.pagination import PaginatedResult
-from trunkline.protocol.types.rounds import AskableParams
 
 __all__ = [
     "ListResourceTemplatesResult",

@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, UnsetType, field
 
 from trunkline.protocol.types.base import Number, Params, Wire
-from trunkline.protocol.types.rounds import InputRequest
+from trunkline.protocol.types.multi_round import InputRequest
 from trunkline.protocol.types.tasks import TaskStatus
 from trunkline.wire.messages import ErrorObject
 

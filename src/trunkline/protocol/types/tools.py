@@ -8,8 +8,8 @@ from trunkline.errors.text import shortened
 from trunkline.protocol.meta import RELATED_TASK, SERVER_INFO
 from trunkline.protocol.types.base import Item, Result, Wire
 from trunkline.protocol.types.content import ContentBlock, Icon, TextContent
+from trunkline.protocol.types.multi_round import AskableParams
 from trunkline.protocol.types.pagination import PaginatedResult
-from trunkline.protocol.types.rounds import AskableParams
 from trunkline.protocol.types.tasks import TaskMetadata
 
 if TYPE_CHECKING:

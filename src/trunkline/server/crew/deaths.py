@@ -5,8 +5,8 @@ from collections.abc import Callable
 from functools import partial
 
 from trunkline.clock import Clock
+from trunkline.server.cluster.membership import MARGIN, declare
 from trunkline.server.crew.roster import Roster
-from trunkline.server.crew.standing import MARGIN, declare
 from trunkline.stores.store import Held, Lease, Store
 
 __all__ = ["Deaths"]

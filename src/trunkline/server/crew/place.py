@@ -5,11 +5,11 @@ from contextlib import suppress
 
 from trunkline.clock import Clock
 from trunkline.errors import StoreError, StoreUnavailable
-from trunkline.server.crew.audience import Audience
+from trunkline.server.cluster.membership import Standing
+from trunkline.server.cluster.messages import Audience
 from trunkline.server.crew.ears import CrewEars
 from trunkline.server.crew.kinds import ALIVE, CALL, LOOK
 from trunkline.server.crew.roster import Roster
-from trunkline.server.crew.standing import Standing
 from trunkline.stores.bus import Bus, Ears
 from trunkline.stores.store import Store
 

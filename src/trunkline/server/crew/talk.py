@@ -4,11 +4,11 @@ import asyncio
 from typing import Final
 
 from trunkline.clock import Clock
-from trunkline.server.crew.audience import Audience
+from trunkline.server.cluster.broadcast import Heard, Telling, Tellings
+from trunkline.server.cluster.messages import Audience
 from trunkline.server.crew.kinds import CONFIRMED, MISSED, TOLD
 from trunkline.server.crew.place import Place
 from trunkline.server.crew.roster import Roster
-from trunkline.server.crew.tellings import Heard, Telling, Tellings
 
 __all__ = ["Talk"]
 

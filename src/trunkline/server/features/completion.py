@@ -2,17 +2,17 @@
 
 from functools import partial
 
-from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
 from trunkline.errors import CompletionNotFound, InvalidParams
 from trunkline.errors.suggestions import suggesting
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import CompleteParams, Reference
 from trunkline.registry.completions import Completed, arguments_of, completion_key, no_completion
-from trunkline.server.admission import Wanted, admitted
+from trunkline.rpc.dispatch import Feature
+from trunkline.server.access.enforcement import Wanted, admitted
+from trunkline.server.catalog import Offer
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.offer import Offer
 
 __all__ = ["FEATURE", "wanted"]
 

@@ -1,8 +1,8 @@
 """Discovery: what this server speaks and can do, for clients that do not greet."""
 
-from trunkline.conversation.dispatch import Feature
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import DiscoverResult, Empty
+from trunkline.rpc.dispatch import Feature
 from trunkline.server.connection import Connection
 
 __all__ = ["FEATURE"]

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.types import Empty, InitializeParams
+from trunkline.rpc.dispatch import Feature
 from trunkline.server.connection import Connection
-from trunkline.server.rounds import named
+from trunkline.server.input.multi_round import named
 
 __all__ = ["FEATURE"]
 

@@ -1,11 +1,11 @@
 """Logging: which messages a client wants to hear."""
 
-from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import LOGGING_LEVELS, Empty, SetLevelParams
+from trunkline.rpc.dispatch import Feature
 from trunkline.server.connection import Connection
-from trunkline.server.keeping import KeptSession
+from trunkline.server.sessions.durable import KeptSession
 
 __all__ = ["FEATURE"]
 

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
 from trunkline.errors import PromptNotFound
 from trunkline.facts import PromptStep
@@ -10,12 +9,13 @@ from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import progress_token
 from trunkline.protocol.types import GetPromptParams, PaginatedParams
 from trunkline.registry.prompts import PromptEntry
-from trunkline.server.admission import Wanted, admitted, visible
+from trunkline.rpc.dispatch import Feature
+from trunkline.server.access.enforcement import Wanted, admitted, visible
+from trunkline.server.access.filtered_lists import listed
+from trunkline.server.catalog import Offer
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.listing import listed
-from trunkline.server.offer import Offer
-from trunkline.server.rounds import begin
+from trunkline.server.input.multi_round import begin
 
 __all__ = ["FEATURE", "wanted"]
 

@@ -5,13 +5,12 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
 from trunkline.errors import ResourceNotFound
 from trunkline.facts import SubscriptionStep
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import progress_token
-from trunkline.protocol.stateless import CacheHint
+from trunkline.protocol.modern import CacheHint
 from trunkline.protocol.types import (
     Empty,
     PaginatedParams,
@@ -20,12 +19,13 @@ from trunkline.protocol.types import (
     UnsubscribeParams,
 )
 from trunkline.registry.resources import ResourceEntry, TemplateEntry, check_uri
-from trunkline.server.admission import Wanted, admitted, visible
+from trunkline.rpc.dispatch import Feature
+from trunkline.server.access.enforcement import Wanted, admitted, visible
+from trunkline.server.access.filtered_lists import listed, listed_with_templates
+from trunkline.server.catalog import Offer
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.listing import listed, listed_with_templates
-from trunkline.server.offer import Offer
-from trunkline.server.rounds import begin
+from trunkline.server.input.multi_round import begin
 
 __all__ = ["FEATURE", "wanted"]
 

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from trunkline.conversation.dispatch import Feature
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import Empty
+from trunkline.rpc.dispatch import Feature
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 

@@ -4,20 +4,20 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from trunkline.conversation.dispatch import Feature
 from trunkline.errors import InternalError
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.task_dialects import Dialect, detailed
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import ListenParams, SubscriptionFilter
 from trunkline.registry.resources import check_uri
-from trunkline.server.admission import may_have
+from trunkline.rpc.dispatch import Feature
+from trunkline.server.access.enforcement import may_have
+from trunkline.server.access.owner_id import owner_of
 from trunkline.server.connection import Connection
-from trunkline.server.listening import Listening, honoured
-from trunkline.server.owners import owner_of
-from trunkline.server.subscriptions import TooManySubscriptions
+from trunkline.server.notifications.listen import Listening, honoured
+from trunkline.server.notifications.subscriptions import TooManySubscriptions
 from trunkline.server.tasks.choosing import require_extension
-from trunkline.server.tasks.shelf import Kept
+from trunkline.server.tasks.repository import Kept
 
 __all__ = ["FEATURE"]
 

@@ -6,9 +6,7 @@ from typing import Any, Final, assert_never
 
 from msgspec import Raw
 
-from trunkline.conversation.dispatch import Answer, Feature
 from trunkline.conversation.drive import Work
-from trunkline.conversation.perform import perform
 from trunkline.errors import InvalidParams, NotNow, ProtocolError, StoreUnavailable
 from trunkline.protocol import lenient
 from trunkline.protocol.inflight import Running
@@ -44,15 +42,17 @@ from trunkline.protocol.types.tasks_founding import (
     ListFoundingTasksResult,
 )
 from trunkline.registry.tools import ToolEntry
-from trunkline.server.admission import Wanted, admitted
+from trunkline.rpc.dispatch import Answer, Feature
+from trunkline.rpc.run_handler import perform
+from trunkline.server.access.enforcement import Wanted, admitted
+from trunkline.server.access.owner_id import owner_of
+from trunkline.server.catalog import Offer
 from trunkline.server.connection import Connection
 from trunkline.server.features import tools
-from trunkline.server.offer import Offer
-from trunkline.server.owners import owner_of
-from trunkline.server.tasks.calling import Making, create_task
 from trunkline.server.tasks.choosing import require_extension
-from trunkline.server.tasks.delivering import awaited
-from trunkline.server.tasks.faults import TaskFailed, TaskNotFound
+from trunkline.server.tasks.create import Making, create_task
+from trunkline.server.tasks.errors import TaskFailed, TaskNotFound
+from trunkline.server.tasks.result import awaited
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
@@ -111,7 +111,7 @@ def _created(entry: ToolEntry, connection: Connection, call: Running, params: Cr
     asked = CallToolParams(name=entry.name, arguments=params.action.parameters)
     making = Making(entry, connection, call, tools.work_of(entry, connection.shared, asked))
     if params.meta is not None and IDEMPOTENCY_KEY in params.meta:
-        from trunkline.server.once import create_task_once
+        from trunkline.server.idempotency.tool_calls import create_task_once
 
         return create_task_once(making, params)
     return create_task(making, params)

@@ -6,7 +6,6 @@ from typing import Any
 
 from msgspec import Raw
 
-from trunkline.conversation.dispatch import Feature
 from trunkline.conversation.drive import Work
 from trunkline.errors import (
     HeaderMismatch,
@@ -25,17 +24,18 @@ from trunkline.protocol.task_dialects import Dialect
 from trunkline.protocol.types import NO_ARGUMENTS, CallToolParams, PaginatedParams
 from trunkline.registry.handlers import Run
 from trunkline.registry.tools import ToolEntry
-from trunkline.server.admission import Wanted, admitted, visible
+from trunkline.rpc.dispatch import Feature
+from trunkline.server.access.enforcement import Wanted, admitted, visible
+from trunkline.server.access.filtered_lists import listed
+from trunkline.server.access.owner_id import owner_of
+from trunkline.server.catalog import Offer
 from trunkline.server.connection import Connection, Shared
 from trunkline.server.context import Context
-from trunkline.server.limits import Guard
-from trunkline.server.listing import listed
-from trunkline.server.offer import Offer
-from trunkline.server.owners import owner_of
-from trunkline.server.rounds import begin
-from trunkline.server.tasks.calling import Making, become_task, start_task
+from trunkline.server.input.multi_round import begin
+from trunkline.server.limits.tool_limits import Guard
 from trunkline.server.tasks.choosing import runs_as
-from trunkline.server.tasks.tasks import Begin
+from trunkline.server.tasks.create import Making, become_task, start_task
+from trunkline.server.tasks.service import Begin
 from trunkline.wire.codec import DecodeError, as_written, decoder
 
 __all__ = ["FEATURE", "wanted", "work_of"]
@@ -94,7 +94,7 @@ def _run(entry: ToolEntry, connection: Connection, call: Running, params: CallTo
     arguments = _arguments(entry, params)
     context = Context(connection, call) if entry.handler.wants_context else None
     if meta is not None and IDEMPOTENCY_KEY in meta:
-        from trunkline.server.once import run_once
+        from trunkline.server.idempotency.tool_calls import run_once
 
         return run_once(entry, connection, call, params, partial(_noted, entry, connection, arguments, context))
     if entry.guard is None:
@@ -144,7 +144,7 @@ def _run_as_task(
     making = Making(entry, connection, call, work)
     asks_first = entry.task is not None and entry.task.asks_first and dialect is Dialect.EXTENSION
     if params.meta is not None and IDEMPOTENCY_KEY in params.meta:
-        from trunkline.server.once import become_task_once, start_task_once
+        from trunkline.server.idempotency.tool_calls import become_task_once, start_task_once
 
         if not asks_first:
             return start_task_once(making, params)

@@ -12,7 +12,7 @@ from trunkline.protocol.types import CallToolParams
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.connection import Connection
-from trunkline.server.tasks.faults import TaskSupportMismatch
+from trunkline.server.tasks.errors import TaskSupportMismatch
 
 __all__ = ["has_extension", "require_extension", "runs_as"]
 

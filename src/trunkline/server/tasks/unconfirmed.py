@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from trunkline.errors import StoreError, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord
-from trunkline.server.tasks.shelf import Kept
+from trunkline.server.tasks.repository import Kept
 from trunkline.stores.store import Lease
 
 if TYPE_CHECKING:
-    from trunkline.server.tasks.tasks import Tasks
+    from trunkline.server.tasks.service import Tasks
 
 __all__ = ["Unconfirmed"]
 

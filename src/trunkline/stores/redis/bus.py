@@ -27,15 +27,15 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from trunkline.errors import MisuseError, StoreUnavailable
-from trunkline.stores import rules
+from trunkline.stores import validation
 from trunkline.stores.bus import Ears
-from trunkline.stores.frames import ALL, FrameSigner, Rejection
 from trunkline.stores.hearing import Hearing
 from trunkline.stores.identity import StoreIdentity
-from trunkline.stores.redis.addresses import Address
-from trunkline.stores.redis.line import Line
-from trunkline.stores.redis.link import command
-from trunkline.stores.redis.subscriptions import pattern
+from trunkline.stores.redis.client import Line
+from trunkline.stores.redis.connection import command
+from trunkline.stores.redis.url import Address
+from trunkline.stores.redis.watches import pattern
+from trunkline.stores.signed_frames import ALL, FrameSigner, Rejection
 
 __all__ = ["Channels", "RedisBus"]
 
@@ -70,7 +70,7 @@ class Channels:
     def name(self, channel: str) -> str | None:
         """Return the process whose channel it is, or None if its tag is wrong: a stranger has subscribed to it."""
         name = channel[len(self.start) :].rpartition(":")[0]
-        return name if rules.is_process(name) and self.of(name) == channel else None
+        return name if validation.is_process(name) and self.of(name) == channel else None
 
 
 class RedisBus:
@@ -111,7 +111,7 @@ class RedisBus:
 
     async def open(self, name: str, ears: Ears, identity: StoreIdentity) -> None:
         """Connects, subscribes, and meets all others that are subscribed."""
-        rules.check_process(name)
+        validation.check_process(name)
         if self._closed:
             raise StoreUnavailable(f"the bus at {self._where} is closed")
         if self._name:
@@ -156,7 +156,7 @@ class RedisBus:
     def send(self, to: str, message: bytes) -> bool:
         """Publishes a message for one process. Nobody is there for certain if it has said goodbye."""
         self._check(message)
-        rules.check_process(to)
+        validation.check_process(to)
         if to in self._gone:
             return False
         if not self._closed:
@@ -177,7 +177,7 @@ class RedisBus:
             await asyncio.wait([self._relief])
 
     def _check(self, message: bytes) -> None:
-        rules.check_message(message)
+        validation.check_message(message)
         if not self._name:
             raise MisuseError(f"the bus at {self._where} is not open yet")
 

@@ -27,16 +27,16 @@ import msgspec
 
 from trunkline.clock import Clock, Timer, WallClock
 from trunkline.errors import ConfigError, Conflict, Fenced, MisuseError, StoreError, StoreUnavailable, StoreUnusable
-from trunkline.stores import rules
+from trunkline.stores import validation
 from trunkline.stores.bus import Bus
-from trunkline.stores.redis import pages
-from trunkline.stores.redis.addresses import parse
+from trunkline.stores.redis import scan
 from trunkline.stores.redis.bus import RedisBus
-from trunkline.stores.redis.line import Line
-from trunkline.stores.redis.link import command, reply_parser
-from trunkline.stores.redis.subscriptions import Subscriptions
+from trunkline.stores.redis.client import Line
+from trunkline.stores.redis.connection import command, reply_parser
+from trunkline.stores.redis.url import parse
+from trunkline.stores.redis.watches import Subscriptions
 from trunkline.stores.store import Changed, Held, Item, Lease, Put, Watch, Write, home
-from trunkline.stores.watching import Watchers
+from trunkline.stores.watches import Watchers
 
 __all__ = ["SWEEP_EVERY", "RedisStore"]
 
@@ -193,7 +193,7 @@ class RedisStore:
     async def get(self, key: str) -> Item | None:
         """What is kept under a key."""
         line = self._opened()
-        rules.check_key(key)
+        validation.check_key(key)
         at = home(key)
         found = await self._call(line, at, b"get", key[len(at) :])
         return None if found is None else _item(key, *found)
@@ -201,26 +201,26 @@ class RedisStore:
     async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
         """A page of items, in the order of their keys."""
         line = self._opened()
-        rules.check_page(prefix, after, limit)
+        validation.check_page(prefix, after, limit)
         at = home(prefix)
 
-        async def read(asked: Sequence[tuple[str, pages.Bounds]]) -> Sequence[Sequence[Item]]:
+        async def read(asked: Sequence[tuple[str, scan.Bounds]]) -> Sequence[Sequence[Item]]:
             calls = [self._call(line, at, b"page", *bounds, limit) for at, bounds in asked]
             return [_items(at, found) for (at, _), found in zip(asked, await asyncio.gather(*calls), strict=True)]
 
-        async def places(bounds: pages.Bounds, most: int) -> Sequence[str]:
+        async def places(bounds: scan.Bounds, most: int) -> Sequence[str]:
             ranged = command("ZRANGEBYLEX", f"{self._prefix}{{homes}}:all", *bounds, "LIMIT", 0, most)
             return [place.decode() for place in await line.submit(ranged)]
 
         if at == prefix:
-            return await pages.across(prefix, after, limit, places=places, read=read)
-        bounds = pages.within(at, prefix, after)
+            return await scan.across(prefix, after, limit, places=places, read=read)
+        bounds = scan.within(at, prefix, after)
         return [] if bounds is None else (await read([(at, bounds)]))[0]
 
     async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
         """All writes or nothing; as safe as Redis is when it returns."""
         line = self._opened()
-        rules.check_writes(writes, None if fence is None else fence.name)
+        validation.check_writes(writes, None if fence is None else fence.name)
         at = home(writes[0].key)
         packed = self._pack(
             at,
@@ -245,7 +245,7 @@ class RedisStore:
     ) -> Lease | Held:
         """The lease, if nobody else has it, or only who had that token; with writes, if there are any."""
         line = self._opened()
-        rules.check_lease(name, holder, ttl, writes)
+        validation.check_lease(name, holder, ttl, writes)
         at = home(name)
         asked = (name[len(at) :], holder, ttl, over, self._sender, _packed(writes, len(at)))
         packed = self._pack(at, b"acquire", *asked, values=_values(writes))
@@ -259,12 +259,12 @@ class RedisStore:
     async def renew(self, lease: Lease, ttl: float) -> Lease:
         """The same lease, with that much time from now."""
         line = self._opened()
-        rules.check_lease(lease.name, lease.holder, ttl)
+        validation.check_lease(lease.name, lease.holder, ttl)
         at = home(lease.name)
         ends = await self._call(line, at, b"renew", lease.name[len(at) :], lease.token, lease.holder, ttl)
         if ends is None:
             raise Fenced(lease.name, lease.token)
-        return rules.prolong(lease, float(ends))
+        return validation.prolong(lease, float(ends))
 
     async def release(self, lease: Lease) -> None:
         """Gives a lease back."""

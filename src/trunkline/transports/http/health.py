@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from trunkline.transports.http.visits import JSON, Visit
+from trunkline.transports.http.request import JSON, Visit
 from trunkline.wire import codec
 
 __all__ = ["Health"]

@@ -5,13 +5,13 @@ import asyncio
 from typing import Final
 
 from trunkline.errors import InternalError, Interrupted, StoreError
-from trunkline.transports.guard import Guard
-from trunkline.transports.http.answering import answer_interrupted
-from trunkline.transports.http.keeper import Elsewhere
-from trunkline.transports.http.relaying import Front, Outcome
-from trunkline.transports.http.restoring import STOPPING, Missing, Restoring
-from trunkline.transports.http.sessions import HttpSession
-from trunkline.transports.http.visits import Visit
+from trunkline.transports.http.forwarding.outbound import Front, Outcome
+from trunkline.transports.http.request import Visit
+from trunkline.transports.http.respond import answer_interrupted
+from trunkline.transports.http.session.backend import Elsewhere
+from trunkline.transports.http.session.lookup import STOPPING, Missing, Restoring
+from trunkline.transports.http.session.sessions import HttpSession
+from trunkline.transports.listener_limits import Guard
 from trunkline.wire import codec
 from trunkline.wire.messages import Batch, Request
 

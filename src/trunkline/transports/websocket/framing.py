@@ -19,8 +19,8 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from trunkline.errors import TransportError
-from trunkline.transports.http.client.answers import ADVICE
-from trunkline.transports.websocket.codes import SUBPROTOCOL, Code, sentence
+from trunkline.transports.http.client.status import ADVICE
+from trunkline.transports.websocket.close_codes import SUBPROTOCOL, Code, sentence
 from trunkline.version import __version__
 from trunkline.wire.framing import Frame, TooLarge
 

@@ -17,9 +17,9 @@ from tests.ports import held_port
 
 from trunkline import Settings
 from trunkline.auth.client import loopback
-from trunkline.auth.client.headless import Headless
 from trunkline.auth.client.interaction import Redirected
 from trunkline.auth.client.loopback import LoopbackBrowser
+from trunkline.auth.client.terminal_login import Headless
 from trunkline.errors import AuthorizationFailed, ConfigError
 
 PAGE = "https://login.example/authorize?client_id=c&state=st%2Bate"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from trunkline.auth.client.endpoint import Identity
 from trunkline.auth.client.registration import Registration
+from trunkline.auth.client.token_endpoint import Identity
 from trunkline.auth.client.tokens import Answer, Kept, read_answer, read_kept, write_kept
 from trunkline.errors import AuthorizationFailed
 

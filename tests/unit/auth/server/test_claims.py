@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trunkline.auth.server.claims import Rules, judged, scopes_of
-from trunkline.auth.server.verifying import BadToken
+from trunkline.auth.server.verifiers import BadToken
 
 NOW = 1_000_000.0
 US = "https://notes.example.com/mcp"

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.auth.server.issuing import Issuer, issuing
 
 from trunkline.auth.server.introspection import Introspection
-from trunkline.auth.server.verifying import BadToken, Unavailable
+from trunkline.auth.server.verifiers import BadToken, Unavailable
 
 US = frozenset({"http://localhost:1"})
 

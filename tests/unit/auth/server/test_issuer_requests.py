@@ -8,7 +8,7 @@ import pytest
 from trunkline.auth import BadToken, IssuerLimits, Principal, Verified
 from trunkline.auth.server import issuer_requests
 from trunkline.auth.server.issuer_requests import IssuerRequests, TooManyRejected
-from trunkline.auth.server.verifying import Unavailable
+from trunkline.auth.server.verifiers import Unavailable
 from trunkline.errors import ConfigError
 
 US = frozenset({"https://notes.example.com/mcp"})

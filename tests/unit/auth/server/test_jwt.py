@@ -6,9 +6,9 @@ import pytest
 from tests.unit.auth.server.issuing import Issuer, issuing
 
 from trunkline.auth.jose import SigningKey
+from trunkline.auth.server.issuer_keys import AGAIN
 from trunkline.auth.server.jwt import Jwt
-from trunkline.auth.server.keys import AGAIN
-from trunkline.auth.server.verifying import BadToken, Unavailable, Verified
+from trunkline.auth.server.verifiers import BadToken, Unavailable, Verified
 from trunkline.errors import ConfigError
 
 US = frozenset({"http://localhost:1"})

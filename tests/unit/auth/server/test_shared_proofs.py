@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.auth.server.issuing import Issuer, issuing
-from tests.unit.auth.server.test_entrance import challenge, kind, offering, ping, proof, signed
+from tests.unit.auth.server.test_authenticator import challenge, kind, offering, ping, proof, signed
 from tests.unit.transports.http.asgi import Answer, Host
 
 from trunkline.auth import SigningKey
-from trunkline.server.replays import Replays
+from trunkline.server.access.dpop_replays import Replays
 from trunkline.stores.memory import MemoryStore
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import ManualClock
 
 KEY = SigningKey.generate()

@@ -12,10 +12,10 @@ from trunkline import Server, Settings
 from trunkline.clock import WallClock
 from trunkline.errors import Conflict
 from trunkline.protocol.tasks import TaskRecord
-from trunkline.server.slots import scanned
-from trunkline.server.tasks.faults import TooManyTasks
-from trunkline.server.tasks.shelf import Kept, Shelf
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.server.limits.shared_semaphore import scanned
+from trunkline.server.tasks.errors import TooManyTasks
+from trunkline.server.tasks.repository import Kept, Shelf
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import ABSENT, Put
 from trunkline.testing import ManualClock, RawPeer
 

@@ -9,7 +9,7 @@ from typing import Self
 from tests.limits import PATIENCE
 
 from trunkline import Server, Settings, TaskPolicy
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Item
 from trunkline.testing import RawPeer
 

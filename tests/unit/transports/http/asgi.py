@@ -10,11 +10,11 @@ from tests.limits import PATIENCE
 
 from trunkline import Server
 from trunkline.clock import Clock, LoopClock
-from trunkline.transports.guard import Guard
-from trunkline.transports.http.asgi import App
-from trunkline.transports.http.gate import Gate, Known
-from trunkline.transports.http.streamable import Endpoint
-from trunkline.transports.http.visits import Scope
+from trunkline.transports.http.app import App
+from trunkline.transports.http.authenticator import Gate, Known
+from trunkline.transports.http.request import Scope
+from trunkline.transports.http.session.endpoint import Endpoint
+from trunkline.transports.listener_limits import Guard
 from trunkline.wire.sse import Event, EventDecoder
 
 HEADERS = {"host": "localhost:1", "content-type": "application/json", "accept": "application/json, text/event-stream"}

@@ -10,7 +10,7 @@ from typing import Any
 from tests.unit.transports.http.asgi import Answer, Host
 
 from trunkline import Context, Server, Settings
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 
 ORIGIN = "https://page.example"
 

@@ -10,9 +10,9 @@ from tests.unit.transports.http.places import Place, places, text_of
 
 from trunkline.auth.principal import Principal
 from trunkline.errors import StoreUnavailable
-from trunkline.server.crew.crew import Crew
+from trunkline.server.cluster.cluster import Crew
 from trunkline.transports.channel import Closed
-from trunkline.transports.http.sessions import HttpSession
+from trunkline.transports.http.session.sessions import HttpSession
 
 
 def kind_of(answer: Answer) -> tuple[int, str]:

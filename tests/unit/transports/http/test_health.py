@@ -17,9 +17,9 @@ from tests.unit.transports.http.asgi import Answer, Host, hosted
 from trunkline import Server, Settings
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.redis.store import RedisStore
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import FaultyStore
-from trunkline.testing.store_faults import StoreFault
+from trunkline.testing.faulty_store import StoreFault
 
 
 async def ask(server: Server, path: str, method: str = "GET", *, endpoint: str = "/mcp") -> Answer:

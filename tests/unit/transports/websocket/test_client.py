@@ -18,7 +18,7 @@ from trunkline import Settings
 from trunkline.client.targets import connector_of
 from trunkline.errors import ConfigError, TransportError
 from trunkline.transports.channel import Channel
-from trunkline.transports.http.client.answers import ADVICE
+from trunkline.transports.http.client.status import ADVICE
 from trunkline.transports.websocket.client import WebSocketConnector
 from trunkline.wire.messages import Notification
 

@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed, TransportError
 from trunkline.transports.channel import ChannelInfo, Closed, Mirrors, Origin, Oversized, Receiver
-from trunkline.transports.http.client.answers import answers, revision_in
 from trunkline.transports.http.client.credentials import Asking
-from trunkline.transports.http.client.legacy import Legacy, NoStream
-from trunkline.transports.http.client.letters import INITIALIZE, Letter, Outbox
-from trunkline.transports.http.client.library import Library
-from trunkline.transports.http.client.peer import Peer
-from trunkline.transports.http.client.stateless import Stateless
-from trunkline.transports.http.client.streamable import Streamable
+from trunkline.transports.http.client.http_backend import Library
+from trunkline.transports.http.client.http_peer import Peer
+from trunkline.transports.http.client.http_sse import Legacy, NoStream
+from trunkline.transports.http.client.modern import Stateless
+from trunkline.transports.http.client.outbox import INITIALIZE, Letter, Outbox
+from trunkline.transports.http.client.session import Streamable
+from trunkline.transports.http.client.status import answers, revision_in
 from trunkline.wire.messages import Encoded, ErrorResponse, Incoming, Message, RequestId
 
 __all__ = ["HttpChannel"]

@@ -10,8 +10,8 @@ from trunkline.errors import AuthorizationFailed, ConfigError, MisuseError, Tran
 from trunkline.transports.channel import Accept, Channel
 from trunkline.transports.http.client.channel import HttpChannel
 from trunkline.transports.http.client.credentials import Auth, credentials_for
-from trunkline.transports.http.client.peer import Peer
-from trunkline.transports.http.client.places import place
+from trunkline.transports.http.client.http_peer import Peer
+from trunkline.transports.http.client.url import place
 
 __all__ = ["HttpConnector"]
 
@@ -35,7 +35,7 @@ class HttpConnector:
         """`headers` go with every request. `tls` trusts an authority of your own. `proxy` is used instead of the one
         that the environment names. `auth` proves who we are: a token, or a way to get some."""
         try:
-            from trunkline.transports.http.client.by_aiohttp import Aiohttp
+            from trunkline.transports.http.client.aiohttp_backend import Aiohttp
         except ModuleNotFoundError as error:
             library = str(error.name).partition(".")[0]
             raise MisuseError(f"HTTP needs the library {library}: pip install 'trunkline[http]'") from error

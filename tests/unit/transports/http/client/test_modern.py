@@ -17,7 +17,7 @@ from trunkline.errors import MisuseError, OutcomeUnknown, PeerError
 from trunkline.protocol.headers import annotations
 from trunkline.protocol.meta import PROTOCOL_VERSION
 from trunkline.protocol.types import CallToolParams, Empty, ReadResourceParams
-from trunkline.transports.http.client.labels import label
+from trunkline.transports.http.client.headers import label
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 

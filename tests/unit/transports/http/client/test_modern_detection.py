@@ -12,7 +12,7 @@ from tests.unit.transports.http.client.web import Visit, Web, event, web
 
 from trunkline import Client, Settings
 from trunkline.errors import HandshakeFailed, TransportError
-from trunkline.protocol.stamping import PROBE
+from trunkline.protocol.client_envelope import PROBE
 
 HANDSHAKE = ["2025-11-25", "2025-06-18"]
 

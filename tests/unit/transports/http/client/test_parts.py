@@ -10,10 +10,10 @@ from trunkline import Settings
 from trunkline.config import proxy_for
 from trunkline.errors import ConfigError
 from trunkline.protocol.types import CancelledParams
-from trunkline.transports.http.client.answers import ADVICE, HTTP_ERROR, answer_in, answers, refusal, revision_in
-from trunkline.transports.http.client.letters import Letter, Outbox
-from trunkline.transports.http.client.places import Misled, place
-from trunkline.transports.http.client.stream import EventStream
+from trunkline.transports.http.client.outbox import Letter, Outbox
+from trunkline.transports.http.client.resumable_stream import EventStream
+from trunkline.transports.http.client.status import ADVICE, HTTP_ERROR, answer_in, answers, refusal, revision_in
+from trunkline.transports.http.client.url import Misled, place
 from trunkline.wire import codec
 from trunkline.wire.messages import Batch, Encoded, ErrorResponse, Notification, Request, Response
 from trunkline.wire.sse import encode

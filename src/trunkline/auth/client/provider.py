@@ -1,0 +1,48 @@
+"""What people write as `auth=`, put together for one server at a time."""
+
+import ssl
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+
+from trunkline.auth.client.grant import Grant
+from trunkline.auth.client.token_provider import Engine
+from trunkline.auth.client.token_store import TokenStore
+from trunkline.auth.fetch import Egress
+from trunkline.auth.ssrf import Reach
+from trunkline.config import Settings
+
+__all__ = ["Account"]
+
+
+class Account(ABC):
+    """A way to be somebody to servers. May be used for any number of them."""
+
+    def __init__(
+        self,
+        *,
+        scopes: str | Iterable[str] | None,
+        store: TokenStore,
+        dpop: bool | None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._scopes = tuple(scopes.split() if isinstance(scopes, str) else scopes or ())
+        self._store = store
+        self._dpop = dpop
+        self._now = now
+
+    def credentials(self, url: str, *, settings: Settings, tls: ssl.SSLContext | None = None) -> Engine:
+        """Who proves to the server at an address who we are."""
+        return Engine(
+            url,
+            self._grant(settings),
+            store=self._store,
+            egress=Egress(Reach.around(url, settings), settings=settings, tls=tls),
+            scopes=self._scopes,
+            dpop=self._dpop,
+            now=self._now,
+        )
+
+    @abstractmethod
+    def _grant(self, settings: Settings) -> Grant:
+        """How tokens are got."""

@@ -1,0 +1,153 @@
+"""Posting to an authorization server's token endpoint, and proving there who we are."""
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import urlencode
+
+from msgspec import Struct
+
+from trunkline.auth import fetch
+from trunkline.auth.basic import basic
+from trunkline.auth.client.dpop import Prover
+from trunkline.auth.fetch import Egress
+from trunkline.auth.jose import SigningKey
+from trunkline.auth.metadata import ServerMetadata
+from trunkline.auth.urls import safe_text
+from trunkline.errors import AuthorizationFailed
+from trunkline.wire import codec
+
+__all__ = ["Identity", "Refused", "TokenEndpoint", "method_for", "refusal"]
+
+_FORM: Final = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+_ASSERTION_LIFE: Final = 300  # seconds
+_OK: Final = 200
+_SERVER_FAILED: Final = 500
+_TOO_MANY: Final = 429
+
+
+class Identity(Struct, frozen=True):
+    """Who we are to an authorization server, and how that is proved."""
+
+    client_id: str
+    method: str = "none"  # of the token endpoint: client_secret_basic, client_secret_post, private_key_jwt, none
+    secret: str | None = None
+    key: SigningKey | None = None
+    registered: bool = False  # by ourselves, so that we can do it again
+
+    def __repr__(self) -> str:
+        return f"Identity({self.client_id!r}, {self.method})"
+
+
+class Refused(AuthorizationFailed):
+    """An authorization server refuses, and says why with a stable word such as `invalid_grant`."""
+
+    def __init__(self, message: str, *, hop: str, error: str, clause: str = "RFC 6749, section 5.2") -> None:
+        super().__init__(message, hop=hop, clause=clause)
+        self.error = error
+
+
+class _Error(Struct):
+    error: str = ""
+    error_description: str | None = None
+
+
+_read_error: Final = codec.json_decoder(_Error)
+
+
+def refusal(answer: fetch.Answer, what: str, hop: str) -> AuthorizationFailed:
+    """What an answer that is none means."""
+    try:
+        told = _read_error(answer.body)
+    except (codec.DecodeError, RecursionError):
+        told = _Error()
+    words = ": ".join(safe_text(word) for word in (told.error, told.error_description) if word)
+    said = f"{what} was refused: {words}" if words else f"{what} was refused with HTTP {answer.status}"
+    if answer.status >= _SERVER_FAILED or answer.status == _TOO_MANY:
+        return AuthorizationFailed(f"{what} failed with HTTP {answer.status}; try later", hop=hop, passing=True)
+    return Refused(said, hop=hop, error=told.error)
+
+
+def method_for(metadata: ServerMetadata, *, secret: bool, key: bool = False) -> str:
+    """How a client with a secret, a key or neither proves at a token endpoint who it is."""
+    if key:
+        return "private_key_jwt"
+    known = metadata.token_endpoint_auth_methods_supported
+    if not secret:
+        return "none"
+    usable = ("client_secret_basic", "client_secret_post", "none")
+    return next((method for method in usable if known is None or method in known), "client_secret_basic")
+
+
+class TokenEndpoint:
+    """A token endpoint, spoken to."""
+
+    def __init__(
+        self, egress: Egress, metadata: ServerMetadata, prover: Prover | None, now: Callable[[], float]
+    ) -> None:
+        self._egress = egress
+        self._metadata = metadata
+        self._prover = prover
+        self._now = now
+
+    async def ask(self, identity: Identity, fields: Mapping[str, str | None], *, hop: str = "token") -> bytes:
+        """The body of a good answer. Raises `Refused` if the server says no, else `AuthorizationFailed`."""
+        url = self._metadata.token_endpoint
+        if url is None:
+            clause = "RFC 8414, section 2"
+            raise AuthorizationFailed("the authorization server has no token endpoint", hop=hop, clause=clause)
+        answer = await self._posted(url, identity, fields, hop)
+        failed = refusal(answer, "the token request", hop)
+        if answer.status == _OK and not (isinstance(failed, Refused) and failed.error):
+            return answer.body
+        raise failed
+
+    async def _posted(self, url: str, identity: Identity, fields: Mapping[str, str | None], hop: str) -> fetch.Answer:
+        """The answer to a request; to a second one, if the server has wanted a nonce in the first."""
+        answer = await self._once(url, identity, fields, hop)
+        failed = refusal(answer, "", hop)
+        if self._prover is not None and isinstance(failed, Refused) and failed.error == "use_dpop_nonce":
+            return await self._once(url, identity, fields, hop)
+        return answer
+
+    async def _once(self, url: str, identity: Identity, fields: Mapping[str, str | None], hop: str) -> fetch.Answer:
+        ours, headers = self._proved(identity)
+        if self._prover is not None:
+            headers["DPoP"] = self._prover.proof("POST", url)
+        said = {name: value for name, value in {**fields, **ours}.items() if value is not None}
+        answer = await self._egress.post(url, urlencode(said).encode(), hop=hop, headers={**_FORM, **headers})
+        if self._prover is not None:
+            self._prover.heard(url, answer.headers)
+        return answer
+
+    def _proved(self, identity: Identity) -> tuple[dict[str, str], dict[str, str]]:
+        """The fields and the headers that prove who we are."""
+        named = {"client_id": identity.client_id} if identity.client_id else {}
+        match identity.method:
+            case "client_secret_basic":
+                return {}, {"Authorization": basic(identity.client_id, identity.secret or "")}
+            case "client_secret_post":
+                return {**named, "client_secret": identity.secret or ""}, {}
+            case "private_key_jwt" if identity.key is not None:
+                said = {
+                    "client_assertion_type": _ASSERTION,
+                    "client_assertion": self._assertion(identity, identity.key),
+                }
+                return {**named, **said}, {}
+            case _:
+                return named, {}
+
+    def _assertion(self, identity: Identity, key: SigningKey) -> str:
+        now = int(self._now())
+        return key.sign(
+            {
+                "iss": identity.client_id,
+                "sub": identity.client_id,
+                "aud": self._metadata.issuer,
+                "jti": secrets.token_urlsafe(16),
+                "iat": now,
+                "exp": now + _ASSERTION_LIFE,
+            },
+            {"typ": "JWT"},
+        )

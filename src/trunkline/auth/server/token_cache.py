@@ -1,0 +1,53 @@
+"""Tokens that were verified a short while ago, so that the next request with the same one costs little."""
+
+from collections.abc import Collection
+from hashlib import sha256
+
+from msgspec import Struct
+
+from trunkline.auth.server.verifiers import Verified, Verifier
+
+__all__ = ["VerifiedTokens"]
+
+
+class _Kept(Struct, frozen=True):
+    verified: Verified
+    verifier: Verifier
+    generation: int
+    until: float
+
+
+class VerifiedTokens:
+    """What was proved by which token, to whom. The oldest is forgotten when there are too many."""
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._most = most
+        self._kept: dict[tuple[bytes, Collection[str]], _Kept] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, token: str, audiences: frozenset[str], now: float) -> Verified | None:
+        """What a token has proved, if that still holds."""
+        kept = self._kept.get(key := _key(token, audiences))
+        if kept is None:
+            return None
+        if now >= kept.until or kept.generation != kept.verifier.generation:
+            del self._kept[key]
+            return None
+        return kept.verified
+
+    def put(self, token: str, audiences: frozenset[str], verified: Verified, verifier: Verifier, now: float) -> None:
+        """Keeps what a token has proved, for as long as its verifier allows and never longer than it holds."""
+        until = now + verifier.keep
+        if verified.expires is not None:
+            until = min(until, verified.expires)
+        if until > now:
+            while len(self._kept) >= self._most:
+                del self._kept[next(iter(self._kept))]
+            self._kept[_key(token, audiences)] = _Kept(verified, verifier, verifier.generation, until)
+
+
+def _key(token: str, audiences: frozenset[str]) -> tuple[bytes, Collection[str]]:
+    """A digest, since nobody needs the token itself again."""
+    return sha256(token.encode()).digest(), audiences

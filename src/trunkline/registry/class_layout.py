@@ -1,0 +1,345 @@
+"""What a type is made of: the parts of it, and the members of a class, whatever kind of class.
+
+Dataclasses, attrs classes, structs, named tuples and typed dicts are looked at alike, with type variables filled in.
+attrs is never imported: its classes are only met where their author has imported it.
+"""
+
+import collections.abc
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum, auto
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, NewType, TypeVar, cast, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+
+from trunkline.registry import pydantic_support
+
+__all__ = [
+    "UNIONS",
+    "Layout",
+    "Member",
+    "Side",
+    "is_alias",
+    "is_path",
+    "is_plain",
+    "layout",
+    "parts",
+    "rebuilt",
+    "resolved",
+    "type_name",
+    "value_in_json",
+    "value_of",
+    "values_of",
+]
+
+UNIONS: Final = (typing.Union, UnionType)
+_PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None), list, dict, Any, object})
+_SELF: Final[Any] = typing.Self  # pyright: ignore[reportUnknownMemberType] - a special form
+_QUALIFIERS: Final = frozenset({"Required", "NotRequired", "ReadOnly", "Final"})
+
+
+def is_path(kind: Any) -> bool:
+    """Whether a type is one of paths. Nobody has such a type who has not imported it."""
+    base = getattr(sys.modules.get("pathlib"), "PurePath", None)
+    return base is not None and isinstance(kind, type) and issubclass(kind, base)
+
+
+def _is_init_var(kind: Any) -> bool:
+    init_var = getattr(sys.modules.get("dataclasses"), "InitVar", None)
+    return init_var is not None and isinstance(kind, init_var)
+
+
+class Side(Enum):
+    """Which way a value travels."""
+
+    ARGUMENT = auto()  # from the peer: read
+    RESULT = auto()  # to the peer: written
+
+
+class Member(typing.NamedTuple):
+    """A member of a class."""
+
+    name: str
+    encoded: str  # its name in JSON
+    kind: Any
+    given: str | None  # its name when an instance is made; None: it cannot be given
+    required: bool
+    default: Any = NODEFAULT
+    factory: Any = NODEFAULT
+    kept: bool = True  # whether an instance has it
+
+
+class Layout(Struct, frozen=True):
+    """A class as JSON has it: an object, or an array with a place for each member."""
+
+    origin: Any
+    members: tuple[Member, ...]
+    array: bool = False
+    closed: bool = False  # takes nothing besides its members
+    tag: tuple[str, str | int] | None = None  # the name and the value that tell it from others
+    own_way: bool = False  # its instances are made in a way that msgspec does not go
+
+    def of(self, side: Side) -> list[Member]:
+        """The members that travel that way."""
+        return [m for m in self.members if (m.given is not None if side is Side.ARGUMENT else m.kept)]
+
+
+# --- types -----------------------------------------------------------------------------------------
+
+
+def is_plain(kind: Any) -> bool:
+    """Whether a type is one of the plainest, or made of them: then nothing has to be found out about it."""
+    if isinstance(kind, type):
+        return kind in _PLAIN
+    return kind is Any or (get_origin(kind) in {list, dict, *UNIONS} and all(map(is_plain, get_args(kind))))
+
+
+def type_name(kind: Any) -> str:
+    """What to call a type in a sentence."""
+    if kind is type(None):
+        return "null"
+    if get_origin(kind) is Annotated:
+        return type_name(get_args(kind)[0])
+    if get_origin(kind) in UNIONS:
+        return " | ".join(map(type_name, get_args(kind)))
+    if isinstance(kind, list):  # the parameters of a Callable
+        return f"[{', '.join(map(type_name, cast('list[Any]', kind)))}]"
+    name: str = getattr(kind, "__name__", None) or str(kind)
+    inner = () if get_origin(kind) in {None, Literal} else get_args(kind)
+    return f"{name}[{', '.join(map(type_name, inner))}]" if inner else name
+
+
+def values_of(kind: Any) -> list[Any]:
+    """The values that an Enum or a Literal has."""
+    return list(cast("Any", kind)) if isinstance(kind, type) else list(get_args(kind))
+
+
+def value_in_json(value: Any) -> Any:
+    """What JSON has for one of them."""
+    return value.value if isinstance(value, Enum) else value
+
+
+def is_alias(kind: Any) -> bool:
+    """Whether a type was named with a `type` statement."""
+    return hasattr(get_origin(kind) or kind, "__value__")
+
+
+def resolved(kind: Any) -> Any:
+    """What a name for a type stands for; a type that is no mere name stands for itself. So does an alias that is
+    part of itself, which has to keep its name."""
+    while True:
+        if isinstance(kind, NewType):
+            kind = kind.__supertype__
+        elif isinstance(kind, TypeVar):
+            kind = _of_variable(kind)
+        elif _is_init_var(kind):
+            kind = kind.type
+        elif kind is None:
+            kind = type(None)
+        elif kind is typing.LiteralString:
+            kind = str
+        elif _qualifier(kind) is not None:
+            kind = get_args(kind)[0]
+        elif (get_origin(kind) or kind) is collections.abc.Iterable:
+            kind = list[get_args(kind)] if get_args(kind) else list
+        elif is_alias(kind) and not any(kind == part for part in parts(value_of(kind))):
+            kind = value_of(kind)
+        else:
+            return kind
+
+
+def value_of(alias: Any) -> Any:
+    """The type that an alias is a name for."""
+    origin: Any = get_origin(alias)
+    if origin is None:
+        return alias.__value__
+    return _filled_in(origin.__value__, dict(zip(origin.__type_params__, get_args(alias), strict=True)))
+
+
+def _of_variable(variable: TypeVar) -> Any:
+    if variable.__constraints__:
+        return typing.Union[variable.__constraints__]  # noqa: UP007 - of options that are only known now
+    return Any if variable.__bound__ is None else variable.__bound__
+
+
+def _qualifier(kind: Any) -> str | None:
+    """The name of what stands around a type in a class: `Required[…]` and the like, from whichever module."""
+    name = str(get_origin(kind)).rpartition(".")[2]
+    return name if name in _QUALIFIERS else None
+
+
+def parts(kind: Any) -> Iterator[Any]:
+    """A type and every type that it is made of. What pydantic reads has no parts for us."""
+    seen: list[Any] = []  # not everything that stands in an annotation has a hash
+    waiting = [kind]
+    while waiting:
+        part = waiting.pop()
+        if part in seen:
+            continue
+        seen.append(part)
+        yield part
+        if get_origin(part) is Literal or pydantic_support.is_owned(part):
+            continue
+        waiting.extend(get_args(part)[:1] if get_origin(part) is Annotated else get_args(part))
+        if is_alias(part):
+            waiting.append(value_of(part))
+        elif (made_of := layout(part)) is not None:
+            waiting.extend(member.kind for member in made_of.members)
+
+
+def rebuilt(kind: Any, change: Callable[[Any], Any]) -> Any:
+    """The same type of other parts."""
+    origin, old = get_origin(kind), get_args(kind)
+    if origin is None or origin is Literal or not old:
+        return kind
+    if origin is Annotated:
+        return Annotated[(change(old[0]), *old[1:])]
+    new = tuple(part if part is ... else change(part) for part in old)
+    if new == old:
+        return kind
+    if origin in UNIONS:
+        return typing.Union[new]  # noqa: UP007 - of options that are only known now
+    return origin[new[0]] if len(new) == 1 else origin[new]
+
+
+def _filled_in(kind: Any, scope: Mapping[Any, Any]) -> Any:
+    """A type with other types for variables, and for `Self`."""
+    if isinstance(kind, TypeVar) or kind is _SELF:
+        return scope.get(kind, kind)
+    return rebuilt(kind, lambda part: _filled_in(part, scope))
+
+
+# --- classes ---------------------------------------------------------------------------------------
+
+
+def layout(kind: Any) -> Layout | None:
+    """The members of a class, or None for what has none. Raises `TypeError` where they cannot be found out."""
+    origin: Any = get_origin(kind) or kind
+    if not isinstance(origin, type) or pydantic_support.is_owned(origin):
+        return None
+    read = _reader(origin)
+    if read is None:
+        return None
+    made = read(origin, _hints(kind, origin))
+    for member in made.members:
+        if pydantic_support.is_field(member.default):
+            why = "has a pydantic Field as its default, which only a class of pydantic's understands"
+            raise TypeError(f"{origin.__name__}.{member.name} {why}; write Annotated[…, Field(…)] and a plain default")
+    return made
+
+
+def _reader(origin: Any) -> Callable[[Any, Mapping[str, Any]], Layout] | None:
+    if issubclass(origin, Struct):
+        return _struct
+    if hasattr(origin, "__attrs_attrs__"):
+        return _attrs
+    if hasattr(origin, "__dataclass_fields__"):
+        return _dataclass
+    if hasattr(origin, "__total__") and issubclass(origin, dict):
+        return _typed_dict
+    if hasattr(origin, "_field_defaults") and issubclass(origin, tuple):
+        return _named_tuple
+    return None
+
+
+def _struct(origin: Any, hints: Mapping[str, Any]) -> Layout:
+    config = origin.__struct_config__
+    members = tuple(
+        Member(f.name, f.encode_name, hints[f.name], f.name, f.required, f.default, f.default_factory)
+        for f in msgspec.structs.fields(origin)
+    )
+    tag = None if config.tag is None else (config.tag_field, config.tag)
+    return Layout(origin, members, config.array_like, config.forbid_unknown_fields, tag)
+
+
+def _attrs(origin: Any, hints: Mapping[str, Any]) -> Layout:
+    nothing = sys.modules["attr"].NOTHING
+    members: list[Member] = []
+    own_way = False
+    for a in origin.__attrs_attrs__:
+        is_factory = hasattr(a.default, "takes_self")
+        default = NODEFAULT if is_factory or a.default is nothing else a.default
+        factory = a.default.factory if is_factory and not a.default.takes_self else NODEFAULT
+        given = a.alias if a.init else None
+        members.append(Member(a.name, a.name, hints.get(a.name, Any), given, a.default is nothing, default, factory))
+        own_way = own_way or given is None or a.converter is not None
+    return Layout(origin, tuple(members), own_way=own_way)
+
+
+def _dataclass(origin: Any, hints: Mapping[str, Any]) -> Layout:
+    import dataclasses  # nobody has such a class who has not imported it
+
+    missing = dataclasses.MISSING
+    members: list[Member] = []
+    for f in dataclasses.fields(origin):
+        default = NODEFAULT if f.default is missing else f.default
+        factory = NODEFAULT if f.default_factory is missing else f.default_factory
+        required = default is NODEFAULT and factory is NODEFAULT
+        members.append(Member(f.name, f.name, hints[f.name], f.name if f.init else None, required, default, factory))
+    for name, kind in hints.items():
+        if _is_init_var(kind):
+            default = getattr(origin, name, NODEFAULT)
+            members.append(Member(name, name, kind, name, default is NODEFAULT, default, kept=False))
+    return Layout(origin, tuple(members), own_way=any(m.given is None or not m.kept for m in members))
+
+
+def _typed_dict(origin: Any, hints: Mapping[str, Any]) -> Layout:
+    members: list[Member] = []
+    for name, kind in hints.items():
+        words = list(_qualifiers(kind))
+        required = "Required" in words or (name in origin.__required_keys__ and "NotRequired" not in words)
+        members.append(Member(name, name, kind, name, required))
+    return Layout(origin, tuple(members))
+
+
+def _qualifiers(kind: Any) -> Iterator[str]:
+    while (name := _qualifier(kind)) is not None or get_origin(kind) is Annotated:
+        if name is not None:
+            yield name
+        kind = get_args(kind)[0]
+
+
+def _named_tuple(origin: Any, hints: Mapping[str, Any]) -> Layout:
+    defaults = origin._field_defaults
+    members = tuple(
+        Member(name, name, hints.get(name, Any), name, name not in defaults, defaults.get(name, NODEFAULT))
+        for name in origin._fields
+    )
+    return Layout(origin, members, array=True, closed=True)
+
+
+# --- annotations of a class ------------------------------------------------------------------------
+
+
+def _hints(kind: Any, origin: Any) -> Mapping[str, Any]:
+    """The annotations of a class, each with the variables filled in that its own class gives a meaning to."""
+    variables = {v.__name__: v for c in origin.__mro__ for v in getattr(c, "__type_params__", ())}
+    try:
+        found = typing.get_type_hints(origin, localns=variables or None, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"{origin.__name__}: an annotation names something that is not defined: {error}") from None
+    scopes: dict[Any, dict[Any, Any]] = {}
+    _look_for_variables(kind, {}, scopes)
+    order: Any = (
+        list(scopes)[::-1] if hasattr(origin, "__total__") else origin.__mro__
+    )  # a typed dict forgets its bases
+    made: dict[str, Any] = {}
+    for name, hint in found.items():
+        owner = next((c for c in order if name in inspect.get_annotations(c)), origin)
+        made[name] = _filled_in(hint, {**scopes.get(owner, {}), _SELF: kind})
+    return made
+
+
+def _look_for_variables(kind: Any, scope: Mapping[Any, Any], found: dict[Any, dict[Any, Any]]) -> None:
+    """Notes down what the variables of a class and of all its bases stand for."""
+    origin: Any = get_origin(kind) or kind
+    if not isinstance(origin, type) or origin in found:
+        return
+    filled_in = [_filled_in(argument, scope) for argument in get_args(kind)]
+    found[origin] = dict(zip(getattr(origin, "__parameters__", ()), filled_in, strict=False))
+    for base in origin.__dict__.get("__orig_bases__", origin.__bases__):
+        _look_for_variables(base, found[origin], found)

@@ -1,0 +1,325 @@
+"""Types as JSON Schema, for peers to read.
+
+A type is described for one side: an argument as it is read, a result as it is written. What has a name is described
+once, in a book of definitions, under a name of its own; two classes of the same name get two.
+"""
+
+import collections.abc
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Final, Literal, cast, get_args, get_origin
+from uuid import UUID
+
+from msgspec import NODEFAULT, UNSET, Raw, UnsetType
+
+from trunkline.registry import pydantic_support
+from trunkline.registry.annotations import limited_type, read_notes, spread
+from trunkline.registry.class_layout import (
+    UNIONS,
+    Layout,
+    Member,
+    Side,
+    is_alias,
+    is_path,
+    layout,
+    resolved,
+    type_name,
+    value_in_json,
+    value_of,
+    values_of,
+)
+from trunkline.registry.type_adapters import has_json, to_json
+from trunkline.wire import codec
+
+__all__ = ["Book", "Schema", "reachable", "referred"]
+
+Schema = dict[str, Any]
+
+_BASE64: Final[Schema] = {"type": "string", "contentEncoding": "base64"}
+_SIMPLE: Final[Mapping[Any, Schema]] = {
+    Any: {},
+    object: {},
+    Raw: {},
+    type(None): {"type": "null"},
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    bytes: _BASE64,
+    bytearray: _BASE64,
+    memoryview: _BASE64,
+    datetime: {"type": "string", "format": "date-time"},
+    date: {"type": "string", "format": "date"},
+    time: {"type": "string", "format": "time"},
+    timedelta: {"type": "string", "format": "duration"},
+    UUID: {"type": "string", "format": "uuid"},
+    Decimal: {"type": "string", "format": "decimal"},
+}
+_LOOSE: Final = frozenset({datetime, time, timedelta})  # some values are outside of the format, as those without a zone
+_ARRAYS: Final = frozenset(
+    {list, collections.abc.Collection, collections.abc.Sequence, collections.abc.MutableSequence}
+)
+_SETS: Final = frozenset({set, frozenset, collections.abc.Set, collections.abc.MutableSet})
+_OBJECTS: Final = frozenset({dict, collections.abc.Mapping, collections.abc.MutableMapping})
+_TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number"}
+_ORDER: Final = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+_KEYWORDS: Final[Mapping[str, Mapping[str, str]]] = {  # of limits, by the type of JSON
+    "integer": _ORDER,
+    "number": _ORDER,
+    "string": {"min_length": "minLength", "max_length": "maxLength", "pattern": "pattern"},
+    "array": {"min_length": "minItems", "max_length": "maxItems"},
+    "object": {"min_length": "minProperties", "max_length": "maxProperties"},
+}
+_read: Final = codec.decoder(object)
+
+
+class Book:
+    """The definitions of one schema, and what is described with them."""
+
+    def __init__(self, side: Side) -> None:
+        self.definitions: dict[str, Schema] = {}
+        self._side = side
+        self._owners: list[tuple[Any, str]] = []  # not everything that is described has a hash
+
+    def describe(self, kind: Any) -> Schema:
+        """The schema of a type. Raises `TypeError` for one that has none."""
+        kind = resolved(kind)
+        origin: Any = get_origin(kind)
+        if pydantic_support.is_owned(kind):
+            return self._owned(kind)
+        if origin is Annotated:
+            return self._annotated(spread(kind))
+        if origin in UNIONS:
+            return self._union(get_args(kind))
+        if origin is Literal:
+            return _values(kind)
+        if is_alias(kind):
+            return self._once(kind, lambda: self.describe(value_of(kind)))
+        if (made_of := layout(kind)) is not None:
+            return self._once(kind, lambda: self._class(kind, made_of))
+        return self._known(kind, origin or kind)
+
+    def _known(self, kind: Any, owner: Any) -> Schema:
+        if owner in _ARRAYS:
+            return self._array(get_args(kind))
+        if owner in _SETS:
+            _check_hash(*get_args(kind))
+            return {**self._array(get_args(kind)), "uniqueItems": True}
+        if owner is tuple:
+            return self._tuple(get_args(kind))
+        if owner in _OBJECTS:
+            return self._object(*(get_args(kind) or (Any, Any)))
+        if owner in _SIMPLE:
+            return self._simple(owner)
+        if is_path(owner):
+            return {"type": "string", "format": "path"}
+        if isinstance(owner, type) and issubclass(owner, Enum):
+            return self._once(owner, lambda: {"title": owner.__name__, **_doc(owner), **_values(owner)})
+        why = "is not supported: there is no JSON for it; use a type that JSON has, or a class of such types"
+        raise TypeError(f"{type_name(kind)} {why}")
+
+    def _simple(self, kind: Any) -> Schema:
+        described = dict(_SIMPLE[kind])
+        if self._side is Side.RESULT and kind in _LOOSE:  # names the format, and promises no more than a string
+            described["anyOf"] = [{"format": described.pop("format")}, {}]
+        if self._side is Side.ARGUMENT and kind is Decimal:
+            return {"anyOf": [{"type": "number"}, described]}
+        return described
+
+    # --- made of others ------------------------------------------------------------------------------
+
+    def _array(self, arguments: tuple[Any, ...]) -> Schema:
+        items = self.describe(arguments[0]) if arguments else {}
+        return {"type": "array", "items": items} if items else {"type": "array"}
+
+    def _tuple(self, arguments: tuple[Any, ...]) -> Schema:
+        if not arguments or arguments[1:] == (...,):
+            return self._array(arguments)
+        size = len(arguments)
+        places = [self.describe(place) for place in arguments]
+        return {"type": "array", "prefixItems": places, "minItems": size, "maxItems": size}
+
+    def _object(self, key: Any, value: Any) -> Schema:
+        _check_hash(key)
+        described: Schema = {"type": "object"}
+        keys = self.describe(key)
+        if "type" in keys:
+            keys.pop("anyOf", None)  # promises nothing
+        if keys.get("type") == "integer":
+            described["propertyNames"] = {"pattern": "^-?[0-9]+$"}
+        elif keys.get("type", "string") == "string" and len(keys) > ("type" in keys):
+            described["propertyNames"] = {word: said for word, said in keys.items() if word != "type"}
+        if values := self.describe(value):
+            described["additionalProperties"] = values
+        return described
+
+    def _union(self, options: tuple[Any, ...]) -> Schema:
+        options = tuple(option for option in options if option is not UnsetType)
+        if len(options) == 1:
+            return self.describe(options[0])
+        described: Schema = {"anyOf": [self.describe(option) for option in options]}
+        tags = [(made_of.tag, self.describe(option)) for option in options if (made_of := layout(option)) is not None]
+        if len(tags) > 1 and all(tag is not None for tag, _ in tags):
+            mapping = {str(tag[1]): reference["$ref"] for tag, reference in tags if tag is not None}
+            described["discriminator"] = {"propertyName": cast("Any", tags[0][0])[0], "mapping": mapping}
+        return described
+
+    def _annotated(self, kind: Any) -> Schema:
+        said = read_notes(kind.__metadata__)
+        described = self.describe(get_args(kind)[0])
+        owner = limited_type(kind)
+        if said.limits.get("tz"):
+            described.pop("anyOf", None)
+            described["format"] = "date-time" if owner is datetime else "time"
+        is_told = self._limit(described, owner, said.limits)
+        described |= said.words
+        if not is_told and (told := said.in_words()):
+            before = f"{described['description']} " if "description" in described else ""
+            described["description"] = f"{before}({told})"
+        return described
+
+    def _limit(self, described: Schema, owner: Any, limits: Mapping[str, Any]) -> bool:
+        """Adds the keywords for limits; says whether there are any for such a type."""
+        if owner is Decimal and self._side is Side.ARGUMENT:
+            described = described["anyOf"][0]
+        elif "format" in _SIMPLE.get(owner, {}):
+            return False
+        if owner in {bytes, bytearray}:  # base64 has four letters for every three bytes
+            limits = {limit: 4 * ((size + 2) // 3) for limit, size in limits.items()}
+        keywords = _KEYWORDS.get(described.get("type", ""), {})
+        described |= {keywords[limit]: _json(bound) for limit, bound in limits.items() if limit in keywords}
+        return bool(keywords)
+
+    # --- classes -------------------------------------------------------------------------------------
+
+    def _class(self, kind: Any, made_of: Layout) -> Schema:
+        members = made_of.of(self._side)
+        described: Schema = {"title": type_name(kind), **_doc(made_of.origin)}
+        properties: dict[str, Schema] = {}
+        if made_of.tag is not None:
+            properties[made_of.tag[0]] = _enum([made_of.tag[1]])
+        properties |= {m.encoded: self.member(m) for m in members}
+        optional = [m.encoded for m in members if not m.required]
+        if not made_of.array:
+            described |= {"type": "object", "properties": properties}
+            if required := [name for name in properties if name not in optional]:
+                described["required"] = required
+            return described | ({"additionalProperties": False} if made_of.closed else {})
+        described |= {"type": "array", "prefixItems": list(properties.values())}
+        described["minItems"] = max((n for n, name in enumerate(properties, 1) if name not in optional), default=0)
+        return described | ({"maxItems": len(properties)} if made_of.closed else {})
+
+    def member(self, member: Member) -> Schema:
+        """The schema of a member, with its default where that has JSON."""
+        described = self.describe(member.kind)
+        default: Any = member.default
+        if any(member.factory is kind for kind in (list, dict, set, frozenset, tuple)):
+            default = member.factory()
+        if default is not NODEFAULT and default is not UNSET and has_json(default):
+            described["default"] = _json(default)
+        return described
+
+    # --- names ---------------------------------------------------------------------------------------
+
+    def _once(self, key: Any, describe: Callable[[], Schema], name: str | None = None) -> Schema:
+        """A reference to what is described once."""
+        found = next((known for owner, known in self._owners if owner == key), None)
+        if found is None:
+            found = self._free(re.sub(r"[^\w.-]+", "_", name or type_name(key)))
+            self._owners.append((key, found))
+            self.definitions[found] = {}  # the name is taken
+            self.definitions[found] = describe()
+        return {"$ref": f"#/$defs/{found}"}
+
+    def _free(self, name: str) -> str:
+        taken = {known for _, known in self._owners}
+        return next(n for n in (name, *(f"{name}_{number}" for number in range(2, len(taken) + 3))) if n not in taken)
+
+    def _owned(self, kind: Any) -> Schema:
+        made = pydantic_support.schema(kind, "validation" if self._side is Side.ARGUMENT else "serialization")
+        theirs: dict[str, Schema] = made.pop("$defs", {})
+        if isinstance(get_origin(kind) or kind, type) and made.get("type") == "object":
+            name = type_name(kind)
+            name = f"{name}_" if name in theirs else name
+            theirs[name], made = made, {"$ref": f"#/$defs/{name}"}
+        return self._adopt(made, theirs)
+
+    def _adopt(self, schema: Any, theirs: Mapping[str, Schema]) -> Any:
+        """A schema of pydantic's, with its references and what they refer to under our names."""
+        if isinstance(schema, list):
+            return [self._adopt(part, theirs) for part in cast("list[Any]", schema)]
+        if not isinstance(schema, dict):
+            return schema
+        made = {word: self._adopt(said, theirs) for word, said in cast("Schema", schema).items()}
+        if (name := referred(made)) is not None:
+            key = (name, {other: theirs[other] for other in {name, *reachable(theirs[name], theirs)}})
+            made |= self._once(key, lambda: self._adopt(theirs[name], theirs), name)
+        if isinstance(tags := made.get("mapping"), dict) and "propertyName" in made:
+            tags = cast("dict[str, str]", tags)
+            made["mapping"] = {tag: self._adopt({"$ref": where}, theirs)["$ref"] for tag, where in tags.items()}
+        return made
+
+
+def referred(schema: Mapping[str, Any]) -> str | None:
+    """The name of the definition that a schema refers to."""
+    reference = schema.get("$ref")
+    return reference.removeprefix("#/$defs/") if isinstance(reference, str) else None
+
+
+def reachable(schema: Any, definitions: Mapping[str, Schema]) -> set[str]:
+    """The names of all definitions that a schema needs."""
+    found: set[str] = set()
+    waiting: list[Any] = [schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Mapping):
+            node = cast("Mapping[str, Any]", node)
+            name = referred(node)
+            if name is not None and name not in found:
+                found.add(name)
+                waiting.append(definitions[name])
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(cast("list[Any]", node))
+    return found
+
+
+def _check_hash(*kinds: Any) -> None:
+    """Raises `TypeError` for what can be no item of a set and no key."""
+    for kind in kinds:
+        owner = limited_type(resolved(kind))
+        if isinstance(owner, type) and owner.__hash__ is None:
+            why = "has no hash, so that no set can hold it, and no dict as its key; make it frozen, or use a list"
+            raise TypeError(f"{type_name(kind)} {why}")
+
+
+def _json(value: Any) -> Any:
+    return _read(to_json(value))
+
+
+def _doc(owner: Any) -> Schema:
+    doc: str = owner.__dict__.get("__doc__") or ""
+    is_made_up = doc.startswith(f"{owner.__name__}(") and doc.endswith(")")  # by the dataclass or the named tuple
+    return {} if is_made_up or not doc else {"description": inspect.cleandoc(doc)}
+
+
+def _values(kind: Any) -> Schema:
+    values = [value_in_json(value) for value in values_of(kind)]
+    if odd := [value for value in values if type(value) not in {*_TYPES, type(None)}]:
+        raise TypeError(f"{type_name(kind)} has a value that cannot be told in JSON: {odd[0]!r}")
+    return _enum(values)
+
+
+def _enum(values: list[Any]) -> Schema:
+    types = {_TYPES.get(cast("Any", type(value))) for value in values}
+    return {"type": types.pop(), "enum": values} if len(types) == 1 and None not in types else {"enum": values}

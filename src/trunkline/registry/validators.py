@@ -1,0 +1,210 @@
+"""JSON Schema: made from Python types, and compiled into validators where it arrives as JSON Schema.
+
+Types are checked by decoding into them; the schema that is made of them is for the peer to read. A schema that was
+written by hand is compiled once. References that would need a network are never followed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from trunkline.errors import RegistrationError
+from trunkline.registry.class_layout import Member, Side
+from trunkline.registry.complexity import Complexity, complexity, depth_of, size_of
+from trunkline.wire import codec
+
+if TYPE_CHECKING:
+    from trunkline.registry.json_schema import Book
+
+__all__ = ["Fault", "PeerValidator", "Validator", "form_validator", "of_members", "of_type"]
+
+
+Schema = dict[str, Any]
+
+_CHECKED: Final = 5_000_000  # steps, of 20 to 100 ns: half a second at most
+_EXPLAINED: Final = 10_000  # steps that may each be a reason, of 20 to 40 µs
+_DEEP: Final = 14  # levels: twice as many reasons for each are too many by then
+_PATTERN_SIZE: Final = 256 * 1024  # bytes of a compiled pattern
+_BACKTRACKED: Final = 10_000  # steps of one match: half a millisecond
+_UNKNOWN: Final = Complexity(100, 100, 2)  # of a schema of our own that cannot be bounded
+
+
+class Fault(Struct, frozen=True):
+    """One thing that is wrong with a value: where, by which rule, and in words."""
+
+    path: str
+    rule: str
+    message: str
+
+
+def of_type(kind: Any, side: Side = Side.ARGUMENT) -> Schema:
+    """The schema of a type; what it refers to stands under `$defs`, the type itself at the root."""
+    from trunkline.registry.json_schema import Book, referred  # not before somebody wants to know
+
+    book = Book(side)
+    root = book.describe(kind)
+    name = referred(root)
+    return _whole(dict(book.definitions[name]) if name is not None and len(root) == 1 else root, book)
+
+
+def of_members(members: Sequence[Member], *, closed: bool) -> Schema:
+    """The schema of an object with these members. It has `properties` also if there are none: some clients need it."""
+    from trunkline.registry.json_schema import Book
+
+    book = Book(Side.ARGUMENT)
+    schema: Schema = {"type": "object", "properties": {member.encoded: book.member(member) for member in members}}
+    if required := [member.encoded for member in members if member.required]:
+        schema["required"] = required
+    if closed:
+        schema["additionalProperties"] = False
+    return _whole(schema, book)
+
+
+def _whole(schema: Schema, book: "Book") -> Schema:
+    from trunkline.registry.json_schema import reachable
+
+    if needed := reachable(schema, book.definitions):
+        schema["$defs"] = {name: book.definitions[name] for name in sorted(needed)}
+    return schema
+
+
+class Validator:
+    """A compiled JSON Schema."""
+
+    def __init__(self, schema: Mapping[str, Any], what: str, **options: Any) -> None:
+        import jsonschema_rs  # only where a schema arrives as JSON Schema, or a refusal needs its reasons
+
+        self._schema = schema
+        try:
+            self._compiled = jsonschema_rs.validator_for(dict(schema), retriever=_refuse_to_fetch, **options)
+        except (jsonschema_rs.ValidationError, ValueError) as error:
+            first = str(error).splitlines()[0]
+            raise RegistrationError(f"the schema of {what} is not valid: {first}", kind="tool_schema_invalid") from None
+
+    @cached_property
+    def _complexity(self) -> Complexity:
+        return complexity(self._schema) or _UNKNOWN
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value fits. Raises `RecursionError` for one that is nested too deep to be compared."""
+        try:
+            return self._compiled.is_valid(value)
+        except ValueError as error:
+            raise RecursionError(f"the value is nested too deep: {error}") from None
+
+    def explains(self, value: Any) -> bool:
+        """Whether it costs little to say what is wrong with a value: all reasons are found before the first is given,
+        and a peer that has chosen the value must not choose how long that takes."""
+        known = self._complexity
+        most = _EXPLAINED // known.steps
+        if size_of(value, most) > most:
+            return False
+        return known.loops <= 1 or known.loops ** depth_of(value, _DEEP) * known.steps <= _EXPLAINED
+
+    def faults(self, value: Any) -> list[Fault]:
+        """Everything that is wrong with a value, at most 20 things: a reader mends the first few and asks again."""
+        if self.accepts(value):
+            return []
+        if not self.explains(value):
+            return [Fault("$", "schema", "the value does not fit the schema, and is too large to list the reasons")]
+        try:
+            return list(islice(_faults(self._compiled.iter_errors(value)), 20))
+        except ValueError:
+            return [
+                Fault("$", "schema", "the value does not fit the schema, and is nested too deep to list the reasons")
+            ]
+
+
+class PeerValidator(Validator):
+    """A compiled JSON Schema that a peer has sent, whose cost is bounded.
+
+    Patterns are matched in linear time, so those with backreferences or lookaround are not valid here. `format` says
+    something about a value and is not checked, as is the default of JSON Schema."""
+
+    def __init__(self, schema: Mapping[str, Any], what: str) -> None:
+        """Raises `RegistrationError` for a schema that is not valid, and for one that could take too long."""
+        import jsonschema_rs
+
+        known = complexity(schema)
+        if known is None or known.steps > _CHECKED:
+            raise RegistrationError(f"the schema of {what} is too complex to be used", kind="tool_schema_invalid")
+        patterns = jsonschema_rs.RegexOptions(size_limit=_PATTERN_SIZE)
+        super().__init__(schema, what, pattern_options=patterns, validate_formats=False)
+        self._complexity = known
+
+    def checks(self, value: Any) -> bool:
+        """Whether it is certain that checking a value takes little time."""
+        most = _CHECKED // self._complexity.steps
+        return size_of(value, most) <= most
+
+
+def form_validator(schema: Mapping[str, Any]) -> Validator:
+    """The validator of a form that a peer has sent. Patterns may look around, as those for passwords do; a match that
+    takes too many steps is none. Raises `RegistrationError` for a form that is not valid or too large."""
+    import jsonschema_rs
+
+    if complexity(schema) is None:
+        raise RegistrationError("the form is too large", kind="tool_schema_invalid")
+    patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKED, size_limit=_PATTERN_SIZE)
+    return Validator(schema, "the form", pattern_options=patterns)
+
+
+def _faults(errors: Iterable[Any]) -> Iterator[Fault]:
+    for error in errors:
+        options: list[list[Any]] = getattr(error.kind, "context", None) or []
+        likely = _likely(options, error)
+        if len(likely) == 1:
+            yield from _faults(likely[0])
+        else:
+            about, message = _in_words(error, likely)
+            path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in about.instance_path)
+            yield Fault("$" + path, str(about.schema_path[-1]) if about.schema_path else "", message)
+
+
+def _in_words(error: Any, options: list[list[Any]]) -> tuple[Any, str]:
+    """What an error is about, and what to say: of a union, which types or which constants it has."""
+    wanted = [_types_wanted(option, error) for option in options]
+    if wanted and all(wanted):
+        names = dict.fromkeys(f'"{name}"' for types in wanted for name in types)
+        return error, f"{_shown(error.instance)} is not of type {' or '.join(names)}"
+    others = [[e for e in option if _is_another(e, error)] for option in options]
+    if others and all(others) and len({str(found[0].instance_path) for found in others}) == 1:
+        constants = [_shown(_constant(found[0])) for found in others]
+        return others[0][0], f"{_shown(others[0][0].instance)} is not one of {' or '.join(constants)}"
+    return error, error.message
+
+
+def _shown(value: Any) -> str:
+    return codec.to_json(value).decode()
+
+
+def _likely(options: list[list[Any]], union: Any) -> list[list[Any]]:
+    """The options of a union that a value was probably meant for: those for its type of JSON, and of these the ones
+    that have the same constants, such as `"kind": "circle"`. If there are none, all but `null`."""
+    fitting = [option for option in options if not _types_wanted(option, union)]
+    same = [option for option in fitting if not any(_is_another(error, union) for error in option)]
+    return same or fitting or [option for option in options if _types_wanted(option, union) != ["null"]]
+
+
+def _types_wanted(option: list[Any], union: Any) -> list[str]:
+    """The types of JSON that an option of a union is for, if the value is of another."""
+    here = (error.kind for error in option if error.instance_path == union.instance_path)
+    wanted: list[list[str]] = [kind.types for kind in here if kind.name == "type"]
+    return wanted[0] if wanted else []
+
+
+def _is_another(error: Any, union: Any) -> bool:
+    """Whether an error says that a member of the value should be some other constant."""
+    is_constant = error.kind.name == "const" or (error.kind.name == "enum" and len(error.kind.options) == 1)
+    return is_constant and error.instance_path[:-1] == union.instance_path != error.instance_path
+
+
+def _constant(error: Any) -> Any:
+    return error.kind.expected_value if error.kind.name == "const" else error.kind.options[0]
+
+
+def _refuse_to_fetch(uri: str) -> Any:
+    raise ValueError(f"references to other documents are not followed: {uri}")

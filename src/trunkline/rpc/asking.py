@@ -1,0 +1,106 @@
+"""Requests of ours, on a line that a peer is on, and the time that everything has."""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import UNSET
+
+from trunkline.clock import Clock
+from trunkline.facts import Observers
+from trunkline.protocol.inflight import Awaited, Running
+from trunkline.protocol.session import Session
+from trunkline.protocol.types import ProgressParams
+from trunkline.rpc.deadlines import Alarm
+from trunkline.rpc.outgoing_requests import Requests
+from trunkline.rpc.replies import Answering
+from trunkline.transports.channel import Channel, Closed
+from trunkline.wire.messages import RequestId
+
+__all__ = ["Asking"]
+
+
+class Asking(Answering):
+    """The end of a line that asks, and answers. What asks nothing has nothing made for it."""
+
+    __slots__ = ("_made_alarm", "_made_requests")
+
+    def __init__(self, session: Session, channel: Channel, clock: Clock, observers: Observers) -> None:
+        super().__init__(session, channel, clock, observers)
+        self._made_alarm: Alarm | None = None
+        self._made_requests: Requests | None = None
+
+    def rest(self, calls: int) -> None:
+        """Takes notice of calls that wait for the peer, or for nothing in particular."""
+        raise NotImplementedError
+
+    def _expire(self) -> None:
+        """Ends what is due."""
+        raise NotImplementedError
+
+    @property
+    def _alarm(self) -> Alarm:
+        made = self._made_alarm = self._made_alarm or Alarm(self.session.timetable, self._clock, self._expire)
+        return made
+
+    @property
+    def _requests(self) -> Requests:
+        if self._made_requests is None:
+            self._made_requests = Requests(self.session, self.channel, self._clock, self._alarm, self.rest)
+        return self._made_requests
+
+    async def request(
+        self,
+        name: str,
+        params: Any = UNSET,
+        *,
+        about: Running | None = None,
+        timeout: float | None = None,
+        needs: str | None = None,
+        on_progress: Callable[[ProgressParams], None] | None = None,
+    ) -> Any:
+        """Asks the peer and waits for its answer (Raw). `about` is the call on whose behalf; its time stands still
+        from then on, not while the peer has yet to complete the handshake.
+
+        Raises `PeerError` for an error that the peer answers with, `RequestTimeout` when it does not answer in time,
+        `ConnectionClosed` when it goes, and `ProtocolError` when the request may not be sent at all.
+        """
+        return await self._requests.send(
+            name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress
+        )
+
+    def ask(
+        self,
+        name: str,
+        params: Any,
+        *,
+        timeout: float | None = None,
+        on_progress: Callable[[ProgressParams], None] | None = None,
+    ) -> Awaited:
+        """Asks the peer, now; the answer comes to the `waiter` of what it gives back. Whoever stops waiting for it says
+        so to `forget`."""
+        return self._requests.ask(name, params, timeout=timeout, on_progress=on_progress)
+
+    def forget(self, asked: Awaited) -> None:
+        """Nobody waits for an answer any more: the peer is told."""
+        self._requests.stop_waiting(asked, "no longer needed")
+
+    def deafen(self, reason: str) -> None:
+        """Nothing more will be heard from the peer, though it may still listen: what was asked of it fails now."""
+        self._requests.closed(self.session.stop_waiting(), Closed(reason))
+
+    def unanswered(self, request: RequestId, closed: Closed) -> None:
+        """The answer to a request of ours cannot come any more, though the peer is still there."""
+        self._requests.unanswered(request, closed)
+
+    def asking(self, request: RequestId, *, begun: bool) -> None:
+        """Somebody is asked who we are before a request of ours goes on, or has been; its time stands still then."""
+        self._requests.asking(request, begun=begun)
+
+    def ask_nothing(self, closed: Closed) -> None:
+        """Gives up all that was asked, without a word to the peer, and forgets every deadline."""
+        awaited = self.session.stop_waiting()
+        if self._made_requests is not None:
+            self._made_requests.closed(awaited, closed)
+        if self._made_alarm is not None:
+            self._made_alarm.stop()
+        self._made_alarm = self._made_requests = None

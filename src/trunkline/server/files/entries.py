@@ -1,0 +1,257 @@
+"""Files and folders as resources: read on a thread, and never from outside of their folder."""
+
+import errno
+import os
+import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Unpack, cast
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from trunkline.config import MIB, Settings
+from trunkline.errors import (
+    ContentTooLarge,
+    InvalidUri,
+    RegistrationError,
+    ResourceAccessDenied,
+    ResourceNotFound,
+    TemplateError,
+)
+from trunkline.protocol.types import ReadResourceResult, Resource, ResourceContents
+from trunkline.registry import options as registry_options
+from trunkline.registry.access import access_of
+from trunkline.registry.handlers import Handler
+from trunkline.registry.resources import ResourceEntry, TemplateEntry, check_uri, make_resource, make_template
+from trunkline.registry.results import resource_contents
+from trunkline.server.catalog import Offer
+from trunkline.server.files.folder import Folder, look
+from trunkline.server.files.reader import FileReader, Opened
+from trunkline.server.files.safe_open import Outside, file_status, open_file, open_regular
+from trunkline.server.files.uris import FileUris
+from trunkline.server.options import DirectoryOptions, FileOptions, only
+from trunkline.wire.media_types import essence
+
+__all__ = ["DirectoryEntry", "FileEntry", "make_directory", "make_file", "mime_type_of", "status"]
+
+_TEXTUAL: Final = re.compile(r"text/.+|.+\+(json|xml)|application/(json|xml|javascript|toml|yaml|x-yaml|x-sh|sql)")
+_UNSIZED: Final = 1 * MIB  # bytes of a file that has no size until it is read
+_LONGEST_CHARACTER: Final = 4  # bytes, in UTF-8
+_NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
+
+Read = Callable[[Callable[..., Any]], Handler]
+"""Reads the signature of a function that blocks."""
+
+
+class FileEntry(ResourceEntry, frozen=True, kw_only=True):
+    """A file under a URI of its own."""
+
+    path: Path
+
+
+class DirectoryEntry(TemplateEntry, frozen=True, kw_only=True):
+    """The files of a folder, and of the folders in it."""
+
+    folder: Path
+    uris: FileUris
+    on_listed: Callable[["DirectoryEntry", Folder], None]
+
+    def arguments(self, uri: str) -> Any:
+        """The path of the file that a URI names; UNSET where the URI does not follow the pattern."""
+        path = self.uris.path_of(uri)
+        if path is None:
+            return UNSET
+        if not self.absolute:
+            check_uri(uri, self.settings)
+        return self.convert({"path": path})
+
+    def listed(self, value: Any, _: Any) -> list[Resource]:
+        """What was listed; whoever watches the folder learns what has been shown."""
+        seen, resources = cast("tuple[Folder, list[Resource]]", value)
+        self.on_listed(self, seen)
+        return resources
+
+
+def mime_type_of(path: Path) -> str | None:
+    """The MIME type that a file's name promises, if it does."""
+    import mimetypes  # reads the tables of the system, so only where there are files
+
+    kind, packed = mimetypes.guess_type(f"./{path.name}")  # the function takes URLs: a name such as data:,x is none
+    return kind if packed is None else f"application/{packed}"
+
+
+# --- finding and reading, on a thread ----------------------------------------------------------------
+
+
+class _Files:
+    """How the files of one resource or template are opened, limited and converted."""
+
+    def __init__(self, mime_type: str | None, settings: Settings, reader: FileReader) -> None:
+        self._mime_type = mime_type
+        self._settings = settings
+        self._read = reader.read
+
+    def read(self, open_: Callable[[], tuple[int, str]], uri: str) -> Any:
+        """The contents of the file that `open_` opens and names, or an awaitable of them."""
+        return self._read(partial(self._open, open_, uri))
+
+    def _open(self, open_: Callable[[], tuple[int, str]], uri: str) -> Opened:
+        with _faults(uri):
+            descriptor, name = open_()
+        try:
+            size = os.fstat(descriptor).st_size
+            mime_type = self._mime_type or mime_type_of(Path(name))
+            self._check(size, mime_type)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if size:
+            return Opened(descriptor, size, partial(self._contents, uri, mime_type))
+        # The system makes up such files when they are read, as in /proc; or it is empty.
+        return Opened(descriptor, _UNSIZED + 1, partial(self._unsized, uri, mime_type))
+
+    def _check(self, size: int, mime_type: str | None) -> None:
+        """Raises `ContentTooLarge` for a size that is too much already. What is read is measured exactly, later."""
+        settings = self._settings
+        if settings.max_file is not None and size > settings.max_file:
+            raise ContentTooLarge(size, settings.max_file, setting="max_file")
+        textual = mime_type is not None and _may_be_text(mime_type)
+        if textual and settings.max_text is not None and size > settings.max_text * _LONGEST_CHARACTER:
+            raise ContentTooLarge(size, settings.max_text, setting="max_text", kind="text_too_long")
+        if not _may_be_text(mime_type) and settings.max_binary is not None and size > settings.max_binary:
+            raise ContentTooLarge(size, settings.max_binary, setting="max_binary", kind="binary_data_too_large")
+
+    def _unsized(self, uri: str, mime_type: str | None, data: bytearray) -> ResourceContents:
+        most = min(_UNSIZED, self._settings.max_file or _UNSIZED)
+        if len(data) > most:
+            raise ContentTooLarge(len(data), most, setting="for a file without a size")
+        return self._contents(uri, mime_type, data)
+
+    def _contents(self, uri: str, mime_type: str | None, data: bytearray) -> ResourceContents:
+        value: str | bytearray = data
+        if _may_be_text(mime_type):
+            try:
+                text = data.decode()
+            except UnicodeDecodeError:
+                pass
+            else:
+                value = data if mime_type is None and "\0" in text else text
+        return resource_contents(value, uri, mime_type, self._settings)[0]
+
+
+def _finish(contents: ResourceContents, uri: str) -> ReadResourceResult:
+    """The answer to a request, under the URI that it was made with."""
+    return ReadResourceResult([replace(contents, uri=uri)])
+
+
+def _may_be_text(mime_type: str | None) -> bool:
+    return mime_type is None or _TEXTUAL.fullmatch(essence(mime_type)) is not None
+
+
+@contextmanager
+def _faults(uri: str) -> Generator[None]:
+    """What a client is told of a file that cannot be opened; other errors are the server's own fault."""
+    try:
+        yield
+    except (Outside, ValueError):  # a null character
+        raise ResourceAccessDenied(uri) from None
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            raise ResourceNotFound(uri) from None
+        raise
+
+
+def status(folder: Path, path: str, uri: str) -> os.stat_result | None:
+    """The status of a file in a folder; None if it is not there. Raises for a path that leads outside."""
+    try:
+        return file_status(folder, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (Outside, ValueError):
+        raise ResourceAccessDenied(uri) from None
+    except OSError:  # too long a name, links in a circle
+        raise ResourceNotFound(uri) from None
+
+
+def _list(folder: Path, uris: FileUris, mime_type: str | None, settings: Settings) -> Any:
+    """The files of a folder as they are now. A file whose URI would be too long is left out."""
+    seen = look(folder)
+    listed: list[Resource] = []
+    for name, size in zip(seen.names, seen.sizes, strict=True):
+        try:
+            uri = check_uri(uris.uri_of(name), settings)
+        except (InvalidUri, TemplateError, UnicodeEncodeError):  # or its name is no Unicode at all, as on Windows
+            continue
+        kind = mime_type or mime_type_of(Path(name))
+        listed.append(Resource(uri=uri, name=_displayed(name), mime_type=kind, size=size))
+    return seen, listed
+
+
+def _displayed(name: str) -> str:
+    """A file's name as JSON can carry it: bytes that are not UTF-8 are replaced."""
+    return name if name.isascii() else os.fsencode(name).decode(errors="replace")
+
+
+# --- entries -----------------------------------------------------------------------------------------
+
+
+def make_file(
+    uri: str,
+    path: str | os.PathLike[str],
+    offer: Offer,
+    read: Read,
+    reader: FileReader,
+    **options: Unpack[FileOptions],
+) -> FileEntry:
+    """A resource that is a file. It need not be there yet."""
+    file = Path(path)
+    if file.is_dir():
+        raise RegistrationError(f"resource {uri!r}: {file} is a folder; use add_directory")
+    options["mime_type"] = options.get("mime_type") or mime_type_of(file)
+    options["name"] = options.get("name") or _displayed(file.name)
+    files = _Files(options["mime_type"], offer.settings, reader)
+
+    def contents() -> Any:
+        return files.read(lambda: (open_regular(file), file.name), uri)
+
+    access = access_of(f"resource {uri!r}", options.get("scopes"), options.get("allow"))
+    described = only(registry_options.ResourceOptions, options)
+    made = make_resource(uri, read(contents), offer.settings, finish=_finish, access=access, **described)
+    return FileEntry(**_members(made), path=file)
+
+
+def make_directory(
+    pattern: str,
+    folder: str | os.PathLike[str],
+    offer: Offer,
+    read: Read,
+    reader: FileReader,
+    *,
+    on_listed: Callable[[DirectoryEntry, Folder], None],
+    **options: Unpack[DirectoryOptions],
+) -> DirectoryEntry:
+    """A template of the files in a folder, which must be there."""
+    root, uris, settings = Path(folder), FileUris(pattern), offer.settings
+    if not root.is_dir():
+        raise RegistrationError(f"resource template {pattern!r}: {root} is not a folder")
+
+    files = _Files(options.get("mime_type"), settings, reader)
+
+    def file(path: str) -> Any:
+        return files.read(partial(open_file, root, path), uris.uri_of(path))
+
+    access = access_of(f"resource {pattern!r}", options.get("scopes"), options.get("allow"))
+    described = only(registry_options.TemplateOptions, options)
+    described["name"] = options.get("name") or _displayed(root.resolve().name)
+    walk = partial(_list, root, uris, options.get("mime_type"), settings)
+    lister = read(walk) if options.get("listed", True) else None
+    made = make_template(pattern, read(file), settings, lister=lister, finish=_finish, access=access, **described)
+    members: dict[str, Any] = {**_members(made), "template": uris.template}
+    return DirectoryEntry(**members, folder=root, uris=uris, on_listed=on_listed)
+
+
+def _members(entry: ResourceEntry | TemplateEntry) -> dict[str, Any]:
+    return {name: getattr(entry, name) for name in entry.__struct_fields__}

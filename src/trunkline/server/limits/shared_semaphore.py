@@ -1,0 +1,264 @@
+"""Turns at a tool that several processes share, because they share a store: all of them together call it only so often
+at once.
+
+A turn is a slot: an item with a number, which whoever runs a call puts where there is none, and which runs out unless
+that is said again every few seconds. So what a process held that has died is free soon after, and what one holds that
+has only stood still for that long may be another's by then, while its call still runs.
+
+A process whose calls have to wait stands in line with a ticket, also an item that runs out. A slot that comes free is
+for the process that has waited longest: nobody takes one while as many are ahead. Calls of one process hand a slot on
+among themselves for a moment, which costs nothing, and let go of it then, so that no process waits for ever.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Coroutine
+from itertools import count
+from typing import Any, Final
+
+from msgspec import Struct
+
+from trunkline.clock import Clock, Timer
+from trunkline.errors import Conflict, NotNow, StoreError, StoreUnavailable
+from trunkline.server.limits.local_semaphore import Limit, Queue, TooManyCalls
+from trunkline.stores.store import ABSENT, Delete, Item, Put, Store, Watch, Write, key_of
+
+__all__ = ["SharedTurns", "Slot", "Slots", "scanned"]
+
+_TURN: Final = 1.0  # seconds that calls of one process may hand a slot on
+_AGAIN: Final = 0.1  # seconds until a store that could not be reached is tried again
+_SOONEST: Final = 0.05  # seconds between two looks, if nothing has changed
+_PAGE: Final = 500
+
+
+def _away(tool: str) -> NotNow:
+    return NotNow(f"who calls tool {tool!r} cannot be found out now; try again later")
+
+
+class Slots:
+    """The turns at all tools of a server."""
+
+    def __init__(self, store: Store, wall: Clock, server: str, lease: float) -> None:
+        """`lease` is for how long a slot is held by who does not say that it still is."""
+        self.store = store
+        self.wall = wall
+        self.lease = lease
+        self.process = secrets.token_hex(8)
+        self._server = server
+        self._numbers = count()
+        self._turns: dict[Limit, SharedTurns] = {}
+        self._beside: set[asyncio.Task[None]] = set()
+
+    def at(self, limit: Limit) -> "SharedTurns":
+        """The turns at one tool."""
+        turns = self._turns.get(limit)
+        if turns is None:
+            where = key_of("tool", key_of(self._server, limit.tool))
+            turns = self._turns[limit] = SharedTurns(self, limit, where)
+        return turns
+
+    def new_name(self) -> bytes:
+        """A name that nothing else has, in any process."""
+        return f"{self.process}-{next(self._numbers)}".encode()
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Does something that nobody waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        return task
+
+    async def close(self) -> None:
+        """Waits for what is being given back, and keeps nobody waiting."""
+        for turns in self._turns.values():
+            turns.stop()
+        if self._beside:
+            await asyncio.wait(self._beside)
+
+
+class Slot(Struct, eq=False):
+    """The right to run one call, until it runs out."""
+
+    key: str
+    name: bytes  # as nothing else is called
+    version: int
+    since: float  # when it was taken
+    lost: bool = False
+    timer: Timer | None = None
+    renewing: "asyncio.Task[None] | None" = None
+
+
+class SharedTurns:
+    """The turns at one tool."""
+
+    def __init__(self, slots: Slots, limit: Limit, home: str) -> None:
+        self._slots = slots
+        self._limit = limit
+        self._held = f"{home}/slots/"
+        self._line = f"{home}/waiting/"
+        self._home = f"{home}/"
+        self._queue: Queue[Slot] = Queue(limit)
+        self._ticket: str | None = None  # the key of ours, while there is one
+        self._ticket_until = 0.0
+        self._changed = asyncio.Event()
+        self._seeking: asyncio.Task[None] | None = None
+        self._busy = False  # nothing was free, and we are told when that changes
+
+    async def take(self) -> Slot:
+        """A slot, once there is one."""
+        if self._busy and self._queue.full:
+            raise TooManyCalls(self._limit)
+        if self._seeking is None:
+            self._seeking = self._slots.beside(self._seek())
+        return await self._queue.wait(self.give)
+
+    def give(self, turn: Slot) -> None:
+        """A call has ended: another one of this process goes on with its slot, or whoever is next anywhere."""
+        mine = not turn.lost and self._slots.wall.now() - turn.since < _TURN
+        if not (mine and self._queue.pass_on(turn)):
+            self._slots.beside(self._release(turn))
+
+    def stop(self) -> None:
+        """Turns those away who still wait."""
+        self._queue.fail(_away(self._limit.tool))
+        self._changed.set()
+
+    # --- getting one -----------------------------------------------------------------------------
+
+    async def _seek(self) -> None:
+        """Gets slots for those who wait, until nobody does."""
+        watch: Watch | None = None
+        try:
+            while self._queue:
+                self._changed.clear()
+                until = await self._look()
+                if until is None:
+                    continue
+                if watch is None:
+                    watch = self._slots.store.watch(self._home, lambda _: self._changed.set())
+                    self._busy = True
+                    self._queue.cut()
+                else:
+                    await self._pause(until)
+        except StoreError:
+            self._queue.fail(_away(self._limit.tool))
+        finally:
+            self._seeking, self._busy = None, False
+            if watch is not None:
+                watch.close()
+            if self._ticket is not None:
+                self._slots.beside(self._leave(self._ticket))
+                self._ticket = None
+
+    async def _look(self) -> float | None:
+        """Takes what is free and ours to take. If that is nothing, says when to look again; who is told of changes by
+        then stands in line."""
+        now, lease = self._slots.wall.now(), self._slots.lease
+        items = await scanned(self._slots.store, self._home)
+        held = {item.key for item in items if item.key.startswith(self._held)}
+        ahead = sum(self._is_ahead(item.key) for item in items)
+        free = min(self._limit.most - len(held) - ahead, len(self._queue))
+        if free > 0:
+            await self._take(held, free)
+            return None
+        if self._busy and (self._ticket is None or self._ticket_until - lease / 2 <= now):
+            await self._stand_in_line(now)
+        ends = (item.expires for item in items if item.expires is not None)
+        return min(*ends, self._ticket_until - lease / 2)
+
+    def _is_ahead(self, key: str) -> bool:
+        """Whether a key is the ticket of a process that is served before this one; their names begin with the time. One
+        of our own that is being given back is nobody's."""
+        if not key.startswith(self._line) or key.endswith(self._slots.process):
+            return False
+        return self._ticket is None or key < self._ticket
+
+    async def _take(self, held: set[str], number: int) -> None:
+        """Takes some slots at once, unless somebody else is faster with one of them."""
+        slots, now = self._slots, self._slots.wall.now()
+        free = [key for key in (f"{self._held}{each:06}" for each in range(self._limit.most)) if key not in held]
+        taken = [Slot(key, slots.new_name(), ABSENT, now) for key in secrets.SystemRandom().sample(free, number)]
+        writes: list[Write] = [Put(slot.key, slot.name, now + slots.lease, ABSENT) for slot in taken]
+        if self._ticket is not None:
+            writes.append(Delete(self._ticket))
+        with contextlib.suppress(Conflict):
+            version = await slots.store.commit(writes)
+            self._ticket = None
+            for slot in taken:
+                slot.version = version
+                self._renew_later(slot)
+                self.give(slot)
+
+    async def _stand_in_line(self, now: float) -> None:
+        """Gets a ticket, or says that it still counts."""
+        ticket = self._ticket or f"{self._line}{int(now * 1000):012x}-{self._slots.process}"
+        until = now + self._slots.lease
+        await self._slots.store.commit([Put(ticket, b"", until)])
+        self._ticket, self._ticket_until = ticket, until
+
+    async def _leave(self, ticket: str) -> None:
+        with contextlib.suppress(StoreError):  # it runs out by itself
+            await self._slots.store.commit([Delete(ticket)])
+
+    async def _pause(self, until: float) -> None:
+        """Waits until something has changed, or that time has come."""
+        wall = self._slots.wall
+        timer = wall.call_at(max(until, wall.now() + _SOONEST), self._changed.set)
+        try:
+            await self._changed.wait()
+        finally:
+            timer.cancel()
+
+    # --- having one ------------------------------------------------------------------------------
+
+    def _renew_later(self, slot: Slot, delay: float | None = None) -> None:
+        wall = self._slots.wall
+        due = wall.now() + (self._slots.lease / 3 if delay is None else delay)
+        slot.timer = wall.call_at(due, lambda: self._renew(slot))
+
+    def _renew(self, slot: Slot) -> None:
+        slot.timer = None
+        slot.renewing = self._slots.beside(self._renewed(slot))
+
+    async def _renewed(self, slot: Slot) -> None:
+        try:
+            await self._say_again(slot)
+        except StoreUnavailable:
+            self._renew_later(slot, _AGAIN)
+        except StoreError:
+            slot.lost = True
+        else:
+            self._renew_later(slot)
+
+    async def _say_again(self, slot: Slot) -> None:
+        """Says that a slot is still held. Who was told that the store is away finds what it has written all the same,
+        and who has slept for too long has it again if nobody wants it. Raises `Conflict` if somebody else has it."""
+        until = self._slots.wall.now() + self._slots.lease
+        store = self._slots.store
+        try:
+            slot.version = await store.commit([Put(slot.key, slot.name, until, slot.version)])
+        except Conflict:
+            item = await store.get(slot.key)
+            if item is not None and item.value != slot.name:
+                raise
+            version = ABSENT if item is None else item.version
+            slot.version = await store.commit([Put(slot.key, slot.name, until, version)])
+
+    async def _release(self, slot: Slot) -> None:
+        """Lets others have a slot."""
+        if slot.renewing is not None:
+            await asyncio.wait([slot.renewing])
+        if slot.timer is not None:
+            slot.timer.cancel()
+        if not slot.lost:
+            with contextlib.suppress(StoreError):  # it runs out by itself
+                await self._slots.store.commit([Delete(slot.key, slot.version)])
+
+
+async def scanned(store: Store, prefix: str) -> list[Item]:
+    """All that is kept under a prefix."""
+    found: list[Item] = []
+    while page := await store.scan(prefix, after=found[-1].key if found else "", limit=_PAGE):
+        found += page
+    return found

@@ -1,0 +1,465 @@
+"""Runs a server as a process: the loop, the streams, and an orderly end."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from functools import partial
+from traceback import extract_tb
+from typing import TYPE_CHECKING, Any, Final
+
+from trunkline.clock import Clock
+from trunkline.errors import ConfigError, MisuseError, TransportError, TrunklineError
+from trunkline.errors.suggestions import near
+from trunkline.fdlimit import Reserve
+from trunkline.server.run.signals import on_signals
+from trunkline.server.shutdown import EXIT_CODES
+from trunkline.transports.addresses import parse, spelt
+from trunkline.transports.channel import Listener
+from trunkline.transports.stdio.server import END_OF_INPUT, private_streams, serve_stdio
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from trunkline.auth.server.dpop import Memory
+    from trunkline.auth.server.resource_server import ResourceServer
+    from trunkline.server.server import Server
+    from trunkline.transports.accept import Source
+    from trunkline.transports.http.app import App
+    from trunkline.transports.http.authenticator import Gate, Identify
+    from trunkline.transports.http.forwarding.outbound import Relay
+    from trunkline.transports.http.health import Health
+    from trunkline.transports.http.session.backend import SessionKeeper
+    from trunkline.transports.listener_limits import Guard
+
+_PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+USAGE: Final = 2
+"""The exit code of a process whose server was started in a wrong way, or at an address that it cannot have."""
+
+_FAILED: Final = 1
+_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "stdio": frozenset(),
+    "http": frozenset({"host", "port", "path", "tls", "workers"}),
+    "tcp": frozenset({"host", "port", "tls"}),
+    "unix": frozenset({"path"}),
+}  # of `run()`, by transport
+_WEB: Final = frozenset({"sse", "streamable-http", "streamable_http", "streamablehttp", "ws", "websocket", "https"})
+_PORTS: Final = range(1 << 16)
+_LOOPS: Final = (os.path.dirname(asyncio.__file__) + os.sep, "uvloop" + os.sep)
+
+__all__ = [
+    "USAGE",
+    "address_of",
+    "application",
+    "check_no_loop",
+    "explained",
+    "gate_at",
+    "http_extra",
+    "listener",
+    "run_listening",
+    "run_on_loop",
+    "run_stdio",
+    "until_told",
+]
+
+
+# --- how it is run ----------------------------------------------------------------------------------
+
+
+def check_no_loop() -> None:
+    """Raise `MisuseError` if an event loop runs on this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise MisuseError(
+        "run() starts an event loop of its own, and there is one running here: call run() outside of async functions, "
+        'or use `await server.listen("http://127.0.0.1:8000/mcp")`, which serves on the running loop until '
+        "`await server.aclose()`"
+    )
+
+
+@contextlib.contextmanager
+def explained() -> Generator[None]:
+    """End the process with one line on standard error if a server cannot be started, instead of a traceback. On
+    another thread than the main one, where that would end nothing, the error is raised."""
+    try:
+        yield
+    except TrunklineError as error:
+        if threading.current_thread() is not threading.main_thread():
+            raise
+        print(f"trunkline: {error}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
+        raise SystemExit(USAGE if isinstance(error, MisuseError | TransportError) else _FAILED) from error
+
+
+def address_of(transport: Any, **given: Any) -> str | None:
+    """The address to listen at for the options of `run()`; None for stdio. Raises `MisuseError` for a transport that
+    does not exist, and for options that it does not use or that have no meaning."""
+    if not isinstance(transport, str) or transport not in _OPTIONS:
+        known = f"transport {transport!r} is not one of: {', '.join(_OPTIONS)}."
+        raise MisuseError(known + _advice(transport))
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
+        if name not in _OPTIONS[transport]:
+            used = [kind for kind, options in _OPTIONS.items() if name in options]
+            with_it = " or ".join(f'run("{kind}", {name}=…)' for kind in used)
+            raise MisuseError(f'transport "{transport}" does not use {name}=; write {with_it}, or leave it out')
+    _check_options(given)
+    path, secured = given.get("path"), "tls" in given
+    if transport == "unix":
+        if path is None:
+            raise MisuseError('transport "unix" needs the path of a socket: run("unix", path="/run/server.sock")')
+        return f"unix://{os.path.abspath(path)}"
+    host, port = given.get("host", "127.0.0.1"), given.get("port")
+    if transport == "tcp":
+        return f"{'tls' if secured else 'tcp'}://{spelt(host, port or 0)}"
+    if transport == "http":
+        at = "/" + os.fspath(path or "mcp").lstrip("/")
+        return f"{'https' if secured else 'http'}://{spelt(host, 8000 if port is None else port)}{at}"
+    return None
+
+
+def _advice(transport: Any) -> str:
+    if not isinstance(transport, str):
+        return ""
+    if transport.lower() in _WEB:
+        return ' "http" serves Streamable HTTP, HTTP+SSE and WebSocket at one address.'
+    return near(transport, _OPTIONS)
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    host, port, path, workers = (given.get(name) for name in ("host", "port", "path", "workers"))
+    if host is not None and (not isinstance(host, str) or "/" in host):
+        raise MisuseError(f"host= is a name or an address such as 127.0.0.1, not {host!r}")
+    if port is not None and (not _is_whole(port) or port not in _PORTS):
+        raise MisuseError(f"port= is a whole number from 0 to {_PORTS[-1]}, not {port!r}; 0 lets the system choose")
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise MisuseError(f"path= is a text or a path, not {path!r}")
+    if workers is not None and (not _is_whole(workers) or workers < 1):
+        raise MisuseError(f"workers= is the number of processes, 1 or more, not {workers!r}")
+    if "tls" in given:
+        _check_tls(given["tls"])
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_tls(tls: Any) -> None:
+    """Raise `MisuseError` for anything but a TLS context."""
+    import ssl  # TLS is rare, and takes long to import
+
+    if not isinstance(tls, ssl.SSLContext):
+        raise MisuseError(
+            f"tls= is an ssl.SSLContext with the server's certificate, not {tls!r}: "
+            "ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), then load_cert_chain(…)"
+        )
+
+
+class _NotStarted(Exception):
+    """A server could not be started; its cause is why."""
+
+    def __init__(self, error: TrunklineError) -> None:
+        self.error = error
+
+
+def run_stdio(server: "Server") -> None:
+    """Serves on standard input and output until the other side goes, or Ctrl+C."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        _introduce(server)
+    with private_streams() as (wire_in, wire_out):
+        run_on_loop(server, _serve(server, wire_in, wire_out))
+
+
+async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]:
+    async def served() -> None:
+        if await serve_stdio(server.connect, server.settings, wire_in, wire_out) == END_OF_INPUT:
+            for connection in server.connections:
+                connection.deafen(END_OF_INPUT)
+
+    return await _until_the_end(server, server.start(), served, sole=True)
+
+
+def run_listening(server: "Server", address: str, tls: "SSLContext | None") -> None:
+    """Serves whoever comes to an address, until Ctrl+C or SIGTERM."""
+    Reserve(server.settings.descriptor_reserve).make_room(server.settings.max_connections)
+    run_on_loop(server, _listen(server, address, tls))
+
+
+async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> Sequence[str]:
+    async def opened() -> None:
+        made = await server.listen(address, tls=tls)
+        print(f"{server.name} listens at {made.address}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
+
+    return await _until_the_end(server, opened(), asyncio.Event().wait)
+
+
+def run_on_loop(server: "Server", serving: Coroutine[Any, Any, Sequence[str]]) -> None:
+    """Runs a server on a loop of its own, and ends the process, with a code if something took too long. What is left
+    then, a task that cannot be cancelled or a thread that somebody waits for, does not keep it."""
+    _keep_large_blocks()
+    runner = asyncio.Runner(loop_factory=_loop_factory())
+    code = _FAILED
+    failure: TrunklineError | None = None
+    try:
+        overran = runner.run(serving)
+        code = EXIT_CODES[overran[0]] if overran else 0
+    except _NotStarted as error:
+        failure = error.error
+    finally:
+        with _within(server.settings.stage_timeout, code or EXIT_CODES["Terminate"]):
+            runner.close()
+    if failure is not None:
+        with explained():
+            raise failure
+    if code:
+        raise SystemExit(code)
+
+
+@contextlib.contextmanager
+def _within(seconds: float | None, code: int) -> Generator[None]:
+    """Ends the process with a code if something takes longer."""
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, _give_up, [code])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _give_up(code: int) -> None:
+    with contextlib.suppress(Exception):
+        print("what was left of the server did not end in time", file=sys.stderr, flush=True)  # noqa: T201 - for a person
+    os._exit(code)
+
+
+async def _until_the_end(
+    server: "Server",
+    start: Coroutine[Any, Any, None],
+    serve: Callable[[], Coroutine[Any, Any, Any]],
+    *,
+    sole: bool = False,
+) -> Sequence[str]:
+    """Starts a server and serves until serving ends, or the server, or there is a signal."""
+    told = asyncio.Event()
+    with on_signals(asyncio.get_running_loop(), told.set):
+        return await until_told(server, start, serve, told, sole=sole)
+
+
+async def until_told(
+    server: "Server",
+    start: Coroutine[Any, Any, None],
+    serve: Callable[[], Coroutine[Any, Any, Any]],
+    told: asyncio.Event,
+    *,
+    sole: bool = False,
+) -> Sequence[str]:
+    """Starts a server and serves until whatever comes first: that serving ends, or the server, or that it is told to.
+    Gives the stages of its end that took too long. Raises what it crashed with. `sole` says that the process serves one
+    connection and nothing else."""
+    try:
+        try:
+            await start
+        except TrunklineError as error:
+            raise _NotStarted(error) from error
+        asyncio.get_running_loop().set_exception_handler(partial(_unexpected, server, sole))
+        await _first_of(server, serve(), server.stopping(), told.wait())
+    finally:
+        overran = await server.shutdown()
+    if server.crash is not None:
+        raise server.crash
+    return overran
+
+
+async def _first_of(server: "Server", *ways: Coroutine[Any, Any, Any]) -> None:
+    """Waits for the first of what can end a server. The server crashes with what it raises."""
+    tasks = [asyncio.ensure_future(way) for way in ways]
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    for task in done:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            server.abort(error)
+
+
+def _unexpected(server: "Server", sole: bool, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report what has reached the loop, and close the transport that it is about. The process goes on: others are
+    served by it. Only where one connection is all that it serves, an error of our own ends both."""
+    error: Any = context.get("exception")
+    incident = os.urandom(6).hex()
+    loop.default_exception_handler({**context, "message": f"{context.get('message')} (incident {incident})"})
+    abort = getattr(context.get("transport"), "abort", None)
+    if abort is not None:
+        abort()
+    if isinstance(error, Exception):
+        server.loop_failed(error, incident)
+        if sole and not context.keys() & {"task", "future"} and _is_ours(error):
+            server.abort(error)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether the loop has called code of ours, and not somebody else's, which may have called us."""
+    places = (frame.filename for frame in extract_tb(error.__traceback__))
+    return next((place.startswith(_PACKAGE) for place in places if not place.startswith(_LOOPS)), False)
+
+
+async def listener(
+    server: "Server",
+    address: str,
+    tls: "SSLContext | None",
+    clock: Clock,
+    auth: "ResourceServer | None" = None,
+    *,
+    keeper: "SessionKeeper | None" = None,
+    relay: "Relay | None" = None,
+    memory: "Callable[[], Memory | None] | None" = None,
+    health: "Callable[[], Health | None]" = lambda: None,
+    source: "Source | None" = None,
+) -> Listener:
+    """Has a server wait for clients at an address. A transport is given the guard alone, to hand its peers to, and who
+    keeps sessions if it has some, and carries requests to where others are held. Over HTTP somebody else may be the
+    source of connections."""
+    where = parse(address)
+    if tls is not None:
+        _check_tls(tls)
+    if where.scheme in {"ws", "wss"}:
+        raise ConfigError(f"{address} is no place to listen at: a WebSocket is served by http:// and https://, too")
+    if (tls is not None) is not (where.scheme in {"tls", "https"}):
+        raise ConfigError(f"{address} and tls= do not fit: tls:// and https:// need a context, and nothing else does")
+    if auth is None:
+        _check_unscoped(server)
+    if auth is not None and where.scheme not in {"http", "https"}:
+        raise ConfigError(f"nobody can say who it is at {address}: a server with auth= listens at http:// or https://")
+    if where.scheme == "unix":
+        from trunkline.transports.unix import listen_unix
+
+        return await listen_unix(_guard(server, clock), where.path)
+    if where.scheme in {"http", "https"}:
+        with http_extra():
+            from trunkline.transports.http.listen import listen_http, names_of
+        names = names_of(where.host)
+        gate = gate_at(server, where.path, auth, names=names, memory=memory)
+        guard = _guard(server, clock, names)
+        return await listen_http(
+            guard,
+            host=where.host,
+            port=where.port,
+            path=where.path,
+            tls=tls,
+            gate=gate,
+            keeper=keeper,
+            relay=relay,
+            health=health(),
+            source=source,
+        )
+    from trunkline.transports.tcp import listen_tcp
+
+    return await listen_tcp(_guard(server, clock), host=where.host, port=where.port, tls=tls)
+
+
+@contextlib.contextmanager
+def http_extra() -> Generator[None]:
+    """Says what is to be installed, if what is imported meanwhile is not."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"HTTP needs {str(error.name).partition('.')[0]}: pip install 'trunkline[http]'") from error
+
+
+def _guard(server: "Server", clock: Clock, names: Iterable[str] = ()) -> "Guard":
+    from trunkline.transports.listener_limits import Guard
+
+    return Guard(server.connect, server.settings, clock, names=names, observers=server.observers)
+
+
+def _check_unscoped(server: "Server") -> None:
+    """Keeps a server from where nobody can tell who has the scopes that it asks for."""
+    if names := server.scoped():
+        named = names[0] if len(names) == 1 else f"{names[0]}, as {len(names) - 1} more,"
+        raise ConfigError(
+            f"{named} needs scopes, and nothing says who has them: make the server with auth=ResourceServer(…), or its "
+            "application by asgi(identify=…)"
+        )
+
+
+def gate_at(
+    server: "Server",
+    path: str,
+    auth: "ResourceServer | None",
+    identify: "Identify | None" = None,
+    *,
+    names: Iterable[str] = (),
+    memory: "Callable[[], Memory | None] | None" = None,
+) -> "Gate | None":
+    """Who decides at an endpoint who may come in, or only says who it is; None where nobody does. `memory` gives what
+    all processes that share a store know of who was there."""
+    if auth is not None:
+        from trunkline.transports.origin_policy import IP
+
+        known = (*names, *server.settings.allowed_hosts)
+        named = not any(name.startswith("*") or name == IP for name in known)
+        return auth.within(path, named=named, proxies=bool(server.settings.trusted_proxies), memory=memory)
+    if identify is not None:
+        from trunkline.transports.http.authenticator import Known
+
+        return Known(identify)
+    return None
+
+
+def application(
+    server: "Server",
+    clock: Callable[[], Clock],
+    path: str,
+    gate: "Gate | None",
+    released: Callable[[], None],
+    *,
+    keeper: "Callable[[], SessionKeeper | None]",
+    relay: "Callable[[], Relay | None]",
+    health: "Health | None",
+) -> "App":
+    """An ASGI application around a server. `released` ends what is open for those who only listen; `keeper` gives who
+    keeps sessions, once the server is ready, and `relay` who carries requests to where others are held; `health` says
+    how it stands."""
+    from trunkline.transports.http.app import App
+
+    async def start() -> "Guard":
+        if gate is None:
+            _check_unscoped(server)
+        await server.start()
+        return _guard(server, clock())
+
+    return App(start, server.aclose, path=path, gate=gate, released=released, keeper=keeper, relay=relay, health=health)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Any = uvloop.new_event_loop
+    return factory
+
+
+def _keep_large_blocks() -> None:
+    """Frees one large block: from then on glibc keeps blocks of that size, instead of mapping each one anew."""
+    bytes(31 << 20)
+
+
+def _introduce(server: "Server") -> None:
+    """Says to a person at a terminal what this is, since nothing would happen otherwise."""
+    program = os.path.basename(sys.argv[0]) or "server.py"
+    print(  # noqa: T201 - a person is spoken to
+        f"{server.name} is an MCP server: it speaks JSON-RPC on standard input and output, for a program to talk to.\n"
+        f"To try it, paste this line:\n"
+        f'  {{"jsonrpc":"2.0","id":1,"method":"ping"}}\n'
+        f"To use it, let an MCP client start it:  python {program}\n"
+        f"Ctrl+C or Ctrl+D ends it.",
+        file=sys.stderr,
+    )

@@ -1,0 +1,145 @@
+"""Who holds a session: of all processes that share a store, one at a time writes what is kept of it.
+
+The right to that is a lease in the session's own home, so every write carries it as its fence: what a process writes
+whose session was taken is refused, however long it slept. It lasts as long as what is kept of the session, since a
+process that has died is known by other means (`crew`), and then others take what it held. Where there are no others,
+none of this is done.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
+
+from trunkline.errors import Fenced, StoreError
+from trunkline.stores.store import ABSENT, Held, Lease, Put, Store, Write
+
+if TYPE_CHECKING:
+    from trunkline.server.cluster.cluster import Crew
+
+__all__ = ["Holding"]
+
+T = TypeVar("T")
+
+
+class Holding:
+    """The right to the home of one session. Of a new one, it is asked for with the first write."""
+
+    __slots__ = ("__weakref__", "_acquiring", "_crew", "_lease", "_ttl", "at", "over", "store", "taken")
+
+    def __init__(self, at: str, store: Store, crew: "Crew | None", ttl: float, lease: Lease | None = None) -> None:
+        """`ttl` is for how long nobody has to be told that it is still held."""
+        self.at = at
+        self.over = False  # nothing is written here any more
+        self.taken: Callable[[], None] | None = None  # is told that another process has it
+        self.store = store
+        self._crew = crew
+        self._ttl = ttl
+        self._lease = lease
+        self._acquiring: asyncio.Future[Lease | Held] | None = None
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def commit(self, writes: Sequence[Write]) -> "asyncio.Future[int]":
+        """Does some writes. Raises `Fenced` if they are no longer this process's to do."""
+        if self._crew is None:
+            return asyncio.ensure_future(self.store.commit(writes))
+        if self._lease is None or self.over:
+            return asyncio.ensure_future(self._commit_later(writes))
+        return self._heed(self.store.commit(writes, fence=self._lease))
+
+    async def _commit_later(self, writes: Sequence[Write]) -> int:
+        lease = await self._right()
+        return await self._heed(self.store.commit(writes, fence=lease))
+
+    def begin(self, put: Put) -> "asyncio.Future[Any]":
+        """Do the first write, in one commit with acquiring the lease. It needs no fence: it says that nothing is there,
+        and nobody else knows yet that anything will be."""
+        if self._crew is None or self._lease is not None or self.over or self._acquiring is not None:
+            return self.commit((put,))
+        return asyncio.ensure_future(self._acquire_with(self._crew, replace(put, version=ABSENT)))
+
+    async def _acquire_with(self, crew: "Crew", put: Put) -> None:
+        if not isinstance(await asyncio.shield(self._acquire(crew, (put,))), Lease):
+            raise Fenced(self.at, 0)
+
+    # --- the right -----------------------------------------------------------------------------
+
+    def _acquire(self, crew: "Crew", writes: Sequence[Write] = ()) -> "asyncio.Future[Lease | Held]":
+        """Acquire the lease, with writes if it is not being acquired already."""
+        if self._acquiring is None:
+            self._acquiring = asyncio.ensure_future(self.store.acquire(self.at, crew.name, self._ttl, writes=writes))
+            self._acquiring.add_done_callback(self._given)
+        return self._acquiring
+
+    def _given(self, acquiring: "asyncio.Future[Lease | Held]") -> None:
+        self._acquiring = None
+        if acquiring.cancelled() or acquiring.exception() is not None:
+            return
+        given = acquiring.result()
+        if isinstance(given, Lease) and self._is_ours(given):
+            self._lease = given
+        else:
+            self.lose()
+
+    def _is_ours(self, lease: Lease) -> bool:
+        """Whether a lease is held under the name that this process has now."""
+        return self._crew is not None and lease.holder == self._crew.name
+
+    def renamed(self) -> None:
+        """This process has another name. What it holds under one that was declared dead is everybody's."""
+        if self._lease is not None and not self._is_ours(self._lease):
+            self.lose()
+
+    async def _right(self) -> Lease:
+        """The lease, asked for if need be."""
+        if self._lease is None and not self.over and self._crew is not None:
+            await asyncio.shield(self._acquire(self._crew))
+        if self._lease is None or self.over:
+            raise Fenced(self.at, 0)
+        return self._lease
+
+    def _heed(self, asked: Awaitable[T]) -> "asyncio.Future[T]":
+        """What was asked for under the lease; whoever waits for it learns that it is lost after everybody else."""
+        future = asyncio.ensure_future(asked)
+        future.add_done_callback(self._look)
+        return future
+
+    def _look(self, asked: "asyncio.Future[Any]") -> None:
+        if not asked.cancelled() and isinstance(asked.exception(), Fenced):
+            self.lose()
+
+    def lose(self) -> None:
+        """Another process has it, or may have."""
+        if not self.over:
+            self.over = True
+            if self.taken is not None:
+                self.taken()
+
+    def renew(self) -> None:
+        """Holds it for as long as at first again, from now on."""
+        if self._lease is not None and not self.over:
+            self._heed(self.store.renew(self._lease, self._ttl))
+
+    async def confirm(self) -> bool:
+        """Whether this process has it now."""
+        if self._crew is None:
+            return True
+        with contextlib.suppress(Fenced):
+            lease = await self._right()
+            await self._heed(self.store.renew(lease, self._ttl))
+        return not self.over
+
+    async def release(self) -> None:
+        """Lets others have it. That they cannot be told does no harm: they find out, in time."""
+        if self._crew is None:
+            return
+        self.over = True
+        if self._acquiring is not None:
+            await asyncio.wait([self._acquiring])
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            with contextlib.suppress(StoreError):
+                await self.store.release(lease)

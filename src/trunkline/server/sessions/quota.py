@@ -1,0 +1,107 @@
+"""How many sessions a principal has in all processes that share a store.
+
+Each session has an entry in the home of whose it is. It is put there before anything else is known of the session, and
+then they are counted: of two who come at once for the last, both may be turned away, and never are there too many. An
+entry is there for as long as its session can be; a process that dies with a session leaves it to who finds it next.
+"""
+
+import asyncio
+import contextlib
+from typing import Final
+
+from trunkline.clock import Clock
+from trunkline.config import Settings
+from trunkline.errors import StoreError
+from trunkline.server.access.owner_id import owner_named
+from trunkline.stores.store import Delete, Put, Store, key_of
+
+__all__ = ["Census", "Entry", "unused_lifetime"]
+
+_PAGE: Final = 500
+_UNSEEN: Final = 1.1  # times the time that a session may be unused: it is not said more often that it was used
+
+
+def unused_lifetime(settings: Settings) -> float | None:
+    """Seconds that a session can be there without being used; None if nothing ends it earlier than others."""
+    confirm, unused = settings.session_confirm_timeout, settings.session_unused_ttl
+    if confirm is None or unused is None:
+        return None
+    longest = confirm + unused + 2 * settings.session_sweep
+    return longest if settings.session_ttl is None else min(longest, _UNSEEN * settings.session_ttl)
+
+
+class Census:
+    """Counts sessions."""
+
+    def __init__(self, store: Store, settings: Settings, wall: Clock) -> None:
+        self._store = store
+        self._most = settings.max_sessions_per_principal
+        self._lasts = None if settings.session_ttl is None else _UNSEEN * settings.session_ttl + settings.session_sweep
+        self._first = unused_lifetime(settings)
+        self._wall = wall
+        self._beside: set[asyncio.Future[int]] = set()
+
+    def entry(self, ident: str, name: str) -> "Entry | None":
+        """The entry of a session of whoever has that name; None if nobody counts them."""
+        if not name or self._most is None:
+            return None
+        return Entry(self, key_of("owner", owner_named(name), "open", ident))
+
+    def _put(self, key: str, lasts: float | None) -> Put:
+        return Put(key, b"", None if lasts is None else self._wall.now() + lasts)
+
+    async def add(self, key: str) -> bool:
+        """Adds an entry, if there may be one more. It lasts until the session is used, or could have been."""
+        await self._store.commit([self._put(key, self._lasts if self._first is None else self._first)])
+        if await self._count(key.rpartition("/")[0] + "/") <= (self._most or 0):
+            return True
+        await self._store.commit([Delete(key)])
+        return False
+
+    async def _count(self, prefix: str) -> int:
+        number, after = 0, ""
+        while page := await self._store.scan(prefix, after=after, limit=_PAGE):
+            number += len(page)
+            after = page[-1].key
+        return number
+
+    def renew(self, key: str) -> None:
+        """Has an entry last, soon. If that cannot be written, it is when it is said next."""
+        renewing = asyncio.ensure_future(self._store.commit([self._put(key, self._lasts)]))
+        self._beside.add(renewing)
+        renewing.add_done_callback(self._renewed)
+
+    def _renewed(self, renewing: "asyncio.Future[int]") -> None:
+        self._beside.discard(renewing)
+        if not renewing.cancelled():
+            renewing.exception()
+
+    async def remove(self, key: str) -> None:
+        """Takes an entry out. One that cannot be taken out runs out by itself."""
+        with contextlib.suppress(StoreError):
+            await self._store.commit([Delete(key)])
+
+    async def close(self) -> None:
+        """Waits for what is being written."""
+        if self._beside:
+            await asyncio.wait(self._beside)
+
+
+class Entry:
+    """One session, as it is counted."""
+
+    def __init__(self, census: Census, key: str) -> None:
+        self._census = census
+        self._key = key
+
+    async def add(self) -> bool:
+        """Counts it, if its owner may have one more."""
+        return await self._census.add(self._key)
+
+    def renew(self) -> None:
+        """It is still there."""
+        self._census.renew(self._key)
+
+    async def remove(self) -> None:
+        """It has ended."""
+        await self._census.remove(self._key)

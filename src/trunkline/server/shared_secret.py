@@ -1,0 +1,16 @@
+"""Secrets that all processes of a server know, because they share its store. The first who needs one makes it."""
+
+import os
+from typing import Final
+
+from trunkline.stores.shared_values import get_or_create
+from trunkline.stores.store import Store, key_of
+
+__all__ = ["common_secret"]
+
+_SIZE: Final = 32  # bytes
+
+
+async def common_secret(store: Store, server: str, purpose: str) -> bytes:
+    """The secret of a server for a purpose. Raises `StoreError`."""
+    return await get_or_create(store, key_of("server", server, f"{purpose}-secret"), os.urandom(_SIZE))

@@ -1,0 +1,254 @@
+"""The tasks of a server: made, found, changed, and taken over from processes that have died."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from os import urandom
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from trunkline.clock import Clock
+from trunkline.config import Settings
+from trunkline.errors import StoreError, StoreUnavailable
+from trunkline.protocol.tasks import TaskCaller, TaskRecord
+from trunkline.registry.tasks import TaskPolicy
+from trunkline.registry.tools import ToolEntry
+from trunkline.server.context import Context
+from trunkline.server.tasks.detached_peer import principal_of
+from trunkline.server.tasks.errors import TaskNotFound, TooManyTasks
+from trunkline.server.tasks.notify import Teller
+from trunkline.server.tasks.repository import Kept, Shelf, Step
+from trunkline.server.tasks.result import Looks
+from trunkline.server.tasks.runner import Attempt
+from trunkline.server.tasks.unconfirmed import Unconfirmed
+from trunkline.server.tasks.watchers import Interest
+from trunkline.stores.store import Lease, Put, Store
+
+if TYPE_CHECKING:
+    from trunkline.server.connection import Connection, Shared
+    from trunkline.server.tasks.recovery import Recovery
+
+__all__ = ["Begin", "Tasks"]
+
+Begin = Callable[[Context | None], Any]
+"""Gives the work of a tool, for a context if it wants one."""
+
+
+class Tasks:
+    """All of them, as one process sees them."""
+
+    def __init__(self, store: Store, wall: Clock, settings: Settings, recover: "type[Recovery]") -> None:
+        """`recover` sees to tasks whose process has died."""
+        self._recover = recover
+        self.shelf = Shelf(store, wall)
+        self.interest = Interest(store, self.shelf)
+        self.looks = Looks()
+        self.lease = settings.task_lease
+        self._store = store
+        self._wall = wall
+        self._settings = settings
+        self.holder = f"process {urandom(8).hex()}"
+        self._at_work: dict[str, Attempt] = {}
+        self._of_owner: Counter[str] = Counter()
+        self._recovery: Recovery | None = None
+        self._closing = False
+        self._making: set[asyncio.Future[None]] = set()  # done when a task is kept and begun, or is not
+        self._unconfirmed = Unconfirmed(self, settings.max_tasks)
+        self.augmenting: WeakSet[Connection] = WeakSet()  # where somebody has asked for a task as 2025-11-25 does
+
+    def session_of(self, connection: "Connection") -> str | None:
+        """A name for the conversation that a task is asked for in, unlike that of any other of any process."""
+        info = connection.channel.info
+        return None if info.shared else info.session or f"{self.holder}/{connection.number}"
+
+    # --- making ----------------------------------------------------------------------------------
+
+    def new(
+        self, owner: str, caller: TaskCaller, asked: tuple[str, Raw], policy: TaskPolicy, *, ttl: float | None = None
+    ) -> TaskRecord:
+        """The record of a task that is yet to be kept, of a method and its params. `ttl` is for how long its client
+        wants it to be kept."""
+        now, settings = self._wall.now(), self._settings
+        wanted = policy.ttl or settings.task_ttl if ttl is None else ttl
+        poll = policy.poll_interval or settings.task_poll_interval
+        return TaskRecord(
+            task_id=f"{int(now * 1000):012x}-{urandom(16).hex()}",
+            client=owner,
+            caller=caller,
+            method=asked[0],
+            params=asked[1],
+            created_at=now,
+            updated_at=now,
+            expires_at=now + min(wanted, settings.max_task_ttl),
+            timeout_ms=None if policy.timeout is None else round(policy.timeout * 1000),
+            poll_interval_ms=round(poll * 1000),
+        )
+
+    def make_room(self, owner: str) -> None:
+        """Raises `TooManyTasks` if an owner may have no more of them at work, as far as this process knows, or the
+        process has no room."""
+        settings = self._settings
+        for count, most in (
+            (len(self._at_work), settings.max_tasks),
+            (self._of_owner[owner], settings.max_tasks_per_principal),
+        ):
+            if most is not None and count >= most:
+                raise TooManyTasks(most)
+
+    @property
+    def _places(self) -> int | None:
+        """How many tasks an owner may have at work in all processes together, where that has to be counted."""
+        return self._settings.max_tasks_per_principal if self._store.lasting else None
+
+    async def begin(
+        self,
+        shared: "Shared",
+        record: TaskRecord,
+        entry: ToolEntry,
+        work: Begin,
+        *,
+        principal: Any,
+        exposes_errors: bool = False,
+        teller: Teller | None = None,
+        pending: bool = False,
+        beside: Sequence[Put] = (),
+    ) -> TaskRecord:
+        """Keeps a task, with what is to be kept beside it, and begins to work on it; it is kept when this returns.
+        `pending`: that it is begun with is a change of its own. If the store does not say whether the task is kept, it
+        is not begun here; when the store answers again, a task that was kept is begun if something beside it names it,
+        and cancelled if not."""
+        self.watch_over(shared, lasting=self._store.lasting)
+        self.make_room(record.client)
+
+        def start(kept: Kept, lease: Lease) -> None:
+            self._of_owner[kept.record.client] += 1
+            attempt = Attempt(self, shared, kept, lease, entry, principal=principal, exposes_errors=exposes_errors)
+            self._start(attempt, kept, work, teller)
+
+        self._of_owner[record.client] += 1  # it has a place while it is being kept
+        made = asyncio.get_running_loop().create_future()
+        self._making.add(made)
+        try:
+            if not pending:
+                record = record.start(self._wall.now())
+            kept, lease = await self.shelf.create(record, self.holder, self.lease, beside, places=self._places)
+            start(kept, lease)
+        except StoreUnavailable:
+            self._unconfirmed.add(record, start if beside else None)
+            raise
+        finally:
+            self._uncount(record.client)
+            self._making.discard(made)
+            made.set_result(None)
+        return kept.record
+
+    def _uncount(self, owner: str) -> None:
+        """Count one task less of an owner."""
+        self._of_owner[owner] -= 1
+        if not self._of_owner[owner]:
+            del self._of_owner[owner]
+
+    def take_over(self, shared: "Shared", kept: Kept, lease: Lease, entry: ToolEntry, work: Begin) -> None:
+        """Works on a task that somebody else has left."""
+        self._of_owner[kept.record.client] += 1
+        caller = kept.record.caller
+        exposes = bool(self._settings.expose_errors)  # its client may be anywhere by now
+        attempt = Attempt(self, shared, kept, lease, entry, principal=principal_of(caller), exposes_errors=exposes)
+        self._start(attempt, kept, work, None if caller.modern else Teller(shared, kept.record))
+        self.interest.tell(kept)
+
+    def watch_over(self, shared: "Shared", *, lasting: bool) -> None:
+        """Sees to tasks whose process has died, from now on; `lasting`: also to those of other processes."""
+        if self._recovery is None:
+            self._recovery = self._recover(self, shared, lasting=lasting)
+            if lasting:
+                self._recovery.look_at(self._wall.now())
+
+    def works_on(self, task_id: str) -> bool:
+        """Whether this process works on a task, or is about to decide what becomes of it."""
+        return task_id in self._at_work or task_id in self._unconfirmed
+
+    def disown(self, making: "asyncio.Task[TaskRecord]") -> None:
+        """A task was made, and nobody knows of it: it is cancelled."""
+        attempt = None if making.cancelled() or making.exception() else self._at_work.get(making.result().task_id)
+        if attempt is not None:
+            attempt.beside(lambda: attempt.write(lambda record, now: record.cancel(now)))
+
+    def _start(self, attempt: Attempt, kept: Kept, work: Begin, teller: Teller | None) -> None:
+        if teller is not None:
+            self.interest.follow(kept, teller.dialect, teller.status)
+        self._at_work[attempt.record.task_id] = attempt
+        self.interest.works(attempt.record, attempt.heard)
+        attempt.start(work, teller)
+
+    async def ended(self, attempt: Attempt) -> None:
+        """Somebody does not work on a task any more. If it has ended, nobody has to; if not, somebody else may."""
+        record = attempt.record
+        self._at_work.pop(record.task_id, None)
+        self._uncount(record.client)
+        self.interest.rests(record)
+        try:
+            if record.ended:
+                await asyncio.gather(self.shelf.forget_work(record), self.shelf.release(attempt.lease))
+                return
+            if self._closing:
+                await self.change(record.client, record.task_id, lambda found, now: found.leave(now), attempt.lease)
+            await self.shelf.release(attempt.lease)
+            if self._recovery is not None and not self._closing:
+                self._recovery.look_at(self._wall.now())
+        except StoreError:
+            pass  # the lease runs out by itself, and who looks for work finds that there is none
+
+    # --- finding and changing --------------------------------------------------------------------
+
+    async def get(self, owner: str, task_id: str) -> Kept:
+        """A task of somebody's. Raises `TaskNotFound` if it is not there, or another's."""
+        kept = await self.shelf.find(owner, task_id)
+        if kept is None:
+            raise TaskNotFound(task_id)
+        return kept
+
+    async def change(
+        self, owner: str, task_id: str, step: Step, fence: Lease | None = None
+    ) -> tuple[TaskRecord, TaskRecord] | None:
+        """Has something happen to a task, and tells of it; gives what it was and what it is. None: it is not there."""
+        changed = await self.shelf.change(owner, task_id, step, fence)
+        if changed is None:
+            return None
+        self.interest.tell(changed[1])
+        return changed[0].record, changed[1].record
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    @property
+    def at_work(self) -> int:
+        """How many tasks are worked on here."""
+        return len(self._at_work)
+
+    async def drained(self) -> None:
+        """Waits for the work that would be lost with the process."""
+        while dear := [attempt for attempt in self._at_work.values() if not attempt.can_be_left]:
+            await asyncio.wait([attempt.work for attempt in dear], return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        """Lets go of all work, which others, or this one when it serves again, go on with as each tool has chosen."""
+        self._closing = True
+        if self._recovery is not None:
+            await self._recovery.close()
+        if self._making:
+            await asyncio.wait(self._making)
+        await self._unconfirmed.close()
+        attempts = list(self._at_work.values())
+        for attempt in attempts:
+            attempt.stop()
+        if attempts:
+            await asyncio.wait([attempt.work for attempt in attempts])
+        self.interest.close()
+
+
+def with_known(record: TaskRecord, answers: Any, effects: Any) -> TaskRecord:
+    """A record that knows what was answered and done before there was a task."""
+    return replace(record, answers=dict(answers), effects=dict(effects))

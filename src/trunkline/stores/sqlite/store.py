@@ -1,0 +1,249 @@
+"""A store in a file, which any number of processes of one machine may share.
+
+What is written goes to the file's own thread (`writing.py`), many commits at a time. What is read is read at once, on
+the loop: a look into a file that the system has in memory takes some microseconds, where a way to a thread and back
+takes ten times as long, and readers wait for nobody. So the file belongs on a disk of this machine.
+
+Watches look at the file, every `watch_every` seconds while there are any: whether anybody has written, and if so, which
+keys. That is how long a process may take to hear of what another one did; of what it did itself, it hears at once.
+"""
+
+import asyncio
+import socket
+import sqlite3
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from trunkline.clock import Clock, Timer, WallClock
+from trunkline.errors import ConfigError, MisuseError, StoreError, StoreUnavailable, TrunklineError
+from trunkline.stores import validation
+from trunkline.stores.bus import Bus
+from trunkline.stores.sqlite import database
+from trunkline.stores.sqlite.writer import AFTER_ALL, LAST, Act, Transaction, Writer
+from trunkline.stores.store import Changed, Held, Item, Lease, Watch, Write
+from trunkline.stores.unix_bus.bus import UnixBus
+from trunkline.stores.watches import Watchers
+
+__all__ = ["SWEEP_EVERY", "SqliteStore"]
+
+SWEEP_EVERY: Final = 60.0  # seconds
+_READING: Final = (
+    0.25  # seconds that a reader may have to wait, on the loop: while the file of a dead process is mended
+)
+
+_GET: Final = "SELECT key, value, version, expires FROM items WHERE key = ? AND (expires IS NULL OR expires > ?)"
+_SCAN: Final = (
+    "SELECT key, value, version, expires FROM items"
+    " WHERE key >= ? AND key > ? AND key < ? AND (expires IS NULL OR expires > ?) ORDER BY key LIMIT ?"
+)
+_CHANGES: Final = "SELECT version, keys FROM changes WHERE version > ? ORDER BY version"
+
+
+class SqliteStore:
+    """Keeps everything in a file. `patience`: how long it waits for another process that has the file locked.
+    `synchronous="NORMAL"` gives up what a loss of power would take, for less waiting; see `files.py`."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        clock: Clock | None = None,
+        patience: float = 5.0,
+        watch_every: float = 0.05,
+        synchronous: Literal["FULL", "NORMAL"] = "FULL",
+    ) -> None:
+        if patience < 0 or watch_every <= 0 or synchronous not in {"FULL", "NORMAL"}:
+            raise ConfigError("patience is 0 or more, watch_every more than 0, and synchronous FULL or NORMAL")
+        self._path = Path(path)
+        self._clock: Clock = WallClock() if clock is None else clock
+        self._patience = patience
+        self._watch_every = watch_every
+        self._synchronous = synchronous
+        self._closed = False
+        self._writer: Writer | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._watchers = Watchers()
+        self._seen = 0  # the version up to which watchers know what has changed
+        self._file_seen: int | None = None  # what the file looked like then
+        self._look: Timer | None = None
+        self._sweep: Timer | None = None
+
+    # --- from open to closed ---------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {str(self._path)!r}>"
+
+    @property
+    def lasting(self) -> bool:
+        """What is in the file outlives this process."""
+        return True
+
+    def bus(self) -> Bus | None:
+        """Unix sockets, in a folder that follows from the file's place; None where there are none."""
+        return UnixBus(self._path) if hasattr(socket, "AF_UNIX") else None
+
+    async def open(self) -> None:
+        """Opens the file; makes it, if there is none. Raises `StoreUnusable` if it is damaged, not ours, or newer."""
+        if self._closed:
+            raise self._refusal()
+        if self._writer is not None:
+            return
+        self._writer = Writer(
+            self._path,
+            now=self._clock.now,
+            written=self._look_again,
+            patience=self._patience,
+            synchronous=self._synchronous,
+        )
+        try:
+            await self._writer.open()
+            self._reader = database.connect(self._path, patience=_READING)
+        except BaseException:
+            await self.close()
+            raise
+        self._plan_sweep()
+
+    async def close(self) -> None:
+        """Waits for what is under way, and closes the file."""
+        self._closed = True
+        self._watchers.close()
+        for timer in (self._look, self._sweep):
+            if timer is not None:
+                timer.cancel()
+        self._look = self._sweep = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        if self._writer is not None:
+            await self._writer.close()
+
+    def _refusal(self) -> TrunklineError:
+        if self._closed:
+            return StoreUnavailable(f"the store {self._path} is closed")
+        return MisuseError(f"the store {self._path} is not open yet")
+
+    # --- items -----------------------------------------------------------------------------------
+
+    async def get(self, key: str) -> Item | None:
+        """What is kept under a key."""
+        validation.check_key(key)
+        rows = self._read(_GET, (key, self._clock.now()))
+        return Item(*rows[0]) if rows else None
+
+    async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
+        """A page of items, in the order of their keys."""
+        validation.check_page(prefix, after, limit)
+        rows = self._read(_SCAN, (prefix, after, prefix + AFTER_ALL, self._clock.now(), limit))
+        return [Item(*row) for row in rows]
+
+    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> "asyncio.Future[int]":
+        """All writes or nothing; on the disk when it is done."""
+        try:
+            validation.check_writes(writes, None if fence is None else fence.name)
+        except MisuseError as error:
+            return _failed(error)
+        return self._write(partial(Transaction.commit, writes=tuple(writes), fence=fence))
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    def acquire(
+        self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
+    ) -> "asyncio.Future[Lease | Held]":
+        """The lease, if nobody else has it, or only who had that token; with writes, if there are any."""
+        act = partial(Transaction.acquire, name=name, holder=holder, ttl=ttl, over=over, writes=tuple(writes))
+        return self._write_lease(name, holder, ttl, act, writes)
+
+    def renew(self, lease: Lease, ttl: float) -> "asyncio.Future[Lease]":
+        """The same lease, with that much time from now."""
+        return self._write_lease(lease.name, lease.holder, ttl, partial(Transaction.renew, lease=lease, ttl=ttl))
+
+    def release(self, lease: Lease) -> "asyncio.Future[None]":
+        """Gives a lease back."""
+        return self._write(partial(Transaction.release, lease=lease))
+
+    def _write_lease(
+        self, name: str, holder: str, ttl: float, act: Act, writes: Sequence[Write] = ()
+    ) -> asyncio.Future[Any]:
+        try:
+            validation.check_lease(name, holder, ttl, writes)
+        except MisuseError as error:
+            return _failed(error)
+        return self._write(act)
+
+    # --- watches ---------------------------------------------------------------------------------
+
+    def watch(self, prefix: str, callback: Changed) -> Watch:
+        """Calls back when keys that start with a text change."""
+        if not self._watchers:
+            self._seen = self._read(LAST)[0][0]
+            self._plan_look()
+        return self._watchers.add(prefix, callback)
+
+    def _plan_look(self) -> None:
+        if self._look is None:
+            self._look = self._clock.call_at(self._clock.now() + self._watch_every, self._looked)
+
+    def _looked(self) -> None:
+        self._look = None
+        self._look_again()
+        if self._watchers:
+            self._plan_look()
+
+    def _look_again(self) -> None:
+        """Tells watchers what has been written since they were told last, by whomever."""
+        if not self._watchers:
+            return
+        try:
+            [(file,)] = self._read("PRAGMA data_version")
+            if file == self._file_seen:
+                return
+            changes = self._read(_CHANGES, (self._seen,))
+            [(pruned,)] = self._read("SELECT pruned FROM state")
+        except StoreError:
+            return  # there is a next time, and whoever reads is told
+        self._file_seen = file
+        self._watchers.changed(
+            None if pruned > self._seen else [key for _, keys in changes if keys for key in keys.split("\n")]
+        )
+        self._seen = max([self._seen, *(version for version, _ in changes)])
+
+    # --- the file --------------------------------------------------------------------------------
+
+    def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        if self._reader is None:
+            raise self._refusal()
+        try:
+            return self._reader.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise database.explained(error, self._path) from error
+
+    def _write(self, act: Act) -> asyncio.Future[Any]:
+        """Begins at once, so that whatever one turn of the loop asks for goes together; needs no task."""
+        if self._writer is None or self._closed:
+            return _failed(self._refusal())
+        return self._writer.submit(act)
+
+    def _plan_sweep(self) -> None:
+        self._sweep = self._clock.call_at(self._clock.now() + SWEEP_EVERY, partial(self._swept, ""))
+
+    def _swept(self, after: str) -> None:
+        """Deletes what has expired, some of it at a time: others may write in between."""
+        self._write(partial(Transaction.sweep, after=after)).add_done_callback(self._sweep_on)
+
+    def _sweep_on(self, swept: asyncio.Future[str | None]) -> None:
+        after = None if swept.exception() is not None else swept.result()
+        if self._closed:
+            return
+        if after is not None:
+            self._swept(after)
+        else:
+            self._plan_sweep()
+
+
+def _failed(error: Exception) -> asyncio.Future[Any]:
+    """What is raised where it is waited for, like all that goes wrong."""
+    future = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future

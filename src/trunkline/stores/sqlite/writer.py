@@ -1,0 +1,289 @@
+"""The one thread that writes to the file of a SQLite store.
+
+All that one turn of the loop asks for comes over together, and whatever has come meanwhile joins it: one transaction
+and one wait for the disk do for all. Within it they are done one after another. Each first looks whether it may, and
+writes only then, so one that may not leaves nothing behind and does not disturb the others. If the transaction itself
+fails, none of them was done.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple
+
+from trunkline.errors import Conflict, StoreError
+from trunkline.stores import validation
+from trunkline.stores.sqlite import database
+from trunkline.stores.store import ABSENT, Held, Lease, Put, Write
+
+__all__ = ["AFTER_ALL", "LAST", "Act", "Job", "Transaction", "Writer"]
+
+AFTER_ALL: Final = "\U0010ffff"  # no key has it, so it comes after all that start with the same text
+KEPT_CHANGES: Final = (
+    10_000  # versions whose keys can be told; who looks less often is told that anything may have changed
+)
+SWEPT_AT_ONCE: Final = 10_000  # items that a transaction looks at
+
+LAST: Final = "SELECT max(last, coalesce((SELECT max(version) FROM changes), 0)) FROM state"
+"""The last version or token that was given. It is that of the newest change, unless those are gone."""
+
+_PUT: Final = (
+    "INSERT INTO items (key, value, version, expires) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version, expires = excluded.expires"
+)
+_PUT_NEW: Final = f"{_PUT} WHERE items.expires <= ?"
+_PUT_OVER: Final = (
+    "UPDATE items SET value = ?, version = ?, expires = ?"
+    " WHERE key = ? AND version = ? AND (expires IS NULL OR expires > ?)"
+)
+_FIND: Final = "SELECT version FROM items WHERE key = ? AND (expires IS NULL OR expires > ?)"
+_LEASE: Final = (
+    "INSERT INTO leases (name, holder, token, expires) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, token = excluded.token, expires = excluded.expires"
+)
+_LAST_SWEPT: Final = "SELECT key FROM items WHERE key > ? ORDER BY key LIMIT 1 OFFSET ?"
+
+
+class Transaction:
+    """A transaction that is under way: what can be done in it. Raises `Conflict` and `Fenced` before anything is
+    written."""
+
+    def __init__(self, connection: sqlite3.Connection, now: float) -> None:
+        self._cursor = connection.cursor()
+        self._execute = self._cursor.execute
+        self._now = now
+        self._first: int = self._execute(LAST).fetchone()[0]
+        self._last = self._first
+        self._changed: list[str] = []
+
+    def finish(self) -> None:
+        """Writes down what was counted and changed."""
+        if self._last > self._first:
+            self._execute("INSERT INTO changes VALUES (?, ?)", (self._last, "\n".join(self._changed)))
+            if self._last // KEPT_CHANGES > self._first // KEPT_CHANGES:
+                self._prune()
+
+    def commit(self, writes: tuple[Write, ...], fence: Lease | None) -> int:
+        """All writes of one commit; its version."""
+        if fence is not None:
+            validation.hold(self._lease(fence.name), fence, self._now)
+        self._write_all(writes)
+        return self._last
+
+    def _write_all(self, writes: tuple[Write, ...]) -> None:
+        """Apply writes under one new version. Raise `Conflict` before anything is written."""
+        if len(writes) == 1 and isinstance(writes[0], Put):
+            self._put(writes[0], self._last + 1)
+        else:
+            for write in writes:
+                if write.version is not None:
+                    validation.expect(write, self._version_of(write.key))
+            for write in writes:
+                self._write(write, self._last + 1)
+        self._last += 1
+        self._changed += [write.key for write in writes]
+
+    def _put(self, put: Put, version: int) -> None:
+        """The usual commit, which is one write: the statement that writes is the one that compares."""
+        key, value, expires = put.key, put.value, put.expires
+        if put.version is None:
+            self._execute(_PUT, (key, value, version, expires))
+            return
+        if put.version == ABSENT:
+            self._execute(_PUT_NEW, (key, value, version, expires, self._now))
+        else:
+            self._execute(_PUT_OVER, (value, version, expires, key, put.version, self._now))
+        if not self._cursor.rowcount:
+            raise Conflict(put.key, put.version, self._version_of(put.key))
+
+    def _write(self, write: Write, version: int) -> None:
+        if isinstance(write, Put):
+            self._execute(_PUT, (write.key, write.value, version, write.expires))
+        else:
+            self._execute("DELETE FROM items WHERE key = ?", (write.key,))
+
+    def _version_of(self, key: str) -> int:
+        row = self._execute(_FIND, (key, self._now)).fetchone()
+        return ABSENT if row is None else row[0]
+
+    def acquire(self, name: str, holder: str, ttl: float, over: int | None, writes: tuple[Write, ...]) -> Lease | Held:
+        """A lease for somebody, with some writes; or who has it."""
+        wanted = Lease(name, holder, self._last + 1, self._now + ttl)
+        given = validation.grant(self._lease(name), wanted, self._now, over)
+        if isinstance(given, Lease):
+            self._write_all(writes)
+            self._keep(given)
+        return given
+
+    def renew(self, lease: Lease, ttl: float) -> Lease:
+        """A lease with more time."""
+        validation.hold(self._lease(lease.name), lease, self._now)
+        return self._keep(validation.prolong(lease, self._now + ttl))
+
+    def release(self, lease: Lease) -> None:
+        """A lease that nobody has any more."""
+        self._execute("DELETE FROM leases WHERE name = ? AND token = ?", (lease.name, lease.token))
+
+    def _lease(self, name: str) -> Lease | None:
+        row = self._execute("SELECT name, holder, token, expires FROM leases WHERE name = ?", (name,)).fetchone()
+        return None if row is None else Lease(*row)
+
+    def _keep(self, lease: Lease) -> Lease:
+        self._execute(_LEASE, (lease.name, lease.holder, lease.token, lease.expires))
+        return lease
+
+    def sweep(self, after: str) -> str | None:
+        """Deletes what has expired among some items after a key; the last of these, or None if there are no more."""
+        row = self._execute(_LAST_SWEPT, (after, SWEPT_AT_ONCE - 1)).fetchone()
+        upto = AFTER_ALL if row is None else row[0]
+        self._execute("DELETE FROM items WHERE key > ? AND key <= ? AND expires <= ?", (after, upto, self._now))
+        if row is not None:
+            return row[0]
+        self._execute("DELETE FROM leases WHERE expires <= ?", (self._now,))
+        self._prune()
+        return None
+
+    def _prune(self) -> None:
+        oldest = self._last - KEPT_CHANGES
+        if self._execute("DELETE FROM changes WHERE version <= ?", (oldest,)).rowcount:
+            self._execute("UPDATE state SET last = ?, pruned = ?", (self._last, oldest))
+
+
+Act = Callable[[Transaction], Any]
+
+
+class Job(NamedTuple):
+    """Something to be done in a transaction, and who waits for its outcome."""
+
+    act: Act
+    done: asyncio.Future[Any]
+
+
+Outcome = tuple["asyncio.Future[Any]", Any]
+"""Who waits, and what they are told; a `StoreError` is raised there."""
+
+
+class Writer:
+    """The thread, seen from the loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now: Callable[[], float],
+        written: Callable[[], None],
+        patience: float,
+        synchronous: str,
+    ) -> None:
+        """`written` is called on the loop after each transaction."""
+        self._path = path
+        self._now = now
+        self._written = written
+        self._patience = patience
+        self._synchronous = synchronous
+        self._loop = asyncio.get_running_loop()
+        self._gathered: list[Job] = []
+        self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+
+    async def open(self) -> None:
+        """Makes the file ready and starts the thread."""
+        ready: asyncio.Future[None] = self._loop.create_future()
+        threading.Thread(target=self._run, args=(ready,), name="trunkline-store", daemon=True).start()
+        await ready
+
+    def submit(self, act: Act) -> asyncio.Future[Any]:
+        """Has something done, together with all else that this turn of the loop asks for."""
+        if not self._gathered:
+            self._loop.call_soon(self._hand_over)
+        job = Job(act, self._loop.create_future())
+        self._gathered.append(job)
+        return job.done
+
+    async def close(self) -> None:
+        """Waits until all that was asked for is done, and the file is closed."""
+        if not self._ended.done():
+            self._hand_over()
+            self._queue.put(None)
+        await asyncio.shield(self._ended)
+
+    def _hand_over(self) -> None:
+        if self._gathered:
+            self._queue.put(self._gathered)
+            self._gathered = []
+
+    # --- on the thread ---------------------------------------------------------------------------
+
+    def _run(self, ready: "asyncio.Future[None]") -> None:
+        connection: sqlite3.Connection | None = None
+        try:
+            database.make(self._path)
+            connection = database.connect(self._path, patience=self._patience, synchronous=self._synchronous)
+            database.prepare(connection, self._path, self._patience)
+        except Exception as error:  # noqa: BLE001 - somebody waits for it
+            self._tell([(ready, database.explained(error, self._path))])
+        else:
+            self._tell([(ready, None)])
+            self._work(connection)
+        finally:
+            if connection is not None:
+                connection.close()
+        self._tell([(self._ended, None)])
+
+    def _work(self, connection: sqlite3.Connection) -> None:
+        going_on = True
+        while going_on:
+            jobs, going_on = self._take()
+            if jobs:
+                self._tell(self._done(connection, jobs))
+
+    def _take(self) -> tuple[list[Job], bool]:
+        """All that there is to do, once there is something; and whether there may be more."""
+        jobs: list[Job] = []
+        batch = self._queue.get()
+        while batch is not None:
+            jobs += batch
+            try:
+                batch = self._queue.get_nowait()
+            except Empty:
+                return jobs, True
+        return jobs, False
+
+    def _done(self, connection: sqlite3.Connection, jobs: list[Job]) -> list[Outcome]:
+        """Does jobs in one transaction; what has come of each."""
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            transaction = Transaction(connection, self._now())
+            outcomes = [(job.done, _outcome(job.act, transaction)) for job in jobs]
+            transaction.finish()
+            connection.execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 - somebody waits for it
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            return [(job.done, database.explained(error, self._path)) for job in jobs]
+        return outcomes
+
+    def _tell(self, outcomes: list[Outcome]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
+            self._loop.call_soon_threadsafe(self._settle, outcomes)
+
+    def _settle(self, outcomes: list[Outcome]) -> None:
+        for future, outcome in outcomes:
+            if future.done():  # whoever waited was cancelled
+                continue
+            if isinstance(outcome, StoreError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+        self._written()
+
+
+def _outcome(act: Act, transaction: Transaction) -> Any:
+    try:
+        return act(transaction)
+    except StoreError as refused:
+        return refused

@@ -1,0 +1,264 @@
+"""The lines of a bus on Unix sockets. A process sends over lines that it has dialled itself, and hears over those that
+it was dialled by; so there are two between any two, and each has one direction.
+
+Who dials says hello, a signed frame that says at most whether something was lost before. What follows are messages,
+each a signed frame. One that fails verification is dropped, and what comes next is read; a line whose hello fails is
+closed. The other side answers with a welcome, once it has met the caller, and says nothing else; both see it when the
+line ends. Hello, welcome and messages each follow their length, of four bytes.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+from trunkline.stores.bus import MOST_MESSAGE_BYTES
+from trunkline.stores.signed_frames import OVERHEAD, Frame
+
+__all__ = ["Frames", "Incoming", "Outgoing", "framed"]
+
+MUCH: Final = 1 << 20  # bytes that have not left: who can wait should
+TOO_MUCH: Final = 64 << 20  # bytes at which a line is broken off
+STALLED: Final = 2.0  # seconds in which none of much has left; the line is broken off then
+_HEAD: Final = 4  # bytes
+
+
+def framed(message: bytes) -> bytes:
+    """A message as it goes out."""
+    return len(message).to_bytes(_HEAD) + message
+
+
+class Frames:
+    """Cuts what comes into messages. Pieces of one that is not whole yet are joined when it is."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._needed = _HEAD
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The messages that are whole now."""
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size < self._needed:
+            return []
+        whole = b"".join(self._pieces)
+        messages: list[bytes] = []
+        at, end = 0, self._end(whole, 0)
+        while end <= len(whole):
+            messages.append(whole[at + _HEAD : end])
+            at, end = end, self._end(whole, end)
+        self._pieces, self._size, self._needed = [whole[at:]], len(whole) - at, end - at
+        return messages
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether what comes is nothing of ours: no message is that long."""
+        return self._needed > _HEAD + OVERHEAD + MOST_MESSAGE_BYTES
+
+    @staticmethod
+    def _end(whole: bytes, at: int) -> int:
+        """Where the message ends that begins there; if that is not known yet, where it will be."""
+        start = at + _HEAD
+        return start if len(whole) < start else start + int.from_bytes(whole[at:start])
+
+
+class _Line(asyncio.Protocol):
+    """What lines of both directions have in common."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The line stands."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it came
+        """The line has ended."""
+        self._transport = None
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def close(self) -> None:
+        """Ends the line when what is left has been sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Ends the line at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Outgoing(_Line):
+    """A line over which this process sends. What is added goes out with the next `flush`, in one piece."""
+
+    def __init__(
+        self, to: str, hello: bytes, *, met: Callable[[str], None], lost: Callable[["Outgoing"], None]
+    ) -> None:
+        super().__init__()
+        self.to = to
+        self.welcomed = False
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # or ended
+        self._met = met
+        self._lost = lost
+        self._gathered = [framed(hello)]
+        self._waiting = len(hello)  # bytes that were gathered
+        self._written = 0  # bytes, ever
+        self._broken = False
+        self._relief: asyncio.Future[None] | None = None  # while much has not left
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def add(self, frame: bytes) -> None:
+        """One more message; none if the line is about to end."""
+        if self._broken:
+            return
+        self._gathered.append(frame)
+        self._waiting += len(frame)
+        if self._waiting + self._left() > TOO_MUCH + len(frame):
+            self.break_off()
+
+    def give_up(self, seconds: float) -> None:
+        """There can be no line for now. It ends so much later: who is told may try again at once."""
+        self._broken = True
+        self._alarm = asyncio.get_running_loop().call_later(seconds, self.connection_lost, None)
+
+    def close(self) -> None:
+        """Ends the line when what is left has been sent; at once if there is none."""
+        if self._transport is None and not self.ended.done():
+            self.connection_lost(None)
+        super().close()
+
+    def break_off(self) -> None:
+        """Gives up what has not left, and the line."""
+        self._broken = True
+        self._gathered.clear()
+        self._waiting = 0
+        self.abort()
+
+    def flush(self) -> None:
+        """Writes what was gathered."""
+        if self._transport is not None and self._gathered:
+            gathered, self._gathered = self._gathered, []
+            self._written += self._waiting
+            self._waiting = 0
+            self._transport.write(b"".join(gathered))
+
+    @property
+    def relief(self) -> asyncio.Future[None] | None:
+        """Is done when less is left than much, or the line has ended; None if that is so now."""
+        return self._relief
+
+    def _left(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Says hello, and all that was to be said since."""
+        super().connection_made(transport)
+        cast("asyncio.Transport", transport).set_write_buffer_limits(high=MUCH)
+        if self._broken:
+            self.abort()
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:  # noqa: ARG002 - there is one thing to say
+        """We are welcome."""
+        if not self.welcomed:
+            self.welcomed = True
+            self._met(self.to)
+            self._settle()
+
+    def pause_writing(self) -> None:
+        """Much has not left."""
+        loop = asyncio.get_running_loop()
+        self._relief = loop.create_future()
+        self._alarm = loop.call_later(STALLED, self._look, self._written - self._left())
+
+    def resume_writing(self) -> None:
+        """Little is left."""
+        if self._relief is not None and not self._relief.done():
+            self._relief.set_result(None)
+        self._relief = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _look(self, before: int) -> None:
+        """Breaks the line off if nothing has left since."""
+        now = self._written - self._left()
+        if now == before:
+            self.break_off()
+        else:
+            self._alarm = asyncio.get_running_loop().call_later(STALLED, self._look, now)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """What has not left is lost, and some that has may be."""
+        super().connection_lost(exc)
+        self._broken = True
+        self.resume_writing()
+        self._settle()
+        self._lost(self)
+
+    def _settle(self) -> None:
+        if not self.answered.done():
+            self.answered.set_result(None)
+
+
+class Incoming(_Line):
+    """A line over which another process sends. `verify` is given the sender, or "" before the hello, and a frame; it
+    returns None for one that is to be dropped. `greeted` is told of the hello, when the sender is known."""
+
+    def __init__(
+        self,
+        *,
+        verify: Callable[[str, bytes], Frame | None],
+        greeted: Callable[["Incoming", bytes], None],
+        heard: Callable[[str, bytes], None],
+        lost: Callable[["Incoming"], None],
+    ) -> None:
+        super().__init__()
+        self.sender = ""
+        self._verify = verify
+        self._greeted = greeted
+        self._heard = heard
+        self._lost = lost
+        self._frames = Frames()
+        self._deaf = False
+
+    def welcome(self) -> None:
+        """Tells the caller that it was met."""
+        if self._transport is not None:
+            self._transport.write(framed(b""))
+
+    def data_received(self, data: bytes) -> None:
+        """Hands on what is whole."""
+        for message in self._frames.feed(data):
+            if self._deaf:
+                return
+            frame = self._verify(self.sender, message)
+            if self.sender and frame is not None:
+                self._heard(self.sender, frame.payload)
+            elif not self.sender:
+                self._greet(frame)
+        if self._frames.hopeless:
+            self.abort()
+
+    def _greet(self, hello: Frame | None) -> None:
+        if hello is None:
+            self.abort()
+        else:
+            self.sender = hello.sender
+            self._greeted(self, hello.payload)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """What was on the way is lost."""
+        super().connection_lost(exc)
+        self._lost(self)
+
+    def close(self) -> None:
+        """Hears nothing any more."""
+        self._deaf = True
+        super().close()
+
+    def abort(self) -> None:
+        """Hears nothing any more."""
+        self._deaf = True
+        super().abort()

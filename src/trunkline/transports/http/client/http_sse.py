@@ -1,0 +1,120 @@
+"""HTTP+SSE of 2024-11-05, the client's side: one stream of events with all that the server says, and a place to post to
+that is named in the first of them. When the stream ends, so does the conversation."""
+
+import asyncio
+from typing import Final
+
+from trunkline.config import Settings
+from trunkline.errors import TransportError
+from trunkline.transports.http.client.credentials import Asking
+from trunkline.transports.http.client.http_backend import Reply, body_of, kind_of
+from trunkline.transports.http.client.http_peer import Peer
+from trunkline.transports.http.client.outbox import Letter
+from trunkline.transports.http.client.post import FAILED, NOT_FOUND, OK, Above, posted, refused
+from trunkline.transports.http.client.resumable_stream import messages_in
+from trunkline.transports.http.client.url import Place
+from trunkline.wire.framing import TooLarge
+from trunkline.wire.media_types import EVENTS
+from trunkline.wire.sse import Event, EventDecoder
+
+__all__ = ["Legacy", "NoStream"]
+
+
+class NoStream(TransportError):
+    """A server answered with a status, and without a stream of events."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"HTTP {status} {reason}, and no stream of events")
+        self.status = status
+
+
+class Legacy:
+    """One stream, and the place to post to."""
+
+    transport: Final = "sse"
+
+    def __init__(self, peer: Peer, above: Above, settings: Settings) -> None:
+        self._peer = peer
+        self._above = above
+        self._settings = settings
+        self._decoder = EventDecoder(settings.sse_event_size_limit)
+        self._stream: Reply | None = None
+        self._endpoint: Place | None = None
+        self._read: list[Event | TooLarge] = []  # with the endpoint, and not handed up yet
+
+    async def open(self, asking: Asking) -> None:
+        """Opens the stream and waits for its first event. Raises `TransportError` if there is none such. The time that
+        this may take stands still while it is being settled who we are."""
+        limit, loop = self._settings.connect_timeout, asyncio.get_running_loop()
+
+        def ask(begun: bool) -> None:
+            asking(begun)
+            waited.reschedule(None if begun or limit is None else loop.time() + limit)
+
+        try:
+            async with asyncio.timeout(limit) as waited:
+                await self._open(ask)
+        except TimeoutError:
+            self.close()
+            raise TransportError(f"no stream that names an endpoint within {limit:g} s") from None
+        except BaseException:
+            self.close()
+            raise
+
+    async def _open(self, asking: Asking) -> None:
+        reply = self._stream = await self._peer.send("GET", accept=EVENTS, asking=asking)
+        if reply.status != OK or kind_of(reply) != EVENTS:
+            raise NoStream(reply.status, reply.reason)
+        async for data in reply.chunks():
+            if events := self._decoder.feed(data):
+                first, *self._read = events
+                if isinstance(first, TooLarge) or first.kind != "endpoint":
+                    raise TransportError("the stream does not begin with an endpoint")
+                self._endpoint = self._peer.place.leads_to(first.data.decode("utf-8", "replace"))
+                return
+        raise TransportError("the stream ended before it had named an endpoint")
+
+    async def listen(self) -> None:
+        """Reads what the server says, until it ends the stream."""
+        why = "the server ended the stream"
+        try:
+            await self._hand_up(self._read)
+            if self._stream is not None:
+                async for data in self._stream.chunks():
+                    await self._hand_up(self._decoder.feed(data))
+        except TransportError as error:
+            why = str(error)
+        finally:
+            self.close()
+        self._above.lose(why)
+
+    async def _hand_up(self, events: list[Event | TooLarge]) -> None:
+        if messages := messages_in(events):
+            await self._above.hand_up(messages)
+
+    async def post(self, letter: Letter) -> None:
+        """Posts a message; its answer comes on the stream."""
+        reply = await posted(self._peer, letter, self._above, self._endpoint)
+        if reply is None:
+            return
+        try:
+            if reply.status == NOT_FOUND:
+                self._above.lose("the server does not know the session any more", letter)
+            elif reply.status < FAILED:
+                self._above.taken(letter)
+                await body_of(reply, self._settings.http_body_size_limit)
+            elif letter.request is not None:
+                await self._above.hand_up([await refused(reply, letter.request, self._settings)])
+        except TransportError as error:
+            if not letter.taken:
+                self._above.unanswered(letter, str(error))
+        finally:
+            reply.close()
+
+    async def farewell(self) -> None:
+        """There is nothing to be said: the stream ends."""
+
+    def close(self) -> None:
+        """Lets go of the stream."""
+        if self._stream is not None:
+            self._stream.close()

@@ -1,0 +1,420 @@
+"""The channel of one HTTP session: many requests over HTTP, one conversation.
+
+Each POST is an exchange. What is answered while it is handed over, or later, finds its way by the request that it is
+about: the answer to an exchange that has sent nothing else is plain JSON, anything before it makes it a stream of
+events. What belongs to no request goes to the stream of the GET.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any, Protocol, cast
+
+from trunkline.config import Settings
+from trunkline.errors import InsufficientScope
+from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
+from trunkline.transports.http.session.event_store import EventStore, MemoryEvents
+from trunkline.transports.http.session.streams import STANDALONE, Stream
+from trunkline.wire.codec import encode
+from trunkline.wire.messages import (
+    Batch,
+    Encoded,
+    ErrorResponse,
+    Incoming,
+    Malformed,
+    Message,
+    Request,
+    RequestId,
+    Response,
+)
+
+__all__ = ["Decision", "Exchange", "HttpChannel", "scopes_missed"]
+
+
+class Streaming(Protocol):
+    """Who makes streams."""
+
+    def new_stream(self, requests: Sequence[RequestId]) -> Stream:
+        """One more, for the answers to some requests."""
+        ...
+
+    async def drained(self, stream: Stream | None) -> None:
+        """Waits while one is read too slowly."""
+        ...
+
+    @property
+    def lasting(self) -> bool:
+        """Whether a peer can come back to one."""
+        ...
+
+    def unexpect(self, ident: RequestId, exchange: "Exchange") -> None:
+        """The answer to a request will not come."""
+        ...
+
+
+class Decision(asyncio.Future[None]):
+    """Done when it is known how an exchange is answered. Who has waited for it only writes that out."""
+
+
+class Exchange:
+    """One POST: what it asks, and what comes of it."""
+
+    __slots__ = (
+        *("_channel", "_done", "answer", "dropped", "failed", "faults", "finished", "ids", "lacks", "number", "over"),
+        *("status", "stream"),
+    )
+
+    def __init__(self, channel: "Streaming", ids: Sequence[RequestId]) -> None:
+        self._channel = channel
+        self.ids = ids  # of the requests in it
+        self.number = 0  # of our own, where ids are not enough
+        self.status = 200  # of a plain answer
+        self.lacks: Sequence[str] | None = None  # the scopes that would be needed for another answer
+        self.faults: Sequence[RequestId | None] = ()  # the ids of what is no message, where they could be read
+        self.answer: bytes | None = None  # the last message
+        self.failed = False  # the answer is an error
+        self.over = False  # there will be no answer
+        self.dropped: tuple[RequestId, ...] = ()  # the requests that were cancelled
+        self.stream: Stream | None = None  # once something was sent before the answer
+        self.finished: Callable[[], None] | None = None  # is told of the answer
+        self._done: Decision | None = None
+
+    def is_about(self, ident: Any) -> bool:
+        """Whether an answer under that id, given while this is handed over, can only be meant for it."""
+        return ident in self.ids or ident in self.faults or not isinstance(ident, int | str)
+
+    def tell(self, frame: bytes) -> None:
+        """Sends something before the answer."""
+        self.open_stream().write(frame)
+
+    def finish(self, frame: bytes, *, failed: bool) -> None:
+        """Sends the answer."""
+        self.answer = frame
+        self.failed = failed
+        if self.stream is not None:
+            self.stream.write(frame)
+            self.stream.conclude()
+        self._rouse()
+        if self.finished is not None:
+            self.finished()
+
+    def open_stream(self) -> Stream:
+        """The stream of events that this exchange is answered with from now on."""
+        if self.stream is None:
+            self.stream = self._channel.new_stream(self.ids)
+            self._rouse()
+        return self.stream
+
+    def begin_answer(self) -> None:
+        """Open the stream if it is not decided yet how this is answered: what is written shows whether the peer is
+        there."""
+        if not self.decided:
+            self.open_stream()
+
+    async def drain(self) -> None:
+        """Waits while the peer reads too slowly what it is sent before the answer."""
+        await self._channel.drained(self.stream)
+
+    def leave(self) -> None:
+        """No reader will come for this POST: what it sends waits in the event log for a client that comes back."""
+        self.open_stream().detach()
+
+    def close_stream(self) -> None:
+        """Lets the peer go, who comes back for the rest of the stream. Nothing is lost by that; where nobody can come
+        back, nobody is let go."""
+        if self._channel.lasting:
+            self.open_stream().release()
+
+    def give_up(self, ident: RequestId) -> None:
+        """That request was cancelled; when all are, there will be no answer."""
+        self.dropped = (*self.dropped, ident)
+        self._channel.unexpect(ident, self)
+        if all(one in self.dropped for one in self.ids):
+            if self.stream is not None:
+                self.stream.conclude()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """There will be no answer."""
+        self.over = True
+        if self.stream is not None:
+            self.stream.end()
+        self._rouse()
+
+    def _rouse(self) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    @property
+    def decided(self) -> bool:
+        """Whether it is known how it is answered: by JSON, by events, or not at all."""
+        return self.answer is not None or self.stream is not None or self.over
+
+    def changed(self) -> Decision:
+        """Done when it is decided."""
+        if self._done is None:
+            self._done = Decision()
+        return self._done
+
+
+class HttpChannel:
+    """One session."""
+
+    __slots__ = (
+        "_closed",
+        "_current",
+        "_events",
+        "_exchanges",
+        "_info",
+        "_moved",
+        "_numbers",
+        "_receiver",
+        "_settings",
+        "_streams",
+        "active",
+    )
+
+    def __init__(
+        self,
+        peer: str,
+        settings: Settings,
+        *,
+        revision: str | None = None,
+        session: str | None = None,
+        events: EventStore | None = None,
+    ) -> None:
+        """`session` is the id of one that is kept, with what is sent in it, in `events`."""
+        self._info = ChannelInfo("http", peer, revision=revision, session=session)
+        self._settings = settings
+        self._receiver: Receiver | None = None
+        self._closed = False
+        self._moved = False
+        self._current: Exchange | None = None  # the one that is being handed over
+        self._exchanges: dict[RequestId, Exchange] = {}
+        self._events = events  # if not given, made when the first event is sent
+        self._numbers: count[int] | None = None
+        self._streams: dict[int, Stream] = {}
+        self.active = 0  # HTTP requests that are under way
+        if events is not None:
+            events.listen(self._rouse)
+
+    @property
+    def info(self) -> ChannelInfo:
+        """What kind of line this is."""
+        return self._info
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is a session, to which a peer can come back."""
+        return self._info.revision is None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session has ended."""
+        return self._closed
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended for good: nobody goes on with it later, or in another process."""
+        return self._closed and not self._moved
+
+    def open(self, receiver: Receiver) -> None:
+        """Names who is told of messages."""
+        self._receiver = receiver
+
+    # --- in ------------------------------------------------------------------------------------
+
+    def exchange(self, message: Incoming, principal: Any, headers: Mapping[str, str]) -> Exchange:
+        """Hands a message up, and gives what has come of it so far, which is also the stream of its origin."""
+        made = self._current = self._exchange_of(message)
+        try:
+            if self._receiver is not None:
+                self._receiver.received([message], Origin(principal, headers, made))
+        finally:
+            self._current = None
+        if made.answer is None:
+            self._expect(made)
+        return made
+
+    def _exchange_of(self, message: Incoming) -> Exchange:
+        if type(message) is Request:
+            return Exchange(self, (message.id,))
+        parts = message.messages if isinstance(message, Batch) else (message,)
+        made = Exchange(self, [part.id for part in parts if isinstance(part, Request)])
+        made.faults = [part.id for part in parts if isinstance(part, Malformed)]
+        return made
+
+    def _expect(self, exchange: Exchange) -> None:
+        """The answer will come later, unless the session has ended meanwhile."""
+        if self._closed:
+            exchange.abandon()
+            return
+        for ident in exchange.ids:
+            if ident not in exchange.dropped:
+                self._exchanges.setdefault(ident, exchange)  # one that is in use was refused by whoever received it
+
+    def unexpect(self, ident: RequestId, exchange: Exchange) -> None:
+        """The answer will not come."""
+        if self._exchanges.get(ident) is exchange:
+            del self._exchanges[ident]
+
+    def pause(self) -> None:
+        """Nothing to be done: each POST waits for its own answer, so a peer cannot run ahead of us by much."""
+
+    def resume(self) -> None:
+        """Nothing to be done either."""
+
+    # --- out -----------------------------------------------------------------------------------
+
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
+        """Takes a message for the stream that it belongs to."""
+        if self._closed:
+            return
+        frame = encode(cast("Any", message))
+        current = self._current
+        if type(message) is Response and current is not None and message.id in current.ids:  # the short way of most
+            current.finish(frame, failed=False)
+        elif isinstance(message, Response | ErrorResponse):
+            self._answer([message.id], frame, message if isinstance(message, ErrorResponse) else None)
+        elif isinstance(message, Sequence):
+            self._answer([one.id for one in message if isinstance(one, Response | ErrorResponse)], frame)
+        else:
+            exchange = None if about is None else self._concerned(about)
+            if exchange is not None:
+                exchange.tell(frame)
+                stream = exchange.stream
+            else:
+                stream = self.stream(STANDALONE)
+                stream.write(frame)
+            if stream is not None and stream.unread > self._settings.unsent_limit:
+                self.lost(Closed(f"the peer left {stream.unread} bytes unread"))
+
+    def _concerned(self, ident: RequestId) -> Exchange | None:
+        """The exchange that a request belongs to."""
+        current = self._current
+        return current if current is not None and ident in current.ids else self._exchanges.get(ident)
+
+    def _answer(self, idents: Sequence[Any], frame: bytes, error: ErrorResponse | None = None) -> None:
+        current = self._current
+        if current is not None and any(current.is_about(ident) for ident in idents):
+            exchange: Exchange | None = current
+        else:
+            exchange = next((self._exchanges[ident] for ident in idents if ident in self._exchanges), None)
+        if exchange is None:
+            return  # nobody waits for it any more
+        for one in exchange.ids:
+            if self._exchanges.get(one) is exchange:
+                del self._exchanges[one]
+        exchange.lacks = None if error is None else scopes_missed(error)
+        exchange.finish(frame, failed=error is not None)
+
+    # --- streams -------------------------------------------------------------------------------
+
+    def stream(self, number: int) -> Stream:
+        """The stream of a number, made if it is not there."""
+        found = self._streams.get(number)
+        if found is None:
+            if self._events is None:
+                self._events = MemoryEvents(self._settings.replay_events, self._settings.replay_bytes)
+            found = self._streams[number] = Stream(number, self._events)
+            if self._moved:
+                found.move()
+        return found
+
+    def known_stream(self, number: int) -> Stream | None:
+        """The stream of a number, if it is there; the one of the GET always is."""
+        return self.stream(STANDALONE) if number == STANDALONE else self._streams.get(number)
+
+    def restore(self, streams: Sequence[int], newest: int, read: int) -> None:
+        """Goes on with the streams that another process has begun: those that have ended, and the one of the GET."""
+        self.stream(STANDALONE).read = read
+        for number in streams:
+            self.stream(number).end()
+        self._numbers = count(newest + 1)
+
+    def _rouse(self, number: int) -> None:
+        if (stream := self._streams.get(number)) is not None:
+            stream.rouse()
+
+    def new_stream(self, requests: Sequence[RequestId]) -> Stream:
+        """One more stream. The oldest that have ended are forgotten when there are too many, or too many bytes."""
+        if self._numbers is None:
+            self._numbers = count(1)
+        self._make_room()
+        made = self.stream(next(self._numbers))
+        if self._events is not None:
+            self._events.begin(made.number, requests)
+        return made
+
+    def _make_room(self) -> None:
+        """Forget the streams that ended first, as long as there are more than a session may have kept for replay."""
+        events, settings = self._events, self._settings
+        if events is None:
+            return
+        size = sum(events.size(number) for number in self._streams)
+        for number, stream in list(self._streams.items()):
+            if len(self._streams) <= settings.replay_streams and size <= settings.replay_session_bytes:
+                return
+            if stream.ended and not stream.attached:
+                size -= events.size(number)
+                self.forget(number)
+
+    def release(self) -> None:
+        """Lets whoever waits for what belongs to no request go, and come back later."""
+        waiting = self._streams.get(STANDALONE)
+        if waiting is not None and waiting.attached:
+            waiting.detach()
+
+    def forget(self, number: int) -> None:
+        """Nobody will come back for that stream."""
+        self._streams.pop(number, None)
+        if self._events is not None:
+            self._events.drop(number)
+
+    # --- the end -------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Waits while somebody reads too slowly what is sent."""
+        for stream in list(self._streams.values()):
+            await self.drained(stream)
+
+    async def drained(self, stream: Stream | None) -> None:
+        """Waits while a stream is read too slowly."""
+        if stream is not None:
+            await stream.drained(self._settings.unsent_high)
+
+    async def close(self) -> None:
+        """Ends the session and all of its streams, as far as this process is concerned: one that is kept goes on later,
+        or in another."""
+        self._moved = self._info.session is not None
+        self.lost(Closed("closed"))
+
+    def lost(self, closed: Closed) -> None:
+        """The session is over."""
+        if self._closed:
+            return
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.closed(closed)  # which answers what is under way, so the channel closes after it
+        self._closed = True
+        for stream in self._streams.values():
+            stream.end()
+        exchanges, self._exchanges = self._exchanges, {}
+        for exchange in exchanges.values():
+            exchange.abandon()
+
+    def moved(self) -> None:
+        """Another process goes on with the session. Whoever reads a stream is let go, to read on there."""
+        if not self._closed:
+            self._moved = True
+            for stream in self._streams.values():
+                stream.move()
+            self.lost(Closed("session_moved"))
+
+
+def scopes_missed(error: ErrorResponse) -> Sequence[str] | None:
+    """The scopes without which something was refused; None if that is not what an error is about."""
+    data: Any = error.error.data
+    if not isinstance(data, dict) or (told := cast("dict[str, Any]", data)).get("kind") != InsufficientScope.kind:
+        return None
+    return told.get("scopes") or ()

@@ -1,0 +1,340 @@
+"""The sessions of an HTTP endpoint: who has one, who may have one more, and whose time is up.
+
+A session belongs to the principal who opened it; to anybody else it does not exist. One that is used is never ended to
+make room. A session that was opened and not used since is: it expires early, and when a limit is reached the oldest of
+them makes room, those without a complete handshake first. Only when every session is in use, new ones are turned away.
+"""
+
+import ipaddress
+import secrets
+from collections.abc import Callable, Iterator
+from enum import Enum, auto
+from functools import partial
+from math import inf
+from typing import Any, Final
+
+from msgspec import Struct
+
+from trunkline.clock import Clock, Timer
+from trunkline.config import Settings
+from trunkline.transports.channel import Closed
+from trunkline.transports.http.session.backend import KeptSession, SessionKeeper
+from trunkline.transports.http.session.channel import HttpChannel
+from trunkline.wire.messages import Batch, Incoming, Notification
+
+__all__ = ["HttpSession", "Sessions", "Stage", "address_group", "next_stage"]
+
+
+_MOST_EXPIRED: Final = 1000  # ids that are known to have expired
+_INITIALIZED: Final = "notifications/initialized"
+_NETWORK: Final = 64  # bits of an IPv6 address that one client may choose the rest of
+_TOUCHES: Final = 10  # in the time that a session may be unused; that it was used is not kept more often
+
+
+class Stage(Enum):
+    """How far a client has come with a session."""
+
+    OPENED = auto()  # `initialize` was answered
+    CONFIRMED = auto()  # `notifications/initialized` came
+    USED = auto()  # and something after that
+
+
+def next_stage(stage: Stage, message: Incoming | None) -> Stage:
+    """The stage of a session after a message was posted in it; None stands for a stream that was opened."""
+    if stage is not Stage.OPENED:
+        return Stage.USED
+    parts = message.messages if isinstance(message, Batch) else (message,)
+    confirmed = any(isinstance(part, Notification) and part.method == _INITIALIZED for part in parts)
+    return Stage.CONFIRMED if confirmed else Stage.OPENED
+
+
+def address_group(host: str) -> str:
+    """The address that a client is counted by: of IPv6 its network, since a client may choose the rest."""
+    if ":" not in host:
+        return host
+    try:
+        return str(ipaddress.ip_network((host.partition("%")[0], _NETWORK), strict=False))
+    except ValueError:
+        return host
+
+
+class Limit(Struct, frozen=True):
+    """A limit that has been reached: what a client is told, and which sessions count against it."""
+
+    why: str
+    counts: Callable[["HttpSession"], bool]
+
+
+class HttpSession(Struct):
+    """A channel, whose it is, and when it was used last."""
+
+    id: str
+    channel: HttpChannel
+    principal: Any
+    used: float
+    kept: KeptSession | None = None  # by whom it can be found, though this process is gone
+    touch_at: float = inf  # when it has to be told that the session is still in use
+    address: str | None = None  # that it is counted by; None: it is not
+    stage: Stage = Stage.USED
+
+
+class Sessions:
+    """All sessions of one endpoint."""
+
+    def __init__(self, settings: Settings, clock: Clock, keeper: SessionKeeper | None = None) -> None:
+        """Of those that are kept, `keeper` says for how long nobody else can have them."""
+        self._keeper = keeper
+        self._settings = settings
+        self._clock = clock
+        self._sessions: dict[str, HttpSession] = {}
+        self._held: dict[Any, int] = {}  # how many each principal has
+        self._by_address: dict[str, int] = {}  # how many each address has, of clients without a principal
+        self._unused: dict[str, HttpSession] = {}  # those that are not used yet, the oldest first
+        self._expired: dict[str, Any] = {}  # the ids of those that ended last for want of use, and whose they were
+        self._timer: Timer | None = None
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def full_for(self, principal: Any, host: str | None = None) -> str | None:
+        """Why a client cannot have one more session; None if it can. Sessions that were never used make room first,
+        then those that have ended."""
+        while (limit := self._reached(principal, host)) is not None:
+            if (unused := self._oldest_unused(limit.counts)) is None:
+                return self._full_of_used(principal, host)
+            self._evict(unused)
+        return None
+
+    def _evict(self, session: HttpSession) -> None:
+        """Ends a session that was never used, for all processes."""
+        if session.channel.closed:
+            self._clear(session)
+            return
+        self._expire(session, "session_evicted")
+        if self._keeper is not None and session.kept is not None:
+            self._keeper.ended(session.kept)
+
+    def _full_of_used(self, principal: Any, host: str | None) -> str | None:
+        for session in list(self._sessions.values()):
+            if session.channel.closed:
+                self._clear(session)
+        limit = self._reached(principal, host)
+        return None if limit is None else limit.why
+
+    def unused_of(self, principal: Any) -> HttpSession | None:
+        """The session of a principal that can make room for a new one; None if it uses all that are here."""
+        return self._oldest_unused(lambda session: session.principal == principal)
+
+    def _oldest_unused(self, counts: Callable[[HttpSession], bool]) -> HttpSession | None:
+        idle = (one for one in self._unused.values() if not one.channel.active and counts(one))
+        confirmed: HttpSession | None = None
+        for session in idle:
+            if session.stage is Stage.OPENED:
+                return session
+            confirmed = confirmed or session
+        return confirmed
+
+    def _reached(self, principal: Any, host: str | None) -> Limit | None:
+        """The limit that one more session would exceed."""
+        settings = self._settings
+        most = settings.max_sessions_per_principal
+        if principal is not None and most is not None and self._held.get(principal, 0) >= most:
+            return Limit(self.one_too_many, lambda session: session.principal == principal)
+        most, address = settings.max_sessions_per_address, self._address(principal, host)
+        if address is not None and most is not None and self._by_address.get(address, 0) >= most:
+            why = f"the address {address} has {most} sessions, which is the most (max_sessions_per_address)"
+            return Limit(f"{why}; end one first, or authenticate", lambda session: session.address == address)
+        if len(self._sessions) >= settings.max_sessions:
+            why = f"there are {settings.max_sessions} sessions, which is the most; try again later"
+            return Limit(why, lambda _: True)
+        return None
+
+    def _address(self, principal: Any, host: str | None) -> str | None:
+        return None if principal is not None or not host else address_group(host)
+
+    @property
+    def one_too_many(self) -> str:
+        """What a principal is told who has as many as it may."""
+        most = self._settings.max_sessions_per_principal
+        return f"this principal has {most} sessions, which is the most; end one first"
+
+    def new_id(self) -> str:
+        """An id that nobody can guess."""
+        return secrets.token_urlsafe(32)
+
+    def add(
+        self,
+        ident: str,
+        channel: HttpChannel,
+        principal: Any,
+        kept: KeptSession | None = None,
+        *,
+        host: str | None = None,
+        stage: Stage = Stage.USED,
+    ) -> HttpSession:
+        """Takes a session in, of a client at some host."""
+        now, address = self._clock.now(), self._address(principal, host)
+        session = HttpSession(ident, channel, principal, now, kept, self._next_touch(now, kept), address, stage)
+        self._sessions[session.id] = session
+        self._held[principal] = self._held.get(principal, 0) + 1
+        if address is not None:
+            self._by_address[address] = self._by_address.get(address, 0) + 1
+        if stage is not Stage.USED:
+            self._unused[session.id] = session
+        if kept is not None:
+            kept.on_taken(partial(self._moved, session))
+        if self._timer is None and self._sweeps:
+            self._wait()
+        return session
+
+    @property
+    def _sweeps(self) -> bool:
+        settings = self._settings
+        limits = (settings.session_ttl, settings.session_confirm_timeout, settings.session_unused_ttl)
+        return any(limit is not None for limit in limits)
+
+    def advance(self, session: HttpSession, message: Incoming | None) -> None:
+        """Note how far a client has come with a session that it has not used before."""
+        session.stage = next_stage(session.stage, message)
+        if session.stage is Stage.USED:
+            self._unused.pop(session.id, None)
+            if session.kept is not None:
+                self._touch(session, self._clock.now())  # from now on it is kept for as long as any other
+
+    def get(self, ident: str, principal: Any) -> HttpSession | None:
+        """The session of that id, if it is that principal's, still open, and certainly held here. It counts as used
+        from now on."""
+        session = self._sessions.get(ident)
+        if session is None or session.principal != principal or session.channel.closed:
+            return None
+        now = self._clock.now()
+        if self._keeper is not None and now >= self._keeper.sure_until:
+            return None
+        self._use(session, now)
+        return session
+
+    def _use(self, session: HttpSession, now: float) -> None:
+        session.used = now
+        if now >= session.touch_at:
+            self._touch(session, now)
+
+    def _touch(self, session: HttpSession, now: float) -> None:
+        if session.kept is not None:
+            session.touch_at = self._next_touch(now, session.kept)
+            session.kept.touch()
+
+    def _next_touch(self, now: float, kept: KeptSession | None) -> float:
+        ttl = self._settings.session_ttl
+        return inf if kept is None or ttl is None else now + ttl / _TOUCHES
+
+    def owner(self, ident: str) -> Any:
+        """Whose session that is, of one that is here."""
+        return self._sessions[ident].principal
+
+    def holds(self, ident: str) -> bool:
+        """Whether a session of that id is here, whoever's it is and whatever has become of it."""
+        return ident in self._sessions
+
+    async def confirmed(self, ident: str, principal: Any) -> HttpSession | None:
+        """The same as `get`, of a session of which it has to be asked whether it is held here. Raises `StoreError` if
+        that cannot be found out."""
+        session = self._sessions.get(ident)
+        if session is None or session.principal != principal or session.channel.closed:
+            return None
+        if session.kept is not None and not await session.kept.confirm():
+            return None
+        if session.channel.closed:
+            return None
+        self._use(session, self._clock.now())
+        return session
+
+    def expired(self, ident: str, principal: Any) -> bool:
+        """Whether that principal had a session of that id, until it was not used for too long."""
+        return ident in self._expired and self._expired[ident] == principal
+
+    def __iter__(self) -> Iterator[HttpSession]:
+        return iter(list(self._sessions.values()))
+
+    def now(self) -> float:
+        """The time, as sessions know it."""
+        return self._clock.now()
+
+    def remove(self, session: HttpSession, reason: str) -> None:
+        """Ends a session."""
+        if self._forget(session):
+            session.channel.lost(Closed(reason))
+
+    def _clear(self, session: HttpSession) -> None:
+        """Forgets a session whose channel is closed; if it is over, for all processes."""
+        self.remove(session, "the session has ended")
+        if self._keeper is not None and session.kept is not None and session.channel.over:
+            self._keeper.ended(session.kept)
+
+    def _moved(self, session: HttpSession) -> None:
+        """Another process goes on with a session: it is none of ours any more."""
+        self._forget(session)
+        session.channel.moved()
+
+    def _forget(self, session: HttpSession) -> bool:
+        if self._sessions.get(session.id) is not session:
+            return False
+        del self._sessions[session.id]
+        self._unused.pop(session.id, None)
+        _count_down(self._held, session.principal)
+        if session.address is not None:
+            _count_down(self._by_address, session.address)
+        return True
+
+    def _wait(self) -> None:
+        self._timer = self._clock.call_at(self._clock.now() + self._settings.session_sweep, self._sweep)
+
+    def _sweep(self) -> None:
+        """Ends the sessions that nobody has used for too long. One with a request or a stream under way is in use."""
+        self._timer = None
+        now = self._clock.now()
+        limits = self._limits()
+        for session in list(self._sessions.values()):
+            if session.channel.active:
+                session.used = now
+                if now >= session.touch_at:
+                    self._touch(session, now)
+            elif session.channel.closed:
+                self._clear(session)
+            elif now - session.used >= limits[session.stage]:
+                self._expire(session, "session_expired")
+        if self._sessions:
+            self._wait()
+
+    def _limits(self) -> dict[Stage, float]:
+        """How long a session may go unused."""
+        settings = self._settings
+        used = inf if settings.session_ttl is None else settings.session_ttl
+        early = {Stage.OPENED: settings.session_confirm_timeout, Stage.CONFIRMED: settings.session_unused_ttl}
+        return {
+            Stage.USED: used,
+            **{stage: used if limit is None else min(limit, used) for stage, limit in early.items()},
+        }
+
+    def _expire(self, session: HttpSession, reason: str) -> None:
+        """Ends a session for want of use. What a store keeps of it expires by itself."""
+        self.remove(session, reason)
+        self._expired[session.id] = session.principal
+        while len(self._expired) > _MOST_EXPIRED:
+            del self._expired[next(iter(self._expired))]
+
+    def close(self, reason: str) -> None:
+        """Ends all of them."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for session in list(self._sessions.values()):
+            self.remove(session, reason)
+
+
+def _count_down(counts: dict[Any, int], key: Any) -> None:
+    """Count one less; a key that has none left is forgotten."""
+    left = counts[key] - 1
+    if left:
+        counts[key] = left
+    else:
+        del counts[key]

@@ -1,0 +1,142 @@
+"""What every network transport passes its peers through: who they may be, how many, and how long one may say nothing.
+
+A transport that listens is given a guard and nobody else to hand its peers to, so none can do without. A peer is
+watched until its first valid message. One that has sent none in time is cut off, whatever else it has sent.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from trunkline.clock import Clock, Timer
+from trunkline.config import Settings
+from trunkline.facts import ConnectionFailed, Observers
+from trunkline.fdlimit import Reserve
+from trunkline.transports.channel import Accept, Channel, Closed, Origin, Receiver
+from trunkline.transports.origin_policy import LOOPBACK, Door
+from trunkline.wire.messages import Incoming, Malformed, RequestId
+
+__all__ = ["STOPPING", "Busy", "Guard"]
+
+Cut = Callable[[Closed], None]
+
+
+class Busy(Struct, frozen=True):
+    """Why somebody is not let in now: what it is told, and for how many seconds it should stay away."""
+
+    why: str
+    kind: str = "too_many_sessions"
+    wait: bytes = b"30"
+
+
+STOPPING: Final = Busy("the server is about to stop", "temporarily_unavailable", b"1")
+
+
+class Guard:
+    """Stands before a listener's peers."""
+
+    def __init__(
+        self,
+        accept: Accept,
+        settings: Settings,
+        clock: Clock,
+        *,
+        names: Iterable[str] = (),
+        observers: Observers | None = None,
+    ) -> None:
+        """`names` are those that this place is known by, beside what the settings name. `observers` are told of
+        connections that fail."""
+        self.settings = settings
+        self.clock = clock
+        self.refusal = Door((*LOOPBACK, *names, *settings.allowed_hosts), settings.allowed_origins).refusal
+        """Why a caller with these headers, Host and Origin, is turned away; None if it is let in."""
+        self._accept = accept
+        self.reserve = Reserve(settings.descriptor_reserve)
+        self.most = self.reserve.connections(settings.max_connections)
+        """Connections that may be open at once: `max_connections`, or what the limit on descriptors leaves room for."""
+        self._patience = settings.initialize_timeout
+        self._shut = False
+        self._observers = Observers() if observers is None else observers
+        self.peers = 0  # on the line
+
+    @property
+    def full(self) -> bool:
+        """Whether one more peer would be too many."""
+        return self._shut or self.peers >= self.most
+
+    def refuse_more(self, what: str) -> "Busy | None":
+        """Why nobody more is let in; None if somebody is. `what` they would be."""
+        if self._shut:
+            return STOPPING
+        return Busy(f"there are too many {what}; try again later") if self.full else None
+
+    def shut(self) -> None:
+        """Lets nobody in any more, not even who is on the way."""
+        self._shut = True
+
+    @property
+    def closing(self) -> bool:
+        """Whether nobody is let in any more."""
+        return self._shut
+
+    def connection_failed(self, transport: str, peer: str, error: BaseException) -> str:
+        """Report an error of our own on one connection; return the incident under which the log has it. Closing the
+        connection is left to its transport."""
+        incident = os.urandom(6).hex()
+        if self._observers.hear_failures:
+            self._observers.on(
+                ConnectionFailed(
+                    connection=0, at=self.clock.now(), transport=transport, peer=peer, incident=incident, error=error
+                )
+            )
+        return incident
+
+    def admit(self, channel: Channel, cut: Cut) -> Receiver:
+        """Takes a peer that keeps a line open. `cut` ends its channel at once."""
+        watched = _Watched(self._accept(channel), self._left)
+        self.peers += 1
+        if self._patience is not None:
+            seconds = self._patience
+            watched.timer = self.clock.call_at(
+                self.clock.now() + seconds, lambda: cut(Closed(f"the peer said nothing valid within {seconds:g} s"))
+            )
+        return watched
+
+    def admit_session(self, channel: Channel) -> Receiver:
+        """Takes a peer whose first message is at hand, and who comes anew with each: sessions are counted elsewhere."""
+        return self._accept(channel)
+
+    def _left(self) -> None:
+        self.peers -= 1
+
+
+class _Watched:
+    """Passes on what a channel reports, and stops the clock at the first valid message."""
+
+    def __init__(self, receiver: Receiver, left: Callable[[], None]) -> None:
+        self._receiver = receiver
+        self._left = left
+        self.timer: Timer | None = None
+
+    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+        if self.timer is not None and any(not isinstance(message, Malformed) for message in messages):
+            self._stop()
+        self._receiver.received(messages, origin)
+
+    def unanswered(self, request: RequestId, closed: Closed) -> None:
+        self._receiver.unanswered(request, closed)
+
+    def asking(self, request: RequestId, *, begun: bool) -> None:
+        self._receiver.asking(request, begun=begun)
+
+    def closed(self, closed: Closed) -> None:
+        self._stop()
+        self._left()
+        self._receiver.closed(closed)
+
+    def _stop(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None

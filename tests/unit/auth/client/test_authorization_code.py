@@ -1,0 +1,129 @@
+"""What comes back from an authorization server, and what is made of it."""
+
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import pytest
+from tests.unit.auth.fakes import CALLBACK, caller, office
+
+from trunkline.auth import Redirected
+from trunkline.auth.client.authorization_code import Sent, code_in
+from trunkline.auth.client.token_endpoint import Refused
+from trunkline.auth.metadata import ServerMetadata
+from trunkline.errors import AuthorizationFailed
+
+ISSUER = "https://login.example"
+
+
+def sent(*, advertises: bool | None = None) -> Sent:
+    server = ServerMetadata(issuer=ISSUER, authorization_response_iss_parameter_supported=advertises)
+    return Sent.of(server, CALLBACK)
+
+
+def back(visit: Sent, **fields: str) -> str:
+    return f"{CALLBACK}?{urlencode({'state': visit.state, **fields})}"
+
+
+@pytest.mark.parametrize(
+    ("advertises", "iss"), [(True, ISSUER), (False, ISSUER), (None, ISSUER), (False, None), (None, None)]
+)
+def test_aut_25_a_code_from_who_was_asked_is_taken(advertises: bool | None, iss: str | None) -> None:
+    visit = sent(advertises=advertises)
+    assert code_in(back(visit, code="c", **({} if iss is None else {"iss": iss})), visit) == "c"
+
+
+@pytest.mark.parametrize(
+    ("advertises", "iss"),
+    [(True, None), (True, ""), *((told, f"{wrong}") for told in (True, False, None) for wrong in (f"{ISSUER}/", ISSUER.upper(), "https://login.example:443", "https://evil.example"))],
+)  # fmt: skip
+def test_aut_25_whoever_else_answers_is_neither_believed_nor_shown(advertises: bool | None, iss: str | None) -> None:
+    visit = sent(advertises=advertises)
+    named = {} if iss is None else {"iss": iss}
+    for fields in ({"code": "c"}, {"error": "EVIL", "error_description": "EVIL"}):
+        with pytest.raises(AuthorizationFailed) as failed:
+            code_in(back(visit, **fields, **named), visit)
+        assert (failed.value.hop, failed.value.clause) == ("authorization", "RFC 9207, section 2.4")
+        assert "EVIL" not in str(failed.value)
+
+
+@pytest.mark.parametrize("state", ["", "other"])
+def test_aut_24_an_answer_with_another_state_is_not_for_us(state: str) -> None:
+    visit = sent()
+    with pytest.raises(AuthorizationFailed, match="not the state"):
+        code_in(f"{CALLBACK}?{urlencode({'state': state, 'code': 'c'})}", visit)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "code=a&code=b&state={state}",
+        "state={state}",
+        "state={state}&code=",
+        "&".join(f"a{n}=1" for n in range(99)) + "&state={state}",
+    ],
+)
+def test_an_answer_that_says_nothing_or_too_much_is_refused(query: str) -> None:
+    visit = sent()
+    with pytest.raises(AuthorizationFailed, match="what came back"):
+        code_in(f"{CALLBACK}?{query.format(state=visit.state)}", visit)
+
+
+def test_an_error_of_the_server_is_shown_without_what_could_fool_a_terminal() -> None:
+    visit = sent()
+    with pytest.raises(Refused) as failed:
+        code_in(back(visit, error="access_denied", error_description="no\x1b[31m\nway"), visit)
+    assert str(failed.value) == r"the authorization server answers access_denied: no\x1b[31m\nway"
+    assert (failed.value.error, failed.value.hop) == ("access_denied", "authorization")
+
+
+def test_every_visit_has_secrets_of_its_own_that_are_not_shown() -> None:
+    one, other = sent(), sent()
+    assert len({one.state, other.state, one.verifier, other.verifier}) == 4
+    assert len(one.verifier) >= 43  # RFC 7636, section 4.1
+    assert one.verifier not in repr(one)
+    assert one.state not in repr(one)
+
+
+async def test_aut_16_aut_17_the_page_is_told_all_that_it_needs_and_what_it_had_in_its_address() -> None:
+    async with office() as there:
+        there.world.server["authorization_endpoint"] += "?tenant=1"
+        async with caller(there, there.oauth(parameters={"login_hint": "ada", "state": "mine"})) as client:
+            assert await client.call() == 200
+        [visit] = there.visits
+
+    assert visit.pop("state") != "mine"
+    assert len(visit.pop("code_challenge")) == 43
+    assert visit == {
+        "tenant": "1",
+        "login_hint": "ada",
+        "response_type": "code",
+        "client_id": "client-1",
+        "redirect_uri": CALLBACK,
+        "code_challenge_method": "S256",
+        "resource": there.url,
+        "scope": "notes",
+    }
+    [exchange] = there.exchanges
+    assert exchange["resource"] == there.url
+
+
+async def test_aut_16_no_page_is_shown_where_pkce_is_not_known() -> None:
+    async with office() as there:
+        del there.world.server["code_challenge_methods_supported"]
+        async with caller(there) as client:
+            with pytest.raises(AuthorizationFailed, match="PKCE"):
+                await client.call()
+        assert (there.visits, there.registered) == ([], [])
+
+
+async def test_a_code_that_is_refused_is_told_as_it_is() -> None:
+    async with office() as there:
+
+        async def someone_elses(page: str) -> str:
+            query = dict(parse_qsl(urlsplit(page).query))
+            return f"{CALLBACK}?{urlencode({'state': query['state'], 'code': 'stolen', 'iss': there.issuer})}"
+
+        async with caller(there, there.oauth(interaction=Redirected(CALLBACK, someone_elses))) as client:
+            with pytest.raises(AuthorizationFailed, match="invalid_grant: not that code") as failed:
+                await client.call()
+        assert failed.value.hop == "token"

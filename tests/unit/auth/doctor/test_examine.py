@@ -1,0 +1,564 @@
+"""The doctor of authorization: in a healthy world it finds nothing; in a world with one fault it names the hop."""
+
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from tests.contract.lines import server_tls
+from tests.judge import judge
+from tests.unit.auth.faulty import (
+    AUTHORIZE,
+    ENDPOINT,
+    GREETING,
+    KEY,
+    KEYS,
+    OPENID,
+    RESOURCE,
+    RESOURCE_AT_THE_ROOT,
+    SERVER,
+    TOKEN,
+    Asked,
+    Page,
+    World,
+    world,
+)
+
+from trunkline import Settings
+from trunkline.auth.doctor import diagnose
+from trunkline.auth.doctor.examine import HOPS, examine
+from trunkline.auth.doctor.probe import Opened
+from trunkline.auth.doctor.report import Finding, first_failed
+from trunkline.auth.fetch import Egress
+from trunkline.auth.ssrf import Reach
+
+HTML = "<!doctype html><title>Sign in</title>"
+DISCOVERY = "MCP authorization, Protected Resource Metadata Discovery Requirements"
+
+
+@pytest.fixture
+async def there() -> AsyncIterator[World]:
+    async with world() as made:
+        yield made
+
+
+async def at_10_0_0_7(_: str) -> Sequence[str]:
+    return ["10.0.0.7"]
+
+
+async def look(world: World, url: str | None = None, **options: Any) -> list[Finding]:
+    """What the doctor finds; every name that is not this machine's is at a private address."""
+    settings = Settings(egress_timeout=10.0)
+    egress = Egress(Reach.around(world.url, settings), settings=settings, resolve=at_10_0_0_7)
+    return await examine(url or world.url, egress, **options)
+
+
+def verdicts(findings: list[Finding]) -> list[tuple[str, str]]:
+    return [(finding.hop, finding.verdict) for finding in findings]
+
+
+def told(findings: list[Finding], *verdict: str) -> list[tuple[str, str]]:
+    """The hops of these verdicts, each with its clause."""
+    return [(finding.hop, finding.clause) for finding in findings if finding.verdict in verdict]
+
+
+# --- nothing wrong ------------------------------------------------------------------------------
+
+
+async def test_nothing_is_wrong_with_a_healthy_world(there: World) -> None:
+    findings = await look(there)
+
+    assert verdicts(findings) == [(hop, "ok") for hop in HOPS]
+    assert first_failed(findings) is None
+    assert not any(finding.mend for finding in findings)
+
+
+async def test_nobody_is_registered_or_logged_in_on_the_way(there: World) -> None:
+    there.server["registration_endpoint"] = f"{there.origin}/register"
+    await look(there)
+
+    assert [asked.what for asked in there.asked if asked.what.startswith("POST")] == [ENDPOINT, TOKEN]
+    assert all(asked.query == "" for asked in there.asked)
+    assert b"code=none" in there.asked[-2].body
+    judge([("client", asked.body) for asked in there.asked if asked.what == ENDPOINT], "client")
+
+
+async def test_an_open_server_needs_nothing(there: World) -> None:
+    there.open()
+    assert verdicts(await look(there)) == [("address", "ok"), ("server", "ok")]
+
+
+async def test_an_open_server_of_the_handshake_era_is_greeted_and_left_again(there: World) -> None:
+    def answer(asked: Asked) -> Page:
+        if b"server/discover" in asked.body:
+            return Page(400, {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "no session"}})
+        return Page(200, {"jsonrpc": "2.0", "id": 1, "result": GREETING}, {"Mcp-Session-Id": "s1"})
+
+    there.pages[ENDPOINT] = answer
+    findings = await look(there)
+
+    assert verdicts(findings) == [("address", "ok"), ("server", "ok")]
+    assert [asked.what for asked in there.asked] == [ENDPOINT, ENDPOINT, "DELETE /mcp"]
+    assert there.asked[-1].headers["mcp-session-id"] == "s1"
+    judge([("client", asked.body) for asked in there.asked if asked.body], "client")
+
+
+async def test_a_redirect_within_the_server_is_followed(there: World) -> None:
+    there.pages["POST /old"] = Page(307, None, {"Location": "/mcp"})
+    there.resource["resource"] = there.origin
+    there.pages[f"{RESOURCE_AT_THE_ROOT}/old"] = there.pages[RESOURCE]
+    findings = await look(there, f"{there.origin}/old")
+
+    assert first_failed(findings) is None
+    assert told(findings, "warning") == [("resource-metadata", "RFC 9728, section 3.3")]
+
+
+async def test_metadata_may_be_that_of_openid_and_the_challenge_may_name_nothing(there: World) -> None:
+    there.pages[OPENID] = there.pages.pop(SERVER)
+    there.pages[RESOURCE_AT_THE_ROOT] = there.pages.pop(RESOURCE)
+    there.challenge = 'Bearer realm="notes", scope="notes"'
+    findings = await look(there)
+
+    assert first_failed(findings) is None
+    assert told(findings, "warning") == [("server", f"RFC 9728, section 5.1; {DISCOVERY}")]
+    assert there.at(OPENID) in next(f.seen for f in findings if f.hop == "authorization-server-metadata")
+
+
+# --- one thing wrong ----------------------------------------------------------------------------
+
+
+class Fault(NamedTuple):
+    """What is broken, and what the doctor has to say first."""
+
+    broken: Callable[[World], None]
+    hop: str
+    clause: str
+    seen: str
+
+
+def page(what: str, *answer: object) -> Callable[[World], None]:
+    return lambda world: world.pages.__setitem__(what, Page(*answer))
+
+
+def resource(name: str, value: object) -> Callable[[World], None]:
+    return lambda world: world.resource.__setitem__(name, value)
+
+
+def server(name: str, value: object) -> Callable[[World], None]:
+    return lambda world: world.server.__setitem__(name, value)
+
+
+def challenged(*parts: str) -> Callable[[World], None]:
+    def change(world: World) -> None:
+        world.challenge = "".join(parts).replace("ORIGIN", world.origin)
+
+    return change
+
+
+def missing(*pages: str) -> Callable[[World], None]:
+    return lambda world: [world.pages.pop(name) for name in pages] and None
+
+
+def both(*changes: Callable[[World], None]) -> Callable[[World], None]:
+    return lambda world: [change(world) for change in changes] and None
+
+
+def round_and_round(world: World) -> None:
+    world.pages[RESOURCE] = Page(302, None, {"Location": world.at(RESOURCE)})
+
+
+SSRF = 'MCP security best practices, "Server-Side Request Forgery (SSRF)"'
+FAULTS = {
+    "a wrong path": Fault(page(ENDPOINT, 404), "server", "MCP transports, Streamable HTTP", "404"),
+    "403 instead of 401": Fault(page(ENDPOINT, 403), "server", "MCP authorization, Error Handling", "403"),
+    "400 whatever is asked": Fault(page(ENDPOINT, 400), "server", "MCP authorization, Error Handling", "400"),
+    "a server that fails": Fault(page(ENDPOINT, 500), "server", "RFC 9110, section 15.6", "500"),
+    "a server that moved": Fault(
+        page(ENDPOINT, 301, None, {"Location": "https://new.example/mcp"}),
+        "server",
+        "RFC 9110, section 15.4",
+        "https://new.example/mcp",
+    ),
+    "metadata on another host": Fault(
+        challenged('Bearer resource_metadata="https://elsewhere.example/metadata"'),
+        "server",
+        "RFC 9728, sections 3 and 7.3",
+        "elsewhere.example",
+    ),
+    "no challenge and no metadata": Fault(
+        both(challenged(""), missing(RESOURCE)),
+        "resource-metadata",
+        f"RFC 9728, section 3; {DISCOVERY}",
+        "/.well-known/oauth-protected-resource answers 404",
+    ),
+    "no metadata where the challenge names it": Fault(
+        missing(RESOURCE), "resource-metadata", "RFC 9728, section 3.2", "answers 404"
+    ),
+    "metadata that is a page": Fault(
+        page(RESOURCE, 200, HTML), "resource-metadata", "RFC 9728, section 3.2", "answers 200 text/html"
+    ),
+    "metadata that is no JSON": Fault(
+        page(RESOURCE, 200, HTML, {"Content-Type": "application/json"}),
+        "resource-metadata",
+        "RFC 9728, section 3.2",
+        "cannot be read",
+    ),
+    "metadata behind a failing proxy": Fault(
+        page(RESOURCE, 502, HTML), "resource-metadata", "RFC 9728, section 3", "HTTP 502"
+    ),
+    "metadata that redirects to itself": Fault(
+        round_and_round, "resource-metadata", SSRF, "points elsewhere once more"
+    ),
+    "metadata of another resource": Fault(
+        resource("resource", "https://other.example/mcp"),
+        "resource-metadata",
+        "RFC 9728, section 3.3; MCP authorization, Resource Parameter Implementation",
+        "https://other.example/mcp",
+    ),
+    "no authorization server": Fault(
+        resource("authorization_servers", []),
+        "resource-metadata",
+        "MCP authorization, Authorization Server Discovery",
+        "names no authorization server",
+    ),
+    "an authorization server without https": Fault(
+        resource("authorization_servers", ["http://login.example"]),
+        "resource-metadata",
+        "RFC 8414, section 2",
+        "must be https",
+    ),
+    "an authorization server in a private network": Fault(
+        resource("authorization_servers", ["https://login.example"]),
+        "authorization-server-metadata",
+        SSRF,
+        "10.0.0.7",
+    ),
+    "no metadata of the authorization server": Fault(
+        missing(SERVER),
+        "authorization-server-metadata",
+        "MCP authorization, Authorization Server Metadata Discovery",
+        "/login/.well-known/openid-configuration answers 404",
+    ),
+    "metadata of another issuer": Fault(
+        server("issuer", "https://login.example"),
+        "authorization-server-metadata",
+        "RFC 8414, section 3.3",
+        "https://login.example",
+    ),
+    "no PKCE": Fault(
+        server("code_challenge_methods_supported", None),
+        "authorization-server-metadata",
+        "MCP authorization, Authorization Code Protection",
+        "PKCE",
+    ),
+    "PKCE that is plain": Fault(
+        server("code_challenge_methods_supported", ["plain"]),
+        "authorization-server-metadata",
+        "MCP authorization, Authorization Code Protection",
+        "S256",
+    ),
+    "a token endpoint without https": Fault(
+        server("token_endpoint", "http://login.example/token"),
+        "authorization-server-metadata",
+        "MCP authorization, Communication Security",
+        "token_endpoint must be https",
+    ),
+    "no token endpoint": Fault(
+        server("token_endpoint", None), "authorization-server-metadata", "RFC 8414, section 2", "`token_endpoint`"
+    ),
+    "no response type code": Fault(
+        server("response_types_supported", ["token"]),
+        "authorization-server-metadata",
+        "RFC 8414, section 2; OAuth 2.1, section 4.1",
+        "`response_types_supported`",
+    ),
+    "no grant for people": Fault(
+        server("grant_types_supported", ["client_credentials"]),
+        "authorization-server-metadata",
+        "RFC 8414, section 2; OAuth 2.1, section 4.1",
+        "`grant_types_supported`",
+    ),
+    "no page to log in": Fault(missing(AUTHORIZE), "authorization", "RFC 6749, section 3.1", "404"),
+    "a page to log in that nobody serves": Fault(
+        server("authorization_endpoint", "http://127.0.0.1:1/authorize"),
+        "authorization",
+        "RFC 6749, section 3.1",
+        "nobody listens there",
+    ),
+    "a token endpoint that fails": Fault(page(TOKEN, 500, HTML), "token", "RFC 6749, section 5.2", "500 .* text/html"),
+    "a token endpoint that points elsewhere": Fault(
+        page(TOKEN, 307, None, {"Location": "/login/tokens"}), "token", SSRF, "points elsewhere"
+    ),
+    "no keys at all": Fault(missing(KEYS), "keys", "RFC 7517, section 5", "404"),
+    "keys that are a page": Fault(page(KEYS, 200, HTML), "keys", "RFC 7517, section 5", "no set of keys"),
+    "a set without keys": Fault(page(KEYS, 200, {"keys": []}), "keys", "RFC 7517, section 5", "no key"),
+    "keys of no use": Fault(
+        page(KEYS, 200, {"keys": [{**KEY, "use": "enc"}]}), "keys", "RFC 7517, section 5", "no key"
+    ),
+    "keys that nobody serves": Fault(
+        server("jwks_uri", "http://127.0.0.1:1/keys"), "keys", "RFC 8414, section 2", "nobody listens there"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_the_hop_that_fails_is_named_with_its_clause(there: World, name: str) -> None:
+    fault = FAULTS[name]
+    fault.broken(there)
+    findings = await look(there)
+
+    failed = first_failed(findings)
+    assert failed is not None
+    assert (failed.hop, failed.clause) == (fault.hop, fault.clause)
+    assert re.search(fault.seen, failed.seen), failed.seen
+    assert failed.mend
+    assert told(findings, "failed") == [(fault.hop, fault.clause)]
+
+
+async def test_hops_behind_the_one_that_fails_are_marked_as_not_tried(there: World) -> None:
+    there.pages.pop(RESOURCE)
+    findings = await look(there)
+
+    assert verdicts(findings) == [
+        ("address", "ok"),
+        ("server", "ok"),
+        ("resource-metadata", "failed"),
+        *((hop, "skipped") for hop in HOPS[3:]),
+    ]
+    assert findings[-1].seen == "not tried, since 'resource-metadata' failed"
+
+
+async def test_hops_that_can_still_be_tried_are(there: World) -> None:
+    there.server["code_challenge_methods_supported"] = None
+    there.pages.pop(AUTHORIZE)
+    findings = await look(there)
+
+    assert [hop for hop, _ in told(findings, "failed")] == ["authorization-server-metadata", "authorization"]
+    assert verdicts(findings)[-2:] == [("token", "ok"), ("keys", "ok")]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "notes.example/mcp",
+        "ftp://notes.example/mcp",
+        "https:///mcp",
+        "https://a/mcp#b",
+        "https://ada:s3cret@notes.example/mcp",
+        "",
+    ],
+)
+async def test_what_is_no_address_is_not_gone_to(there: World, url: str) -> None:
+    findings = await examine(url, Egress())
+
+    assert told(findings, "failed") == [("address", "MCP authorization, Canonical Server URI")]
+    assert verdicts(findings)[1:] == [(hop, "skipped") for hop in HOPS[1:]]
+    assert "s3cret" not in repr(findings)
+
+
+async def test_a_server_that_is_not_there_fails_at_its_address(there: World) -> None:
+    findings = await look(there, "http://127.0.0.1:1/mcp?key=s3cret")
+
+    assert told(findings, "failed") == [("address", "RFC 9110, section 4")]
+    assert "nobody listens there" in findings[0].seen
+    assert "s3cret" not in repr(findings)
+
+
+async def test_a_server_that_is_not_to_be_trusted_fails_at_its_address() -> None:
+    async with world(server_tls()) as there:
+        findings = await look(there)
+
+    assert told(findings, "failed") == [("address", "RFC 9110, section 4")]
+    assert "its certificate is not to be trusted" in findings[0].seen
+
+
+async def test_a_server_that_says_nothing_is_given_up(there: World) -> None:
+    there.silent = True
+    findings = await look(there, patience=0.05)
+
+    assert told(findings, "failed") == [("address", "RFC 9110, section 4")]
+    assert "no answer within 0.05 s" in findings[0].seen
+
+
+@pytest.mark.parametrize(("status", "verdict"), [(401, "failed"), (200, "warning")])
+def test_tokens_are_for_servers_with_tls(status: int, verdict: str) -> None:
+    opened = Opened("server/discover", "http://notes.example/mcp", status, None, None)
+    (finding,) = diagnose.of_address("http://notes.example/mcp", opened)
+
+    assert (finding.hop, finding.verdict) == ("address", verdict)
+    assert finding.clause == "RFC 6750, section 5.3; MCP authorization, Communication Security"
+
+
+# --- not wrong, but worth telling ---------------------------------------------------------------
+
+REFRESH = "MCP authorization, Refresh Tokens"
+WARNINGS = {
+    "no challenge": (challenged(""), "server", f"RFC 9110, section 15.5.2; {DISCOVERY}"),
+    "a challenge for passwords": (
+        challenged('Basic realm="notes"'),
+        "server",
+        "RFC 6750, section 3; RFC 9728, section 5.1",
+    ),
+    "a challenge that is none": (challenged("="), "server", "RFC 6750, section 3; RFC 9728, section 5.1"),
+    "offline_access in the challenge": (
+        challenged(f'Bearer resource_metadata="ORIGIN{RESOURCE[4:]}", scope="notes offline_access"'),
+        "server",
+        REFRESH,
+    ),
+    "metadata elsewhere than named": (
+        challenged('Bearer resource_metadata="ORIGIN/metadata", scope="notes"'),
+        "resource-metadata",
+        "RFC 9728, section 5.1",
+    ),
+    "offline_access in the metadata": (
+        resource("scopes_supported", ["offline_access"]),
+        "resource-metadata",
+        REFRESH,
+    ),
+    "no scopes anywhere": (
+        both(challenged(f'Bearer resource_metadata="ORIGIN{RESOURCE[4:]}"'), resource("scopes_supported", None)),
+        "resource-metadata",
+        "MCP authorization, Scope Selection Strategy",
+    ),
+    "tokens in the query": (
+        resource("bearer_methods_supported", ["query"]),
+        "resource-metadata",
+        "MCP authorization, Token Requirements",
+    ),
+    "no refreshing": (
+        server("grant_types_supported", ["authorization_code"]),
+        "authorization-server-metadata",
+        REFRESH,
+    ),
+    "no iss": (
+        server("authorization_response_iss_parameter_supported", None),
+        "authorization-server-metadata",
+        "RFC 9207, section 2.3; MCP authorization, Authorization Response Validation",
+    ),
+    "no way to get an id": (
+        server("client_id_metadata_document_supported", None),
+        "registration",
+        "MCP authorization, Client Registration",
+    ),
+    "ids that need a secret": (
+        server("token_endpoint_auth_methods_supported", ["client_secret_basic"]),
+        "registration",
+        "MCP authorization, Client ID Metadata Documents",
+    ),
+    "a page to log in that fails": (page(AUTHORIZE, 500), "authorization", "RFC 6749, section 3.1"),
+    "a token endpoint that wants to be left alone": (page(TOKEN, 429), "token", "RFC 6749, section 5.2"),
+    "errors that look like success": (page(TOKEN, 200, {"error": "bad_code"}), "token", "RFC 6749, section 5.2"),
+    "nothing for browsers": (
+        lambda world: world.pages.__setitem__(SERVER, Page(200, world.server)),
+        "authorization-server-metadata",
+        "Fetch, CORS protocol",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WARNINGS)
+async def test_what_is_worth_telling_is_told_and_stops_nobody(there: World, name: str) -> None:
+    change, hop, clause = WARNINGS[name]
+    change(there)
+    findings = await look(there)
+
+    assert told(findings, "warning", "failed", "skipped") == [(hop, clause)]
+    assert all(finding.mend for finding in findings if finding.verdict == "warning")
+
+
+async def test_a_client_may_register_itself(there: World) -> None:
+    there.server |= {"client_id_metadata_document_supported": False, "registration_endpoint": f"{there.origin}/r"}
+    findings = await look(there)
+
+    assert [f.verdict for f in findings if f.hop == "registration"] == ["ok"]
+
+
+async def test_tokens_that_nobody_can_read_need_no_keys(there: World) -> None:
+    del there.server["jwks_uri"]
+    assert verdicts(await look(there))[-1] == ("keys", "ok")
+
+
+async def test_a_redirect_of_the_login_page_is_not_followed(there: World) -> None:
+    there.pages[AUTHORIZE] = Page(302, None, {"Location": f"{there.origin}/password"})
+    findings = await look(there)
+
+    assert verdicts(findings) == [(hop, "ok") for hop in HOPS]
+    assert "GET /password" not in [asked.what for asked in there.asked]
+
+
+async def test_one_authorization_server_that_works_is_enough(there: World) -> None:
+    there.resource["authorization_servers"] = ["https://login.example", there.issuer]
+    findings = await look(there)
+
+    assert told(findings, "failed", "warning") == [("authorization-server-metadata", SSRF)]
+    assert first_failed(findings) is None
+
+
+async def test_a_server_of_2025_03_26_may_issue_its_own_tokens(there: World) -> None:
+    there.challenge = "Bearer"
+    there.pages.pop(RESOURCE)
+    there.server["issuer"] = there.origin
+    there.pages["GET /.well-known/oauth-authorization-server"] = there.pages.pop(SERVER)
+    findings = await look(there)
+
+    assert first_failed(findings) is None
+    assert ("resource-metadata", f"RFC 9728, section 3; {DISCOVERY}") in told(findings, "warning")
+    assert [hop for hop, _ in verdicts(findings)][-4:] == ["registration", "authorization", "token", "keys"]
+
+
+# --- with a token -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "challenge", "verdict", "words"),
+    [
+        (200, "", "ok", "200"),
+        (401, 'Bearer error="invalid_token", error_description="it is expired"', "failed", "it is expired"),
+        (403, 'Bearer error="insufficient_scope", scope="notes:write"', "failed", "notes:write"),
+        (400, "", "warning", "400"),
+    ],
+)
+async def test_a_token_is_tried(there: World, status: int, challenge: str, verdict: str, words: str) -> None:
+    def answer(asked: Asked) -> Page:
+        known = asked.headers.get("authorization") == "Bearer t0k3n"
+        return Page(status if known else 401, None, {"WWW-Authenticate": challenge if known else there.challenge})
+
+    there.pages[ENDPOINT] = answer
+    *before, last = await look(there, token="t0k3n")
+
+    assert verdicts(before) == [(hop, "ok") for hop in HOPS]
+    assert (last.hop, last.verdict) == ("retry", verdict)
+    assert words in f"{last.seen} {last.mend}"
+    assert {asked.what for asked in there.asked if "authorization" in asked.headers} == {ENDPOINT}
+    assert "t0k3n" not in repr([*before, last])
+
+
+async def test_a_token_follows_no_redirect(there: World) -> None:
+    there.pages[ENDPOINT] = Page(307, None, {"Location": "/other"})
+    findings = await look(there, token="t0k3n")
+
+    assert findings[-1].verdict == "skipped"
+    assert [asked.what for asked in there.asked if "authorization" in asked.headers] == [ENDPOINT, ENDPOINT]
+
+
+async def test_a_token_is_not_sent_where_everybody_can_read_it(there: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, there.origin if name == "http_proxy" else "")  # which plays that server, too
+    findings = await look(there, "http://notes.example/mcp", token="t0k3n")
+
+    clause = "RFC 6750, section 5.3; MCP authorization, Communication Security"
+    assert told(findings, "failed") == [("address", clause), ("retry", clause)]
+    assert [asked.what for asked in there.asked] == [ENDPOINT]
+    assert "authorization" not in there.asked[0].headers
+
+
+async def test_a_server_that_falls_silent_over_a_token_is_given_up(there: World) -> None:
+    def answer(asked: Asked) -> Page:
+        there.silent = "authorization" in asked.headers
+        return Page(401, None, {"WWW-Authenticate": there.challenge})
+
+    there.pages[ENDPOINT] = answer
+    *before, last = await look(there, patience=0.2, token="t0k3n")
+
+    assert verdicts(before) == [(hop, "ok") for hop in HOPS]
+    assert (last.hop, last.verdict, last.clause) == ("retry", "failed", "RFC 9110, section 4")

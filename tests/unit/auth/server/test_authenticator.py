@@ -1,0 +1,440 @@
+"""Who is let in, and what others are told: with real tokens, against a whole application."""
+
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.unit.auth.server.issuing import Issuer, Wall, bearer, issuing
+from tests.unit.auth.server.test_dpop import made_for
+from tests.unit.transports.http.asgi import Answer, Host, hosted, request
+
+from trunkline import Context, Server, Settings
+from trunkline.auth import (
+    BadToken,
+    Introspection,
+    Jwt,
+    Principal,
+    ResourceServer,
+    SigningKey,
+    StaticTokens,
+    Verified,
+    Verifier,
+)
+from trunkline.auth.challenge import Challenge, parse
+from trunkline.auth.server.token_cache import VerifiedTokens
+from trunkline.errors import ConfigError
+from trunkline.transports.http.authenticator import Admitted
+
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+ADA = Principal("ada", scopes=("notes", "openid", "offline_access"))
+
+
+def offering(**options: Any) -> Server:
+    server = Server("t", **options)
+
+    @server.tool
+    async def whoami(context: Context) -> str:
+        return repr(context.principal)
+
+    return server
+
+
+@asynccontextmanager
+async def guarded(resource: ResourceServer, *, path: str = "/") -> AsyncIterator[Host]:
+    async with hosted(offering(), gate=resource.within(path), path=path) as host:
+        yield host
+
+
+def static(**options: Any) -> ResourceServer:
+    return ResourceServer(StaticTokens({"known": ADA, "other": Principal("eve")}), **options)
+
+
+async def ping(host: Host, authorization: Any = None, **options: Any) -> Answer:
+    return await host.ask("POST", request("initialize", INITIALIZE), authorization=authorization, **options)
+
+
+INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+
+
+def challenge(answer: Answer) -> Challenge:
+    found = parse(answer.headers["www-authenticate"])
+    assert len(found) == 1
+    return found[0]
+
+
+def kind(answer: Answer) -> str:
+    assert answer.json["error"]["code"] == -32600
+    return answer.json["error"]["data"]["kind"]
+
+
+# --- 401, 403 and 400 ---------------------------------------------------------------------------------------------
+
+
+async def test_aut_04_aut_05_aut_19_who_sends_no_token_is_told_where_to_get_one_and_for_what() -> None:
+    async with guarded(static(scopes=["notes", "offline_access"])) as host:
+        answer = await ping(host)
+        assert (answer.status, kind(answer)) == (401, "authentication_failed")
+        assert challenge(answer).scheme == "bearer"
+        assert challenge(answer).params == {"scope": "notes", "resource_metadata": f"http://localhost:1{WELL_KNOWN}"}
+
+
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE", "PUT"])
+@pytest.mark.parametrize("path", ["/", "/sse", "/messages"])
+async def test_sec_02_every_request_is_asked_for_a_token(method: str, path: str) -> None:
+    async with guarded(static()) as host:
+        answer = await host.ask(method, request("ping"), path=path, mcp_session_id="made-up")
+        assert answer.status == 401
+
+
+async def test_a_preflight_needs_no_token() -> None:
+    async with guarded(static()) as host:
+        answer = await host.ask("OPTIONS", origin="http://localhost:1", authorization=None)
+        assert answer.status == 204
+        assert "authorization" in answer.headers["access-control-allow-headers"]
+        assert "dpop" in answer.headers["access-control-allow-headers"]
+
+
+async def test_a_page_may_read_the_challenge() -> None:
+    async with guarded(static(scopes=["more"])) as host:
+        for token, status in ((None, 401), (bearer("known"), 403)):
+            answer = await ping(host, token, origin="http://localhost:1")
+            assert answer.status == status
+            assert answer.headers["access-control-allow-origin"] == "http://localhost:1"
+            assert "www-authenticate" in answer.headers["access-control-expose-headers"]
+
+
+@pytest.mark.parametrize(
+    "header", ["Bearer", "Bearer ", "Bearer a b", "Bearer a,b", "DPoP a b", ("Bearer known", "Bearer known")]
+)
+async def test_aut_23_a_malformed_header_is_status_400(header: Any) -> None:
+    async with guarded(static()) as host:
+        answer = await ping(host, header)
+        assert (answer.status, kind(answer)) == (400, "invalid_request")
+
+
+async def test_another_scheme_is_no_token() -> None:
+    async with guarded(static()) as host:
+        answer = await ping(host, "Basic a25vd246")
+        assert (answer.status, kind(answer)) == (401, "authentication_failed")
+        assert "error" not in challenge(answer).params
+
+
+async def test_aut_22_a_token_in_the_address_is_refused_whatever_else_there_is() -> None:
+    gate = static().within("/")
+    scope: dict[str, Any] = {"headers": [], "path": "/", "query_string": b"access_token=known"}
+    turned: Any = gate.admit(scope, {b"host": b"localhost", b"authorization": b"Bearer known"}, "/")
+    assert (turned.status, turned.kind) == (400, "invalid_request")
+
+
+async def test_a_token_that_is_not_known_is_told_so() -> None:
+    async with guarded(static()) as host:
+        answer = await ping(host, bearer("made-up"))
+        assert (answer.status, kind(answer)) == (401, "invalid_credentials")
+        assert challenge(answer).params["error"] == "invalid_token"
+        assert "made-up" not in str(answer.headers) + answer.body.decode()
+
+
+async def test_aut_20_a_token_without_the_scopes_of_the_server_is_status_403_with_all_that_is_needed() -> None:
+    async with guarded(static(scopes=["more"])) as host:
+        answer = await ping(host, bearer("known"))
+        assert (answer.status, kind(answer)) == (403, "authorization_failed")
+        params = challenge(answer).params
+        assert params["error"] == "insufficient_scope"
+        assert params["scope"] == "more notes"  # what it has stays, other than what is between it and its issuer
+        assert params["resource_metadata"] == f"http://localhost:1{WELL_KNOWN}"
+
+
+async def test_aut_19_scopes_may_come_with_others() -> None:
+    async with guarded(static(scopes=["read"], implied={"notes": ["write"], "write": ["read", "notes"]})) as host:
+        assert (await ping(host, bearer("known"))).status == 200
+        assert (await ping(host, bearer("other"))).status == 403
+
+
+async def test_a_predicate_has_the_last_word() -> None:
+    async with guarded(static(allow=lambda principal: principal.subject == "ada")) as host:
+        assert (await ping(host, bearer("known"))).status == 200
+        answer = await ping(host, bearer("other"))
+        assert (answer.status, kind(answer)) == (403, "unauthorized_operation")
+        assert "www-authenticate" not in answer.headers
+
+
+async def test_promise_12_the_session_of_another_principal_is_not_there() -> None:
+    async with guarded(static()) as host:
+        session = (await ping(host, bearer("known"))).headers["mcp-session-id"]
+        for method in ("POST", "GET", "DELETE"):
+            answer = await host.ask(method, request("ping"), authorization=bearer("other"), mcp_session_id=session)
+            assert (answer.status, kind(answer)) == (404, "session_not_found")
+        assert (await host.ask("POST", request("ping"), mcp_session_id=session)).status == 401
+        again = await host.ask("POST", request("ping"), authorization=bearer("known"), mcp_session_id=session)
+        assert again.status == 200
+
+
+# --- real tokens ----------------------------------------------------------------------------------------------------
+
+
+def signed(issuer: Issuer, **options: Any) -> ResourceServer:
+    return ResourceServer(Jwt(issuer.url), now=issuer.wall, **options)
+
+
+async def test_the_handler_sees_who_was_verified() -> None:
+    async with issuing() as issuer, guarded(signed(issuer)) as host:
+        token = bearer(issuer.token(client_id="app"))
+        session = (await ping(host, token)).headers["mcp-session-id"]
+        call = request("tools/call", {"name": "whoami", "arguments": {}})
+        answer = await host.ask("POST", call, authorization=token, mcp_session_id=session)
+        assert answer.json["result"]["content"][0]["text"] == f"Principal('ada', issuer='{issuer.url}', client='app')"
+
+
+@pytest.mark.parametrize(
+    ("claims", "told"),
+    [
+        ({"aud": "https://other.example.com"}, "invalid_token"),
+        ({"iss": "https://other.example.com"}, "invalid_token"),
+        ({"exp": 1}, "token_expired"),
+        ({"cnf": {"x5t#S256": "x"}}, "invalid_token"),
+        ({"sub": None}, "invalid_token"),
+    ],
+    ids=str,
+)
+async def test_aut_23_a_token_that_is_no_good_is_status_401(claims: dict[str, Any], told: str) -> None:
+    async with issuing() as issuer, guarded(signed(issuer)) as host:
+        answer = await ping(host, bearer(issuer.token(**claims)))
+        assert (answer.status, kind(answer)) == (401, told)
+        assert challenge(answer).params["error"] == "invalid_token"
+
+
+async def test_a_token_is_verified_once_in_a_while_and_for_one_audience() -> None:
+    async with issuing() as issuer:
+        resource = signed(issuer)
+        async with guarded(resource) as host:
+            token = bearer(issuer.token(exp=issuer.wall() + 100))
+            assert (await ping(host, token)).status == 200
+            issuer.down = True
+            assert (await ping(host, token)).status == 200
+            assert (
+                await host.ask("POST", request("ping"), authorization=token, host="127.0.0.1:1")
+            ).status == 401  # which is another name
+            issuer.wall.advance(131)
+            assert kind(await ping(host, token)) == "token_expired"
+
+
+async def test_the_sync_way_is_taken_for_a_token_that_is_known() -> None:
+    async with issuing() as issuer:
+        gate = signed(issuer).within("/")
+        headers = {b"host": b"localhost:1", b"authorization": bearer(issuer.token()).encode()}
+        scope: dict[str, Any] = {
+            "headers": list(headers.items()),
+            "path": "/",
+            "scheme": "http",
+            "server": ("127.0.0.1", 1),
+        }
+        first: Any = gate.admit(scope, headers, "/")
+        assert isinstance(first, Awaitable)
+        admitted = await first
+        assert gate.admit(scope, headers, "/") == admitted == Admitted(Principal("ada", issuer=issuer.url), 3630.0)
+
+
+async def test_what_was_verified_with_keys_that_are_gone_is_verified_anew() -> None:
+    async with issuing() as issuer, guarded(signed(issuer)) as host:
+        old = bearer(issuer.token())
+        assert (await ping(host, old)).status == 200
+        issuer.rotate()
+        issuer.wall.advance(40)
+        assert (await ping(host, old)).status == 200  # nobody has heard of it
+        assert (await ping(host, bearer(issuer.token()))).status == 200
+        assert kind(await ping(host, old)) == "invalid_token"
+
+
+def test_only_so_many_tokens_are_kept() -> None:
+    tokens, verifier = VerifiedTokens(most=2), Verifier()
+    verifier.keep = 10.0
+    for name in ("a", "b", "c"):
+        tokens.put(name, frozenset(), Verified(Principal(name)), verifier, 0.0)
+    assert len(tokens) == 2
+    assert tokens.get("a", frozenset(), 1.0) is None
+    assert tokens.get("c", frozenset(), 1.0) is not None
+    assert tokens.get("c", frozenset(), 10.0) is None
+
+
+async def test_an_issuer_that_is_away_is_status_503_and_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with issuing() as issuer, guarded(signed(issuer)) as host:
+        issuer.down = True
+        for _ in range(2):
+            answer = await ping(host, bearer(issuer.token()))
+            assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+            assert issuer.url not in answer.body.decode()
+        assert [record.message for record in caplog.records if issuer.url in record.message] != []
+        assert len([record for record in caplog.records if issuer.url in record.message]) == 1
+
+
+async def test_of_several_verifiers_the_one_for_the_issuer_is_asked() -> None:
+    async with issuing() as one, issuing() as two, issuing() as third:
+        opaque = Introspection(third.url, client_id="us", client_secret="x")
+        third.known["opaque"] = {"active": True, "sub": "bob", "aud": "http://localhost:1"}
+        verifiers = (Jwt(one.url), Jwt(two.url), StaticTokens({"known": ADA}), opaque)
+        async with guarded(ResourceServer(*verifiers, now=one.wall)) as host:
+            assert (await ping(host, bearer(two.token()))).status == 200
+            assert one.asked == {}
+            assert (await ping(host, bearer(one.token()))).status == 200
+            assert (await ping(host, bearer("known"))).status == 200
+            assert third.asked == {}
+            assert (await ping(host, bearer("opaque"))).status == 200
+            assert kind(await ping(host, bearer("unknown"))) == "invalid_token"
+            assert kind(await ping(host, bearer(two.token(iss="https://strange")))) == "invalid_credentials"
+            assert kind(await ping(host, bearer(one.token(key=two.key)))) == "invalid_token"
+            assert kind(await ping(host, bearer("not.a.token"))) == "invalid_token"
+
+
+async def test_a_verifier_of_ones_own() -> None:
+    class Reversed(Verifier):
+        def verify(self, token: str, audiences: Any, now: float) -> Verified:
+            if token != token[::-1]:
+                raise BadToken("it is not the same from behind")
+            return Verified(Principal(token))
+
+    async with guarded(ResourceServer(Reversed())) as host:
+        assert (await ping(host, bearer("anna"))).status == 200
+        assert (await ping(host, bearer("bob.x"))).status == 401
+
+
+# --- tokens that are bound to a key ---------------------------------------------------------------------------------
+
+
+def proof(key: SigningKey, token: str, wall: Wall, *, method: str = "POST", **claims: Any) -> str:
+    return made_for(key, token, method, "http://localhost:1/", now=wall(), **claims)
+
+
+async def test_a_token_that_is_bound_to_a_key_needs_a_proof() -> None:
+    key = SigningKey.generate()
+    async with issuing() as issuer, guarded(signed(issuer)) as host:
+        token = issuer.token(cnf={"jkt": key.thumbprint})
+        answer = await ping(host, bearer(token))
+        assert (answer.status, kind(answer)) == (401, "invalid_token")
+        assert challenge(answer).scheme == "dpop"
+        assert "ES256" in challenge(answer).params["algs"].split()
+        assert (await ping(host, bearer(token), dpop=proof(key, token, issuer.wall))).status == 401
+        bad = await ping(host, f"DPoP {token}")
+        assert challenge(bad).params["error"] == "invalid_dpop_proof"
+        once = proof(key, token, issuer.wall)
+        assert (await ping(host, f"DPoP {token}", dpop=once)).status == 200
+        assert challenge(await ping(host, f"DPoP {token}", dpop=once)).params["error"] == "invalid_dpop_proof"
+        assert (await ping(host, f"dpop {token}", dpop=proof(key, token, issuer.wall))).status == 200
+        twice = (proof(key, token, issuer.wall), proof(key, token, issuer.wall))
+        assert (await ping(host, f"DPoP {token}", dpop=twice)).status == 400
+
+
+async def test_a_token_that_is_not_bound_is_no_token_of_that_scheme() -> None:
+    key = SigningKey.generate()
+    async with issuing() as issuer, guarded(signed(issuer)) as host:
+        token = issuer.token()
+        answer = await ping(host, f"DPoP {token}", dpop=proof(key, token, issuer.wall))
+        assert (answer.status, challenge(answer).params["error"]) == (401, "invalid_token")
+
+
+async def test_a_nonce_is_asked_for_where_one_is_wanted() -> None:
+    key = SigningKey.generate()
+    async with issuing() as issuer, guarded(signed(issuer, dpop_nonces=True)) as host:
+        token = issuer.token(cnf={"jkt": key.thumbprint})
+        answer = await ping(host, f"DPoP {token}", dpop=proof(key, token, issuer.wall))
+        assert challenge(answer).params["error"] == "use_dpop_nonce"
+        good = proof(key, token, issuer.wall, nonce=answer.headers["dpop-nonce"])
+        assert (await ping(host, f"DPoP {token}", dpop=good)).status == 200
+
+
+async def test_tokens_may_have_to_be_bound_or_may_not_be() -> None:
+    key = SigningKey.generate()
+    async with issuing() as issuer:
+        bound, plain = issuer.token(cnf={"jkt": key.thumbprint}), issuer.token()
+        async with guarded(signed(issuer, dpop=True)) as host:
+            assert challenge(await ping(host)).scheme == "dpop"
+            assert (await ping(host, bearer(plain))).status == 401
+            page = await host.ask("GET", path=WELL_KNOWN)
+            assert page.json["dpop_bound_access_tokens_required"] is True
+        async with guarded(signed(issuer, dpop=False)) as host:
+            assert (await ping(host, f"DPoP {bound}", dpop=proof(key, bound, issuer.wall))).status == 401
+            assert (await ping(host, bearer(plain))).status == 200
+            assert "dpop_signing_alg_values_supported" not in (await host.ask("GET", path=WELL_KNOWN)).json
+
+
+# --- what anybody may read ------------------------------------------------------------------------------------------
+
+
+async def test_aut_03_the_metadata_says_whom_the_server_trusts() -> None:
+    resource = ResourceServer(
+        Jwt("https://login.example.com"),
+        Jwt("https://other.example.com"),
+        scopes=["notes"],
+        scopes_supported=["notes", "notes:write", "offline_access"],
+        documentation="https://docs.example.com",
+        resource_name="Notes",
+    )
+    async with guarded(resource, path="/mcp") as host:
+        for path in (WELL_KNOWN, f"{WELL_KNOWN}/mcp"):
+            answer = await host.ask("GET", path=path, origin="https://anywhere.example.com")
+            assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, "*")
+            told = answer.json
+            assert "ES256" in told.pop("dpop_signing_alg_values_supported")
+            assert told == {
+                "resource": "http://localhost:1/mcp",
+                "authorization_servers": ["https://login.example.com", "https://other.example.com"],
+                "scopes_supported": ["notes", "notes:write"],
+                "bearer_methods_supported": ["header"],
+                "resource_name": "Notes",
+                "resource_documentation": "https://docs.example.com",
+            }
+        sse = await host.ask("GET", path=f"{WELL_KNOWN}/sse")
+        assert sse.json["resource"] == "http://localhost:1/sse"
+
+
+async def test_the_metadata_may_be_asked_for_by_any_page_and_only_be_read() -> None:
+    async with guarded(static()) as host:
+        asked = await host.ask("OPTIONS", path=WELL_KNOWN, origin="https://anywhere.example.com")
+        assert (asked.status, asked.headers["access-control-allow-origin"]) == (204, "*")
+        assert (await host.ask("POST", path=WELL_KNOWN)).status == 405
+        assert (await host.ask("GET", path=WELL_KNOWN, host="evil.example.com")).status == 403
+        assert (await host.ask("GET", path="/elsewhere")).status == 404
+
+
+async def test_a_public_address_is_what_tokens_are_for() -> None:
+    async with issuing() as issuer:
+        resource = signed(issuer, public_url="https://notes.example.com/api/mcp")
+        async with guarded(resource, path="/mcp") as host:
+            answer = await ping(host, path="/mcp")
+            where = f"https://notes.example.com/api{WELL_KNOWN}/mcp"
+            assert challenge(answer).params["resource_metadata"] == where
+            for path in (f"{WELL_KNOWN}/mcp", f"{WELL_KNOWN}/api/mcp", WELL_KNOWN):
+                page = await host.ask("GET", path=path)
+                assert page.json["resource"] == "https://notes.example.com/api/mcp"
+            ours = bearer(issuer.token(aud="https://notes.example.com/api/mcp"))
+            assert (await ping(host, ours, path="/mcp")).status == 200
+            assert (await ping(host, bearer(issuer.token(aud="http://localhost:1/mcp")), path="/mcp")).status == 401
+
+
+# --- what is refused before anybody comes -----------------------------------------------------------------------------
+
+
+def test_sec_01_a_server_that_answers_to_any_name_says_which_one_tokens_are_for() -> None:
+    for hosts in (("*",), ("*.example.com",)):
+        server = Server("t", auth=static(), settings=Settings(allowed_hosts=hosts))
+        with pytest.raises(ConfigError, match="public_url"):
+            server.asgi()
+        Server("t", auth=static(public_url="https://x.example.com"), settings=Settings(allowed_hosts=hosts)).asgi()
+
+
+@pytest.mark.parametrize(
+    "url", ["notes.example.com", "https://x.example/mcp?a=1", "https://x.example/#a", "ftp://x.example"]
+)
+def test_a_public_address_has_to_be_one(url: str) -> None:
+    with pytest.raises(ConfigError, match="public_url"):
+        static(public_url=url)
+
+
+def test_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConfigError, match="needs a verifier"):
+        ResourceServer()
+    with pytest.raises(ConfigError, match="scopes is a list"):
+        static(scopes="notes")
+    with pytest.raises(ConfigError, match="empty"):
+        StaticTokens({"": ADA})
+    assert "known" not in repr(StaticTokens({"known": ADA}))

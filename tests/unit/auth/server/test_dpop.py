@@ -1,0 +1,135 @@
+"""Proofs of DPoP, as a server looks at them."""
+
+import base64
+import hashlib
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pytest
+
+from trunkline.auth.jose import SigningKey
+from trunkline.auth.server import dpop
+from trunkline.auth.server.dpop import BadProof, NonceWanted, Proofs
+from trunkline.auth.server.dpop_replay import ReplayMemory, TooManyProofs
+
+NOW = 1_000_000.0
+URL = "https://notes.example.com/mcp"
+TOKEN = "a-token"
+KEY = SigningKey.generate()
+_ids = count()
+
+
+def made_for(
+    key: SigningKey,
+    token: str,
+    method: str,
+    url: str,
+    *,
+    now: float,
+    header: dict[str, Any] | None = None,
+    **claims: Any,
+) -> str:
+    """A proof for one request; a claim that is None is left out."""
+    ath = base64.urlsafe_b64encode(hashlib.sha256(token.encode()).digest()).rstrip(b"=").decode()
+    usual = {"htm": method, "htu": url, "iat": now, "jti": f"id-{next(_ids)}", "ath": ath}
+    said = {name: value for name, value in {**usual, **claims}.items() if value is not None}
+    return key.sign(said, {"typ": "dpop+jwt", "jwk": key.public, **(header or {})})
+
+
+def made(key: SigningKey = KEY, header: dict[str, Any] | None = None, **claims: Any) -> str:
+    return made_for(key, TOKEN, "POST", URL, now=NOW, header=header, **claims)
+
+
+def check(known: Proofs, proof: str, *, now: float = NOW, url: str = URL) -> None:
+    known.check(proof, key=KEY.thumbprint, method="POST", url=url, token=TOKEN, now=now)
+
+
+def test_a_proof_is_good_once() -> None:
+    known, proof = Proofs(), made()
+    check(known, proof)
+    with pytest.raises(BadProof, match="used before"):
+        check(known, proof)
+    check(known, made())
+
+
+@pytest.mark.parametrize(
+    "htu", [f"{URL}/", f"{URL}?x=1#y", "https://NOTES.example.com:443/mcp", "wss://notes.example.com/mcp"]
+)
+def test_an_address_may_be_spelt_in_several_ways(htu: str) -> None:
+    check(Proofs(), made(htu=htu))
+
+
+@pytest.mark.parametrize(
+    ("claims", "why"),
+    [
+        ({"htm": "GET"}, "another method"),
+        ({"htu": "https://other.example.com/mcp"}, "another address"),
+        ({"htu": "http://notes.example.com/mcp"}, "another address"),
+        ({"htu": "https://notes.example.com/mcp/deeper"}, "another address"),
+        ({"htu": "https://[::1/"}, "another address"),
+        ({"htu": None}, "another address"),
+        ({"ath": "x"}, "another token"),
+        ({"ath": None}, "another token"),
+        ({"iat": NOW - 301}, "too long ago"),
+        ({"iat": NOW + 31}, "the future"),
+        ({"iat": True}, "too long ago"),
+        ({"iat": None}, "too long ago"),
+        ({"jti": None}, "no jti"),
+        ({"jti": ""}, "no jti"),
+        ({"jti": "x" * 513}, "no jti"),
+    ],
+    ids=str,
+)
+def test_a_proof_is_for_one_request(claims: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadProof, match=why):
+        check(Proofs(), made(**claims))
+
+
+def test_a_proof_is_signed_with_the_key_that_it_names_and_the_token_is_bound_to() -> None:
+    other = SigningKey.generate()
+    with pytest.raises(BadProof, match="another key"):
+        check(Proofs(), made(other))
+    with pytest.raises(BadProof, match="cannot be verified"):
+        check(Proofs(), made(other, {"jwk": KEY.public}))
+
+
+@pytest.mark.parametrize(
+    "proof",
+    ["nonsense", made(header={"typ": "JWT"}), made(header={"jwk": {"kty": "oct", "k": "c2VjcmV0"}}), KEY.sign({})],
+    ids=["nonsense", "another kind", "a shared key", "no key"],
+)
+def test_what_is_no_proof_is_told_so(proof: str) -> None:
+    with pytest.raises(BadProof, match=r"no DPoP proof|cannot be verified"):
+        check(Proofs(), proof)
+
+
+def test_those_who_share_a_secret_want_the_same_nonces_though_one_is_ahead() -> None:
+    one, ahead = Proofs(nonces=True, secret=b"s" * 32), Proofs(nonces=True, secret=b"s" * 32)
+    check(one, made(nonce=ahead.nonce(NOW)))
+    check(one, made(nonce=ahead.nonce(NOW + 250)))
+    with pytest.raises(NonceWanted):
+        check(one, made(nonce=Proofs(nonces=True).nonce(NOW)))
+
+
+def test_a_nonce_has_to_be_there_and_fresh() -> None:
+    known = Proofs(nonces=True)
+    with pytest.raises(NonceWanted):
+        check(known, made())
+    nonce = known.nonce(NOW)
+    check(known, made(nonce=nonce))
+    check(known, made(nonce=nonce, iat=NOW + 301), now=NOW + 301)  # the one before is good for as long again
+    with pytest.raises(NonceWanted):
+        check(known, made(nonce=nonce, iat=NOW + 602), now=NOW + 602)
+    assert Proofs().nonce(NOW) is None
+
+
+def test_a_key_with_too_many_proofs_does_not_get_others_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dpop, "ReplayMemory", partial(ReplayMemory, most_of_one_key=2))
+    known, other = Proofs(), SigningKey.generate()
+    check(known, made())
+    check(known, made())
+    with pytest.raises(TooManyProofs):
+        check(known, made())
+    known.check(made(other), key=other.thumbprint, method="POST", url=URL, token=TOKEN, now=NOW)
+    check(known, made(iat=NOW + 301), now=NOW + 301)

@@ -1,0 +1,140 @@
+"""Where a server is, as its clients see it."""
+
+from typing import Any
+
+import pytest
+
+from trunkline import Server, Settings
+from trunkline.auth import ResourceServer, StaticTokens
+from trunkline.auth.server.authorization_header import Given, Malformed, given_in, in_query
+from trunkline.auth.server.resource_url import place_of, published_at, said_place
+
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+
+
+def came(host: str = "notes.example.com", **scope: Any) -> tuple[str, str]:
+    place = place_of({"scheme": "https", **scope}, {b"host": host.encode()}, "/mcp")
+    return place.resource, place.metadata
+
+
+@pytest.mark.parametrize(
+    ("host", "scope", "base"),
+    [
+        ("notes.example.com", {}, "https://notes.example.com"),
+        ("NOTES.example.com:443", {"server": ("10.0.0.1", 443)}, "https://notes.example.com"),
+        ("notes.example.com:8443", {"server": ("10.0.0.1", 8443)}, "https://notes.example.com:8443"),
+        ("localhost:80", {"scheme": "http", "server": ("127.0.0.1", 80)}, "http://localhost"),
+        ("[::1]:8000", {"scheme": "http", "server": ("::1", 8000)}, "http://[::1]:8000"),
+        ("[::1]", {"scheme": "ws"}, "http://[::1]"),
+        ("notes.example.com", {"scheme": "wss"}, "https://notes.example.com"),
+        ("notes.example.com", {"root_path": "/b/"}, "https://notes.example.com/b"),
+        ("localhost:9", {"scheme": "http", "server": ("127.0.0.1", 8000)}, "http://localhost:8000"),
+        ("localhost", {"scheme": "http", "server": ("127.0.0.1", 8000)}, "http://localhost:8000"),
+        ("notes.example.com:9", {"server": ("/run/socket", None)}, "https://notes.example.com"),
+        ("notes.example.com:9", {}, "https://notes.example.com"),
+    ],
+)
+def test_a_place_is_where_a_request_came_to(host: str, scope: dict[str, Any], base: str) -> None:
+    assert came(host, **scope) == (f"{base}/mcp", f"{base}{WELL_KNOWN}/mcp")
+
+
+@pytest.mark.parametrize("host", ["notes.example.com", "notes.example.com:8443", "NOTES.example.com:80"])
+@pytest.mark.parametrize("scheme", ["http", "https", "ws"])
+@pytest.mark.parametrize("prefix", [None, "/tenant"])
+def test_a_forwarded_request_contributes_its_host_name_only(host: str, scheme: str, prefix: str | None) -> None:
+    scope = {"scheme": scheme, "server": ("10.0.0.1", 8000), "root_path": "/b", "prefix": prefix, "proxied": True}
+    place = place_of(scope, {b"host": host.encode()}, "/mcp")
+    assert place.audiences == {"https://notes.example.com/b/mcp", "https://notes.example.com/b/mcp/"}
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1", "[::1]", "[::1]:443"])
+def test_no_token_is_for_a_loopback_name_of_a_forwarded_request(host: str) -> None:
+    place = place_of({"scheme": "https", "proxied": True}, {b"host": host.encode()}, "/mcp")
+    assert place.audiences == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("public", "main", "resource", "metadata"),
+    [
+        ("https://x.example/mcp", "/mcp", "https://x.example/mcp", f"https://x.example{WELL_KNOWN}/mcp"),
+        ("https://X.example/mcp/", "/mcp", "https://x.example/mcp", f"https://x.example{WELL_KNOWN}/mcp"),
+        ("https://x.example/api/mcp", "/mcp", "https://x.example/api/mcp", f"https://x.example/api{WELL_KNOWN}/mcp"),
+        ("https://x.example/notes", "/", "https://x.example/notes", f"https://x.example/notes{WELL_KNOWN}"),
+        ("https://x.example", "/", "https://x.example", f"https://x.example{WELL_KNOWN}"),
+        ("https://x.example/notes", "/mcp", "https://x.example/notes", f"https://x.example{WELL_KNOWN}/notes"),
+        ("https://mcp", "/mcp", "https://mcp", f"https://mcp{WELL_KNOWN}"),
+    ],
+)
+def test_a_place_may_be_said(public: str, main: str, resource: str, metadata: str) -> None:
+    place = said_place(public, main, main)
+    assert (place.resource, place.metadata) == (resource, metadata)
+    assert place.audiences == {resource, f"{resource}/"}
+
+
+def test_http_and_sse_is_beside_the_place_that_was_said() -> None:
+    assert said_place("https://x.example/api/mcp", "/mcp", "/sse").resource == "https://x.example/api/sse"
+
+
+def test_metadata_is_published_wherever_clients_look_for_it() -> None:
+    assert published_at("/mcp", "https://x.example/api/mcp") == {
+        WELL_KNOWN,
+        f"{WELL_KNOWN}/mcp",
+        f"{WELL_KNOWN}/api/mcp",
+    }
+    assert published_at("/", None) == {WELL_KNOWN}
+
+
+@pytest.mark.parametrize(
+    ("header", "given"),
+    [
+        (b"Bearer abc", Given("Bearer", "abc")),
+        (b"bearer  a.b-c_d~e+f/g==", Given("Bearer", "a.b-c_d~e+f/g==")),
+        (b"DPOP abc", Given("DPoP", "abc")),
+        (b"Basic abc", None),
+        (b"abc", None),
+        (b"", None),
+    ],
+)
+def test_the_header_says_which_token_comes_how(header: bytes, given: Given | None) -> None:
+    assert given_in(header) == given
+
+
+@pytest.mark.parametrize(
+    "header", [b"Bearer", b"Bearer ", b"Bearer a b", b"Bearer a,b", b"bearer \xe9", b"DPoP ", b'Bearer "a"']
+)
+def test_aut_23_a_header_that_cannot_be_read_is_malformed(header: bytes) -> None:
+    with pytest.raises(Malformed):
+        given_in(header)
+
+
+@pytest.mark.parametrize(
+    ("query", "there"),
+    [
+        (b"access_token=x", True),
+        (b"a=1&ACCESS_TOKEN=x", True),
+        (b"%61ccess_token=x", True),
+        (b"access_token", True),
+        (b"session_id=x", False),
+        (b"q=access_token", False),
+        (b"a=%20b", False),
+    ],
+)
+def test_aut_22_a_token_in_an_address_is_seen(query: bytes, there: bool) -> None:
+    assert in_query(query) is there
+
+
+@pytest.mark.parametrize(
+    ("options", "proxies", "told"),
+    [
+        ({"public_url": "https://mcp.example/mcp"}, ("10.0.0.7",), "must be for https://mcp.example/mcp (public_url)"),
+        ({}, ("10.0.0.7",), "of requests through trusted_proxies, access tokens must be for https://<a name"),
+        ({}, (), "must be for the address that a request came to"),
+    ],
+)
+async def test_startup_logs_which_audience_tokens_need(
+    options: dict[str, Any], proxies: tuple[str, ...], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trunkline")
+    settings = Settings(trusted_proxies=proxies)
+    Server("s", settings=settings, auth=ResourceServer(StaticTokens({}), **options)).asgi(path="/mcp")
+    assert [told in record.getMessage() for record in caplog.records] == [True]

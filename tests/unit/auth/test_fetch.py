@@ -1,0 +1,345 @@
+"""The way of authorization to the network, over real sockets of this machine."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.contract.lines import client_tls, server_tls, turns
+from tests.ports import held_port
+
+from trunkline import Settings
+from trunkline.auth.fetch import Egress
+from trunkline.auth.ssrf import Reach
+from trunkline.errors import AuthorizationFailed
+
+HERE = Reach(loopback=True)
+
+
+class Site:
+    """A server that says what it is told to, by path, and keeps what it was asked."""
+
+    def __init__(self, port: int, scheme: str) -> None:
+        self.port = port
+        self.url = f"{scheme}://localhost:{port}"
+        self.answers: dict[str, bytes] = {}
+        self.heads: list[str] = []
+        self.bodies: list[bytes] = []
+
+    def says(self, path: str, body: bytes = b"", status: int = 200, **headers: str) -> None:
+        lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+        self.answers[path] = f"HTTP/1.1 {status} Said\r\nContent-Length: {len(body)}\r\n{lines}\r\n".encode() + body
+
+    @property
+    def paths(self) -> list[str]:
+        return [head.split(" ")[1] for head in self.heads]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        self.heads.append(head)
+        length = next((int(line[15:]) for line in head.split("\r\n") if line.lower().startswith("content-length:")), 0)
+        self.bodies.append(await reader.readexactly(length))
+        writer.write(self.answers[head.split(" ")[1]])
+        await reader.read()  # the client hangs up
+
+
+@asynccontextmanager
+async def site(tls: ssl.SSLContext | None = None) -> AsyncIterator[Site]:
+    made: list[Site] = []
+    visits: set[asyncio.Task[None]] = set()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        visit = asyncio.ensure_future(made[0].serve(reader, writer))
+        visit.add_done_callback(lambda _: writer.transport.abort())
+        visits.add(visit)
+
+    server = await asyncio.start_server(begin, "127.0.0.1", 0, ssl=tls)
+    made.append(Site(server.sockets[0].getsockname()[1], "https" if tls else "http"))
+    try:
+        yield made[0]
+    finally:
+        server.close()
+        for visit in visits:
+            visit.cancel()
+        await asyncio.gather(*visits, return_exceptions=True)
+        await turns()  # for transports to end
+
+
+class Names:
+    """A resolver that is told what names have which addresses; each look-up gives the next."""
+
+    def __init__(self, *answers: Sequence[str]) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def __call__(self, host: str) -> Sequence[str]:
+        self.asked.append(host)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Where sockets were connected to; anywhere but this machine they are not."""
+    connected: list[object] = []
+
+    async def connect(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: tuple[str, int]) -> None:
+        connected.append(address[0])
+        if address[0] not in {"127.0.0.1", "::1"}:
+            raise ConnectionRefusedError
+        await real(loop, sock, address)
+
+    real = asyncio.SelectorEventLoop.sock_connect
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_connect", connect)
+    return connected
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+async def refused(egress: Egress, url: str, hop: str = "keys") -> AuthorizationFailed:
+    with pytest.raises(AuthorizationFailed) as raised:
+        await egress.get(url, hop=hop)
+    assert raised.value.hop == hop
+    return raised.value
+
+
+# --- what comes back ----------------------------------------------------------------------------
+
+
+async def test_an_answer_has_status_headers_body_kind_and_url() -> None:
+    async with site() as here:
+        here.says("/a?b=c", b"{}", 404, Content_Type="Application/JSON; charset=utf-8", X_Own="1")
+        answer = await Egress(HERE).get(f"{here.url}/a?b=c", hop="keys")
+        assert (answer.status, answer.body, answer.kind) == (404, b"{}", "application/json")
+        assert (answer.headers["x-own"], answer.url) == ("1", f"{here.url}/a?b=c")
+
+
+async def test_a_request_says_only_what_it_was_given() -> None:
+    async with site() as here:
+        here.says("/token", b"{}", Set_Cookie="a=b")
+        egress = Egress(HERE)
+        for _ in range(2):
+            await egress.post(
+                f"{here.url}/token", b"grant=x", hop="token", headers={"accept": "text/plain", "DPoP": "p"}
+            )
+        head = here.heads[1].lower()
+        names = {line.partition(":")[0] for line in head.split("\r\n")[1:] if line}
+        assert names == {"host", "user-agent", "accept", "accept-encoding", "dpop", "content-length", "content-type"}
+        assert "accept: text/plain\r\n" in head
+        assert "accept-encoding: identity\r\n" in head
+        assert here.bodies == [b"grant=x", b"grant=x"]
+
+
+async def test_https_is_spoken_with_a_certificate_that_is_trusted() -> None:
+    async with site(server_tls()) as here:
+        here.says("/", b"hi")
+        assert (await Egress(HERE, tls=client_tls()).get(f"{here.url}/", hop="keys")).body == b"hi"
+        assert "certificate is not to be trusted" in str(await refused(Egress(HERE), f"{here.url}/"))
+
+
+async def test_a_body_over_the_limit_is_refused() -> None:
+    async with site() as here:
+        here.says("/", b"x" * 2000)
+        here.says("/fits", b"x" * 1024)
+        egress = Egress(HERE, settings=Settings(egress_answer_limit=1024))
+        assert "1024 bytes" in str(await refused(egress, f"{here.url}/"))
+        assert len((await egress.get(f"{here.url}/fits", hop="keys")).body) == 1024
+
+
+async def test_a_compressed_answer_is_refused() -> None:
+    async with site() as here:
+        here.says("/", b"\x1f\x8b", Content_Encoding="gzip")
+        assert "compressed" in str(await refused(Egress(HERE), f"{here.url}/"))
+
+
+async def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
+    async with site() as here:
+        here.answers["/slow"] = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nsome"
+        failed = await refused(Egress(HERE, settings=Settings(egress_timeout=0.05)), f"{here.url}/slow")
+        assert str(failed) == f"{here.url}/slow does not answer within 0.05 s"
+
+
+async def test_nobody_there_is_said_without_the_query() -> None:
+    with held_port() as port:
+        failed = await refused(Egress(HERE), f"http://127.0.0.1:{port}/a?code=secret", hop="token")
+    assert "nobody listens" in str(failed)
+    assert f"http://127.0.0.1:{port}/a" in str(failed)
+    assert "secret" not in str(failed)
+    assert failed.clause == ""
+
+
+# --- where it does not go -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://127.0.0.1/", "https://[::1]/", "https://2130706433/", "https://localhost/", "https://169.254.169.254/",
+     "https://[::ffff:a9fe:a9fe]/", "http://login.example/", "file:///etc/passwd", "https://u:p@login.example/"],
+)  # fmt: skip
+async def test_sec05_what_is_refused_as_written_is_not_even_looked_up(url: str, sockets: list[object]) -> None:
+    names = Names(["8.8.8.8"])
+    failed = await refused(Egress(resolve=names), url, hop="resource-metadata")
+    assert "SSRF" in failed.clause
+    assert (names.asked, sockets) == ([], [])
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "fd00::1"])
+async def test_sec05_a_name_with_a_private_address_is_refused_and_no_socket_is_connected(
+    address: str, sockets: list[object]
+) -> None:
+    failed = await refused(Egress(resolve=Names([address])), "https://login.example/a?code=hidden")
+    assert f"login.example is at {address}, which is" in str(failed)
+    assert "SSRF" in failed.clause
+    assert "hidden" not in str(failed)
+    assert sockets == []
+
+
+async def test_sec05_one_private_address_among_public_ones_is_enough_to_refuse_a_name(sockets: list[object]) -> None:
+    failed = await refused(Egress(resolve=Names(["8.8.8.8", "10.0.0.1"])), "https://login.example/")
+    assert "10.0.0.1" in str(failed)
+    assert sockets == []
+
+
+async def test_sec05_a_public_address_is_gone_to(sockets: list[object]) -> None:
+    failed = await refused(Egress(resolve=Names(["8.8.8.8"])), "https://login.example/")
+    assert "nobody listens" in str(failed)
+    assert sockets == ["8.8.8.8"]
+
+
+async def test_sec05_the_socket_asks_once_more_whatever_the_look_up_said(sockets: list[object]) -> None:
+    answers = iter([None, "changed its mind"])  # as if the name had been looked up again
+
+    class Wavering(Reach, frozen=True):
+        def vet(self, there: object, address: str) -> str | None:
+            return next(answers)
+
+    failed = await refused(Egress(Wavering(), resolve=Names(["8.8.8.8"])), "https://login.example/")
+    assert str(failed) == "changed its mind"
+    assert sockets == []
+
+
+async def test_sec05_a_name_is_judged_anew_for_each_request(sockets: list[object]) -> None:
+    egress = Egress(resolve=Names(["8.8.8.8"], ["127.0.0.1"]))
+    await refused(egress, "https://login.example/")
+    assert "127.0.0.1" in str(await refused(egress, "https://login.example/"))
+    assert sockets == ["8.8.8.8"]
+
+
+async def test_a_name_without_an_address_is_said_to_have_none() -> None:
+    assert "login.example has no address" in str(await refused(Egress(resolve=Names([])), "https://login.example/"))
+
+
+async def test_a_name_that_is_allowed_may_be_on_this_machine() -> None:
+    async with site(server_tls()) as here:
+        here.says("/", b"hi")
+        egress = Egress(Reach(allowed=("localhost",)), tls=client_tls())
+        assert (await egress.get(f"{here.url}/", hop="keys")).body == b"hi"
+
+
+# --- redirects ----------------------------------------------------------------------------------
+
+
+async def test_sec05_a_get_follows_three_redirects_and_no_more() -> None:
+    async with site() as here:
+        for step in range(4):
+            here.says(f"/{step}", status=302, Location=f"/{step + 1}")
+        here.says("/4", b"there")
+        answer = await Egress(HERE).get(f"{here.url}/1", hop="keys", headers={"Accept": "application/json"})
+        assert (answer.body, answer.url) == (b"there", f"{here.url}/4")
+        here.heads.clear()
+        assert "once more, after 3 times" in str(await refused(Egress(HERE), f"{here.url}/0"))
+        assert here.paths == ["/0", "/1", "/2", "/3"]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_sec05_a_post_is_never_redirected(status: int) -> None:
+    async with site() as here:
+        here.says("/token", status=status, Location="/other?x=secret")
+        with pytest.raises(AuthorizationFailed, match="points elsewhere") as raised:
+            await Egress(HERE).post(f"{here.url}/token", b"client_secret=s", hop="token")
+        assert raised.value.hop == "token"
+        assert "secret" not in str(raised.value)
+        assert here.paths == ["/token"]
+
+
+@pytest.mark.parametrize("header", ["Authorization", "authorization", "DPoP", "Cookie", "X-Api-Key"])
+async def test_sec05_a_get_that_says_who_we_are_is_never_redirected(header: str) -> None:
+    async with site() as here:
+        here.says("/", status=307, Location="/other")
+        with pytest.raises(AuthorizationFailed, match="points elsewhere"):
+            await Egress(HERE).get(f"{here.url}/", hop="keys", headers={header: "secret"})
+        assert here.paths == ["/"]
+
+
+@pytest.mark.parametrize(
+    ("location", "why"),
+    [
+        ("https://169.254.169.254/latest", "link-local"),
+        ("https://10.0.0.1/", "private network"),
+        ("//10.0.0.1/", "private network|without https"),
+        ("https://internal.example/", "internal.example is at 10.0.0.7"),
+        ("http://internal.example/", "without https"),
+        ("file:///etc/passwd", "no scheme"),
+        ("https://u:p@localhost/", "password"),
+        ("https://[::1", "no address"),
+    ],
+)
+async def test_sec05_each_redirect_is_judged_anew(location: str, why: str, sockets: list[object]) -> None:
+    names = Names(["127.0.0.1"], ["10.0.0.7"])
+    async with site() as here:
+        here.says("/", status=302, Location=location)
+        with pytest.raises(AuthorizationFailed, match=why):
+            await Egress(HERE, resolve=names).get(f"{here.url}/", hop="keys")
+        assert sockets == ["127.0.0.1"]
+
+
+async def test_sec05_https_never_leads_to_http() -> None:
+    async with site(server_tls()) as here, site() as there:
+        here.says("/", status=302, Location=f"{there.url}/")
+        there.says("/", b"plain")
+        failed = await refused(Egress(HERE, tls=client_tls()), f"{here.url}/")
+        assert "from https to http" in str(failed)
+        assert there.heads == []
+
+
+async def test_an_answer_that_names_no_place_is_an_answer() -> None:
+    async with site() as here:
+        here.says("/", status=302)
+        here.says("/304", status=304, Location="/elsewhere")
+        assert (await Egress(HERE).get(f"{here.url}/", hop="keys")).status == 302
+        assert (await Egress(HERE).get(f"{here.url}/304", hop="keys")).status == 304
+
+
+# --- proxies ------------------------------------------------------------------------------------
+
+
+async def test_a_proxy_is_used_and_names_are_its_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = Names(["10.0.0.1"])
+    async with site() as proxy:
+        proxy.says("login.example:443", status=403)
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
+        assert "the proxy refuses: HTTP 403" in str(await refused(Egress(resolve=names), "https://login.example/"))
+        assert proxy.heads[0].startswith("CONNECT login.example:443 ")
+        assert names.asked == []
+
+
+@pytest.mark.parametrize("url", ["https://10.0.0.1/", "https://167772161/", "https://localhost./", "http://a.example/"])
+async def test_behind_a_proxy_what_is_written_still_counts(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with site() as proxy:
+        monkeypatch.setenv("all_proxy", f"http://127.0.0.1:{proxy.port}")
+        await refused(Egress(), url)
+        assert proxy.heads == []
+
+
+async def test_this_machine_is_never_asked_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with site() as here:
+        here.says("/", b"hi")
+        monkeypatch.setenv("all_proxy", "http://127.0.0.1:1")
+        url = f"http://localhost.:{here.port}/"
+        assert (await Egress(HERE, resolve=Names(["127.0.0.1"])).get(url, hop="keys")).body == b"hi"

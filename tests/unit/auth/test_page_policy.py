@@ -1,0 +1,122 @@
+"""Pages that a peer wants a person to open, judged by the policy for addresses that we go to ourselves."""
+
+import asyncio
+import socket
+from collections.abc import Iterable
+
+import pytest
+
+from trunkline.auth.fetch import Egress
+from trunkline.auth.page_policy import judge, judge_now, page
+from trunkline.auth.ssrf import Reach, Refused
+from trunkline.config import Settings
+from trunkline.errors import AuthorizationFailed
+
+LOCAL = Reach(loopback=True)
+PRIVATE = [
+    *("https://10.0.0.1/", "https://167772161/", "https://0xa.0.0.1/", "https://10.1/", "https://012.0.0.1/"),
+    *("https://10.0.0.1./", "https://0x0a000001/", "https://[::ffff:10.0.0.1]/", "https://[::ffff:a00:1]/"),
+    *("https://[64:ff9b::10.0.0.1]/", "https://[64:ff9b:1::a00:1]/", "https://[2002:a00:1::]/", "https://[fd00::1]/"),
+    *("https://[2001:0:a00:1::]/", "https://[::10.0.0.1]/", "https://169.254.169.254/", "https://100.64.0.1/"),
+    *("https://0.0.0.0/", "https://[::]/", "https://[fe80::1]/", "https://192.168.0.1:8443/x?y#z"),
+]
+MISSPELT = [
+    *(
+        "https://10\u30020.0.1/",
+        "https://10\uff0e0\uff0e0\uff0e1/",
+        "https://\uff11\uff10.0.0.1/",
+        "https://b\u00fccher.example/",
+    ),
+    *("https://example.org/\r\nx", "https://example.org/\x1b[2J", "https://exam\tple.org/", "https://example.org/ x"),
+    *("https://user@example.org/", "https://user:secret@example.org/", "https://10.0.0.1@example.org/"),
+    *("https://example.org\\@10.0.0.1/", "https://example.org:99999/", "https://example.org:0/", "https://[::1/"),
+    *("javascript:alert(1)", "file:///etc/passwd", "//example.org", "https://", "", "https://%31%30.0.0.1/"),
+    *("\x00https://example.org/", "https://example.org/\u202e", "https://example.org/\x9b", "https://1.2.3.4.5/"),
+    "https://example.org/" + "x" * 9000,
+]
+
+
+@pytest.mark.parametrize("url", [*PRIVATE, *MISSPELT], ids=ascii)
+def test_an_address_that_is_private_or_misspelt_is_refused(url: str) -> None:
+    with pytest.raises(Refused):
+        page(url, LOCAL)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://127.0.0.1/", "https://2130706433/", "http://localhost:8000/x", "https://[::1]/"]
+)
+def test_this_machine_is_for_servers_on_this_machine(url: str) -> None:
+    assert page(url, LOCAL).local
+    with pytest.raises(Refused):
+        page(url, Reach())
+
+
+def names(monkeypatch: pytest.MonkeyPatch, **known: Iterable[str]) -> None:
+    def look_up(host: str, *_: object, **__: object) -> list[object]:
+        if host.partition(".")[0] not in known:
+            raise socket.gaierror(-2, "Name or service not known")
+        return [(0, 0, 0, "", (address, 0)) for address in known[host.partition(".")[0]]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+
+@pytest.mark.parametrize(
+    ("host", "refused"),
+    [
+        ("public.example", False),
+        ("private.example", True),
+        ("one-of-two.example", True),
+        ("here.example", True),
+        ("wrapped.example", True),
+        ("unknown.example", False),  # from here; a browser may be elsewhere
+        (f"{'x' * 64}.example", False),
+    ],
+)
+async def test_all_addresses_of_a_name_are_judged(host: str, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("https_proxy", raising=False)
+    known = {
+        "public": ["93.184.216.34", "2606:2800:220:1::1"],
+        "private": ["10.0.0.1"],
+        "one-of-two": ["93.184.216.34", "fd00::1"],
+        "here": ["127.0.0.1"],
+        "wrapped": ["64:ff9b::a00:1"],
+    }
+    names(monkeypatch, **known)
+    reach, there = Reach(), page(f"https://{host}/", Reach())
+    for judged in (lambda: judge(there, reach), lambda: asyncio.to_thread(judge_now, there, reach)):
+        if refused:
+            with pytest.raises(Refused, match=host):
+                await judged()
+        else:
+            await judged()
+
+
+async def test_where_a_proxy_looks_names_up_none_is_looked_up_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    names(monkeypatch, private=["10.0.0.1"])
+    there = page("https://private.example/", Reach())
+    await judge(there, Reach())
+    judge_now(there, Reach())
+
+
+async def test_an_address_in_numbers_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(socket, "getaddrinfo", never)
+    there = page("https://93.184.216.34/", Reach())
+    await judge(there, Reach())
+    judge_now(there, Reach())
+
+
+async def test_a_login_page_in_a_private_network_is_not_opened_unless_the_settings_allow_it() -> None:
+    async def resolve(_: str) -> list[str]:
+        return ["10.0.0.1"]
+
+    for url in ("https://10.1/login", "https://login.example/page"):
+        with pytest.raises(AuthorizationFailed, match="no page to send anybody to") as refused:
+            await Egress(Reach(), resolve=resolve).permit(url, hop="authorization")
+        assert refused.value.hop == "authorization"
+    allowed = Settings(egress_allowed=("login.example",))
+    reach = Reach.around("https://mcp.example/mcp", allowed)
+    await Egress(reach, settings=allowed, resolve=resolve).permit("https://login.example/page", hop="authorization")

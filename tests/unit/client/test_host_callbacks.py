@@ -1,0 +1,395 @@
+"""What a host application answers when a server asks: sampling, elicitation, roots."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trunkline import Client, Context, Server
+from trunkline.client.elicitation import Choice, Question, UrlQuestion, checked
+from trunkline.client.host_callbacks import Answering
+from trunkline.errors import InvalidParams, MisuseError
+from trunkline.facts import HandlerFailed
+from trunkline.protocol.types import (
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitParams,
+    ElicitResult,
+    RequestedSchema,
+    Root,
+    TextContent,
+)
+from trunkline.testing import RecordingObserver, ScriptedServer
+from trunkline.wire import codec
+
+SAMPLE = {"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}], "maxTokens": 10}
+FORM: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "title": "Your name", "description": "as on the door", "minLength": 2},
+        "mail": {"type": "string", "format": "email", "default": "a@b.org"},
+        "age": {"type": "integer", "minimum": 0, "default": 7},
+        "weight": {"type": "number", "default": 1.5},
+        "yes": {"type": "boolean", "default": True},
+        "plain": {"type": "string", "enum": ["r", "g"], "default": "g"},
+        "titled": {"type": "string", "oneOf": [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]},
+        "legacy": {"type": "string", "enum": ["r", "g"], "enumNames": ["Red", "Green"]},
+        "many": {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}, "default": ["a"]},
+        "many_titled": {"type": "array", "items": {"anyOf": [{"const": "a", "title": "Anton"}]}, "maxItems": 1},
+    },
+    "required": ["name"],
+}
+
+
+def question(form: dict[str, Any] = FORM) -> Question:
+    schema = codec.decoder(RequestedSchema)(codec.to_json(form))
+    return Question.of(ElicitParams(message="Who?", requested_schema=schema))
+
+
+# --- capabilities --------------------------------------------------------------------------------------
+
+
+def as_tasks(**requests: Any) -> dict[str, Any]:
+    """What is declared of requests that may run as tasks."""
+    return {"tasks": {"list": {}, "cancel": {}, "requests": requests}}
+
+
+SAMPLES, ASKS = as_tasks(sampling={"createMessage": {}}), as_tasks(elicitation={"create": {}})
+
+
+@pytest.mark.parametrize(
+    ("options", "declared"),
+    [
+        ({}, {}),
+        ({"sampling": lambda _: "x"}, {"sampling": {}, **SAMPLES}),
+        ({"sampling": lambda _: "x", "sampling_tools": True}, {"sampling": {"tools": {}}, **SAMPLES}),
+        ({"elicitation": lambda _: None}, {"elicitation": {"form": {}}, **ASKS}),
+        ({"open_url": lambda _: True}, {"elicitation": {"url": {}}, **ASKS}),
+        ({"elicitation": lambda _: None, "open_url": lambda _: True}, {"elicitation": {"form": {}, "url": {}}, **ASKS}),
+        ({"roots": []}, {"roots": {"listChanged": True}}),
+        ({"experimental": {"x": {}}}, {"experimental": {"x": {}}}),
+    ],
+)
+async def test_what_is_not_given_is_not_declared(options: dict[str, Any], declared: dict[str, Any]) -> None:
+    server = ScriptedServer()
+    async with Client(server, **options):
+        pass
+    assert server.line.transcript.said_by("client")[0]["params"]["capabilities"] == declared
+
+
+def test_tools_in_sampling_need_somebody_who_samples() -> None:
+    with pytest.raises(MisuseError, match="give one"):
+        Client(ScriptedServer.__new__(ScriptedServer), sampling_tools=True)
+
+
+# --- sampling ------------------------------------------------------------------------------------------
+
+
+async def test_s01_a_function_writes_the_next_message() -> None:
+    asked: list[CreateMessageParams] = []
+
+    async def sample(params: CreateMessageParams) -> CreateMessageResult:
+        asked.append(params)
+        return CreateMessageResult("assistant", TextContent("hello"), "model-1", "endTurn")
+
+    server = ScriptedServer()
+    async with Client(server, sampling=sample):
+        answer = await server.line.call("sampling/createMessage", SAMPLE)
+    assert answer["result"]["model"] == "model-1"
+    assert asked[0].max_tokens == 10
+
+
+async def test_s07_s15_model_reason_and_content_come_back_to_the_handler_that_asked() -> None:
+    asking = Server("asking")
+    replies: list[CreateMessageResult] = []
+
+    @asking.tool
+    async def ask(ctx: Context) -> str:
+        replies.append(await ctx.sample("What is the capital of France?", max_tokens=5))
+        return "asked"
+
+    def answer(params: CreateMessageParams) -> CreateMessageResult:
+        assert params.max_tokens == 5
+        return CreateMessageResult("assistant", TextContent("Paris is the"), "model-1", "max_tokens")
+
+    async with Client(asking, sampling=answer) as client:
+        await client.call_tool("ask")
+    assert replies == [CreateMessageResult("assistant", TextContent("Paris is the"), "model-1", "maxTokens")]
+
+
+async def test_a_plain_function_may_take_its_time_and_give_text() -> None:
+    server = ScriptedServer()
+    async with Client(server, sampling=lambda _: "hello"):
+        answer = await server.line.call("sampling/createMessage", SAMPLE)
+    assert answer["result"]["content"] == {"type": "text", "text": "hello"}
+
+
+@pytest.mark.parametrize("given", [5, None])
+async def test_what_is_no_message_is_an_error_of_the_host_and_told_to_nobody_else(given: Any) -> None:
+    server, observer = ScriptedServer(), RecordingObserver()
+    async with Client(server, sampling=lambda _: given, observers=[observer]):
+        answer = await server.line.call("sampling/createMessage", SAMPLE)
+    assert answer["error"]["code"] == -32603
+    [failure] = observer.of(HandlerFailed)
+    assert "CreateMessageResult or text" in str(failure.error)
+
+
+async def test_tools_are_refused_where_they_were_not_declared() -> None:
+    server = ScriptedServer()
+    async with Client(server, sampling=lambda _: "x"):
+        tools = [{"name": "t", "inputSchema": {"type": "object"}}]
+        answer = await server.line.call("sampling/createMessage", {**SAMPLE, "tools": tools})
+    assert answer["error"]["code"] == -32602
+
+
+async def test_s02_without_a_function_sampling_does_not_exist() -> None:
+    server = ScriptedServer()
+    async with Client(server):
+        answer = await server.line.call("sampling/createMessage", SAMPLE)
+    assert answer["error"]["code"] == -32601
+
+
+async def test_k03_a_server_may_ping() -> None:
+    server = ScriptedServer()
+    async with Client(server):
+        assert (await server.line.call("ping"))["result"] == {}
+
+
+# --- roots ---------------------------------------------------------------------------------------------
+
+
+async def test_o01_roots_are_listed(tmp_path: Path) -> None:
+    server = ScriptedServer()
+    async with Client(server, roots=[tmp_path, "file:///srv", Root("file:///opt", "opt")]) as client:
+        answer = await server.line.call("roots/list")
+        assert [root.uri for root in client.roots] == [tmp_path.as_uri(), "file:///srv", "file:///opt"]
+    assert [root["uri"] for root in answer["result"]["roots"]] == [tmp_path.as_uri(), "file:///srv", "file:///opt"]
+
+
+async def test_a_root_whose_name_is_not_utf_8_is_listed(tmp_path: Path) -> None:
+    root = tmp_path / os.fsdecode(b"caf\xe9")
+    server = ScriptedServer()
+    async with Client(server, roots=[root]):
+        answer = await server.line.call("roots/list")
+    assert answer["result"]["roots"] == [{"uri": f"{tmp_path.as_uri()}/caf%E9", "name": "caf\ufffd"}]
+
+
+async def test_o02_new_roots_are_told() -> None:
+    server = ScriptedServer()
+    async with Client(server, roots=[]) as client:
+        await client.set_roots(["file:///new"])
+        await server.line.request("notifications/roots/list_changed")
+        assert (await server.line.call("roots/list"))["result"]["roots"] == [{"uri": "file:///new"}]
+
+
+async def test_o03_a_client_without_roots_cannot_have_any_later() -> None:
+    async with Client(ScriptedServer()) as client:
+        with pytest.raises(MisuseError, match="without roots"):
+            await client.set_roots([])
+
+
+def test_a_root_is_a_file() -> None:
+    with pytest.raises(MisuseError, match="file: URI or a path"):
+        Client(ScriptedServer.__new__(ScriptedServer), roots=["https://example.org"])
+
+
+# --- forms ---------------------------------------------------------------------------------------------
+
+
+def test_every_field_of_a_form_has_one_shape() -> None:
+    fields = {field.name: field for field in question().fields}
+    assert [(name, field.kind) for name, field in fields.items()] == [
+        ("name", "text"),
+        ("mail", "text"),
+        ("age", "integer"),
+        ("weight", "number"),
+        ("yes", "yes_no"),
+        ("plain", "choice"),
+        ("titled", "choice"),
+        ("legacy", "choice"),
+        ("many", "choices"),
+        ("many_titled", "choices"),
+    ]
+    assert fields["name"].title == "Your name"
+    assert fields["name"].description == "as on the door"
+    assert (fields["name"].required, fields["mail"].required) == (True, False)
+    assert fields["mail"].format == "email"
+    assert fields["plain"].choices == (Choice("r", "r"), Choice("g", "g"))
+    assert fields["titled"].choices == fields["legacy"].choices == (Choice("r", "Red"), Choice("g", "Green"))
+    assert fields["many"].choices == (Choice("a", "a"), Choice("b", "b"))
+    assert fields["many_titled"].choices == (Choice("a", "Anton"),)
+
+
+def test_what_is_left_out_is_filled_in_by_the_defaults() -> None:
+    assert checked(question(), {"name": "Ada"}) == ElicitResult(
+        "accept",
+        {"mail": "a@b.org", "age": 7, "weight": 1.5, "yes": True, "plain": "g", "many": ["a"], "name": "Ada"},
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"name": "A"},
+        {"name": "Ada", "age": -1},
+        {"name": "Ada", "age": "7"},
+        {"name": "Ada", "titled": "Red"},
+        {"name": "Ada", "many": ["c"]},
+        {"name": "Ada", "many_titled": ["a", "a"]},
+        {"name": "Ada", "password": "unasked"},
+    ],
+)
+def test_what_does_not_fit_the_form_is_never_sent(content: dict[str, Any]) -> None:
+    with pytest.raises(MisuseError, match="does not fit the form"):
+        checked(question(), content)
+
+
+def test_a_user_may_decline_or_cancel() -> None:
+    assert checked(question(), None) == ElicitResult("decline")
+    assert checked(question(), ElicitResult("cancel")) == ElicitResult("cancel")
+    assert checked(question(), ElicitResult("accept", {"name": "Ada"})).action == "accept"
+
+
+def test_an_answer_that_is_none_is_refused() -> None:
+    with pytest.raises(MisuseError, match="not int"):
+        checked(question(), 5)
+
+
+def test_a_form_without_a_form_is_refused() -> None:
+    with pytest.raises(InvalidParams, match="requestedSchema"):
+        Question.of(ElicitParams(message="?"))
+
+
+async def test_h02_a_form_is_answered_over_the_line() -> None:
+    asked: list[Question] = []
+
+    async def ask(one: Question) -> dict[str, Any]:
+        asked.append(one)
+        return {"name": "Ada"}
+
+    server = ScriptedServer()
+    whole = {name: field for name, field in FORM["properties"].items() if name != "weight"}
+    form = {**FORM, "properties": whole}  # the official schema would have every number a whole one
+    async with Client(server, elicitation=ask):
+        answer = await server.line.call("elicitation/create", {"message": "Who?", "requestedSchema": form})
+    assert answer["result"]["action"] == "accept"
+    assert answer["result"]["content"]["name"] == "Ada"
+    assert asked[0].message == "Who?"
+
+
+# --- URLs ----------------------------------------------------------------------------------------------
+
+URL = {"mode": "url", "message": "Sign in", "url": "https://example.org/a?b", "elicitationId": "e1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "action"), [(True, "accept"), (False, "decline"), (ElicitResult("cancel"), "cancel")]
+)
+async def test_h02_a_url_is_opened_with_consent_only(given: Any, action: str) -> None:
+    asked: list[UrlQuestion] = []
+
+    async def consent(one: UrlQuestion) -> Any:
+        asked.append(one)
+        return given
+
+    server = ScriptedServer()
+    async with Client(server, open_url=consent):
+        answer = await server.line.call("elicitation/create", URL)
+    assert answer["result"] == {"action": action}
+    assert asked == [UrlQuestion("Sign in", "https://example.org/a?b", "example.org", "e1")]
+
+
+async def test_an_answer_that_is_no_consent_is_an_error() -> None:
+    server = ScriptedServer()
+    async with Client(server, open_url=lambda _: "yes"):
+        assert (await server.line.call("elicitation/create", URL))["error"]["code"] == -32603
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "javascript:alert(1)",
+        "file:///etc/passwd",
+        "//example.org",
+        "https://",
+        "http://example.org/",
+        "https://user:secret@example.org/",
+        "https://10.0.0.1/",
+        "https://192.168.1.1/",
+        "https://169.254.169.254/latest",
+        "https://[fd00::1]/",
+    ],
+)
+def test_h02_a_url_that_must_not_be_opened_is_refused(url: str) -> None:
+    with pytest.raises(InvalidParams):
+        UrlQuestion.of(ElicitParams(message="?", mode="url", url=url))
+
+
+@pytest.mark.parametrize("url", ["http://localhost:8080/x", "http://127.0.0.1/x", "http://[::1]/x"])
+def test_a_url_of_this_machine_may_do_without_https(url: str) -> None:
+    assert UrlQuestion.of(ElicitParams(message="?", mode="url", url=url)).url == url
+
+
+@pytest.mark.parametrize(
+    ("options", "params"),
+    [
+        ({"elicitation": lambda _: None}, URL),
+        ({"open_url": lambda _: True}, {"message": "Who?", "requestedSchema": FORM}),
+    ],
+)
+async def test_a_mode_that_was_not_declared_is_refused(options: dict[str, Any], params: dict[str, Any]) -> None:
+    server = ScriptedServer()
+    async with Client(server, **options):
+        answer = await server.line.call("elicitation/create", params)
+    assert answer["error"]["code"] == -32602
+
+
+async def test_what_a_server_no_longer_wants_to_know_is_not_answered() -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def ask(_: Question) -> dict[str, Any]:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    server = ScriptedServer()
+    async with Client(server, elicitation=ask) as client:
+        params = {"message": "Who?", "requestedSchema": FORM}
+        server.line.send({"jsonrpc": "2.0", "id": "s1", "method": "elicitation/create", "params": params})
+        await began.wait()
+        server.line.notify("notifications/cancelled", {"requestId": "s1"})
+        await ended.wait()
+        await client.ping()
+        assert [m for m in server.line.waiting() if m.get("id") == "s1"] == []
+
+
+@pytest.mark.parametrize("on_thread", [True, False])
+async def test_a_function_with_a_second_parameter_can_report_progress(on_thread: bool) -> None:
+    def plain(_: CreateMessageParams, answering: Answering) -> str:
+        assert not answering.cancelled
+        answering.progress(1, 2, "half")
+        answering.progress(1)
+        answering.progress(2, 2)
+        return "done"
+
+    async def sample(params: CreateMessageParams, answering: Answering) -> str:
+        return plain(params, answering)
+
+    server = ScriptedServer()
+    async with Client(server, sampling=plain if on_thread else sample):
+        params = {**SAMPLE, "_meta": {"progressToken": "t"}}
+        server.line.send({"jsonrpc": "2.0", "id": "s1", "method": "sampling/createMessage", "params": params})
+        await server.line.request("notifications/initialized")
+        told = [(await server.line.receive()) for _ in range(3)]
+    assert [one["params"] for one in told[:2]] == [
+        {"progressToken": "t", "progress": 1, "total": 2, "message": "half"},
+        {"progressToken": "t", "progress": 2, "total": 2},
+    ]
+    assert told[2]["id"] == "s1"

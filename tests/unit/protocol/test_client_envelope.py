@@ -1,0 +1,69 @@
+"""What a client of the modern era puts on its requests, and reads off results."""
+
+from typing import Any
+
+import pytest
+from msgspec import UNSET, Raw, to_builtins
+from tests.modern import PREFIX, REVISION
+
+from trunkline.protocol.client_envelope import Stamp, head_of, introduced
+from trunkline.protocol.revisions import Revision
+from trunkline.protocol.types import CallToolParams, Implementation
+from trunkline.wire import codec
+
+
+@pytest.fixture
+def stamp() -> Stamp:
+    return Stamp(Implementation("c", "1"), {"sampling": {}, "tasks": {}}, Revision.V2026_07_28)
+
+
+def on(params: Any) -> dict[str, Any]:
+    return codec.decoder(object)(codec.to_json(params))["_meta"]
+
+
+def test_every_request_says_its_revision_and_who_sends_it(stamp: Stamp) -> None:
+    assert on(stamp.put_on(UNSET)) == {
+        f"{PREFIX}protocolVersion": REVISION,
+        f"{PREFIX}clientInfo": {"name": "c", "version": "1"},
+        f"{PREFIX}clientCapabilities": {"sampling": {}},  # there are no tasks of that kind any more
+    }
+
+
+def test_what_a_request_says_besides_stays_there(stamp: Stamp) -> None:
+    params = CallToolParams("add", meta={"progressToken": 3})
+    assert on(stamp.put_on(params))["progressToken"] == 3
+    assert to_builtins(params.meta) == {"progressToken": 3}
+    assert f"{PREFIX}protocolVersion" in on(stamp.put_on(CallToolParams("add")))
+
+
+def test_log_messages_are_wanted_from_a_level_on_or_not_at_all(stamp: Stamp) -> None:
+    stamp.log_from("warning")
+    assert on(stamp.put_on(UNSET))[f"{PREFIX}logLevel"] == "warning"
+    stamp.log_from(None)
+    assert f"{PREFIX}logLevel" not in on(stamp.put_on(UNSET))
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "seconds"),
+    [
+        ({}, "complete", 0.0),
+        ({"resultType": "input_required"}, "input_required", 0.0),
+        ({"ttlMs": 1500}, "complete", 1.5),
+        ({"ttlMs": -1}, "complete", 0.0),
+        ({"ttlMs": "soon"}, "complete", 0.0),
+        ([], "complete", 0.0),
+    ],
+)
+def test_a_result_says_what_it_is_and_how_long_it_holds(said: Any, kind: str, seconds: float) -> None:
+    head = head_of(codec.to_raw(said))
+    assert (head.result_type, head.fresh_for) == (kind, seconds)
+
+
+def test_a_result_that_nobody_can_read_is_left_to_others() -> None:
+    assert head_of(Raw(b"[" * 5000)).result_type == "complete"
+
+
+def test_a_server_introduces_itself_or_does_not() -> None:
+    assert introduced({f"{PREFIX}serverInfo": {"name": "s", "version": "1"}}) == Implementation("s", "1")
+    assert introduced({f"{PREFIX}serverInfo": 5}) is None
+    assert introduced(None) is None

@@ -1,0 +1,434 @@
+"""Classes as arguments and results: how their instances are made, and what their annotations stand for."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import InitVar, dataclass, field
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    AnyStr,
+    Final,
+    Generic,
+    LiteralString,
+    NewType,
+    Optional,
+    Self,
+    TypedDict,
+    TypeVar,
+)
+
+import annotated_types as at
+import attrs
+import msgspec
+import pydantic
+import pytest
+import typing_extensions
+from msgspec import UNSET, Struct, UnsetType
+from tests.unit.registry.table.kinds import Box, Cat, Circle, Colour, Dog, Drawing, Limits, Place, Point, Square, Tree
+from tests.unit.registry.table.tools import answered, given, returning, taking
+
+from trunkline.errors import InvalidArguments, RegistrationError
+from trunkline.registry.validators import of_type
+from trunkline.wire import codec
+
+Item = TypeVar("Item")
+Bounded = TypeVar("Bounded", bound=int)
+UserId = NewType("UserId", Annotated[int, at.Gt(0)])
+
+
+# --- how instances are made --------------------------------------------------------------------------
+
+
+def test_an_attrs_class_is_made_by_its_own_names_and_converters() -> None:
+    entry = taking(Limits)
+
+    assert given(entry, {"_least": 1, "word": "ABC", "hidden": 9}) == Limits(least=1, word="abc")
+    with pytest.raises(InvalidArguments, match=r"\$\.value\.most"):
+        given(entry, {"_least": 1, "most": 10})
+    assert "hidden" not in of_type(Limits)["properties"]
+    assert answered(Limits, Limits(least=1)) == {"_least": 1, "most": 9, "word": "a", "hidden": 1}
+
+
+def test_a_converter_of_attrs_runs() -> None:
+    @attrs.define
+    class Word:
+        text: str = attrs.field(converter=str.lower)
+
+    assert given(taking(Word), {"text": "ABC"}) == Word("abc")
+
+
+@attrs.define
+class AttrsCounter:
+    count: int = attrs.field(init=False, default=0)
+
+
+@dataclass
+class Counter:
+    count: int = field(init=False, default=0)
+
+
+@pytest.mark.parametrize("kind", [Counter, AttrsCounter])
+def test_a_member_that_no_caller_can_give_is_for_no_peer_to_give(kind: Any) -> None:
+    assert given(taking(kind), {"count": 5}) == kind()
+    assert of_type(kind)["properties"] == {}
+    assert answered(kind, kind()) == {"count": 0}
+
+
+def test_an_attrs_default_may_look_at_the_instance() -> None:
+    @attrs.define
+    class Span:
+        start: int
+        end: int = attrs.field()
+
+        @end.default
+        def after(self) -> int:
+            return self.start + 1
+
+    assert given(taking(Span), {"start": 1}) == Span(1, 2)
+    assert "default" not in of_type(Span)["properties"]["end"]
+
+
+def test_what_only_an_initialiser_takes_is_an_argument_and_no_result() -> None:
+    @dataclass
+    class Doubled:
+        once: InitVar[int]
+        times: InitVar[int] = 2
+        twice: int = field(init=False)
+
+        def __post_init__(self, once: int, times: int) -> None:
+            self.twice = once * times
+
+    assert given(taking(Doubled), {"once": 2}).twice == 4
+    assert answered(Doubled, Doubled(2)) == {"twice": 4}
+    assert list(of_type(Doubled)["properties"]) == ["once", "times"]
+
+
+def test_an_error_of_a_class_is_told_where_it_is() -> None:
+    @dataclass
+    class Even:
+        number: Annotated[int, at.Ge(0)]
+
+        def __post_init__(self) -> None:
+            if self.number % 2:
+                raise ValueError("is odd")
+
+    @dataclass
+    class Holder:
+        numbers: list[Even]
+
+    with pytest.raises(InvalidArguments, match=r"\$\.value\.numbers\[1\]: is odd"):
+        given(taking(Holder), {"numbers": [{"number": 2}, {"number": 3}]})
+
+
+def test_a_union_says_of_each_option_why_it_does_not_fit() -> None:
+    @dataclass
+    class Bill:
+        amount: Annotated[Decimal, at.Ge(0)]
+
+    @dataclass
+    class Day:
+        amount: date
+
+    why = "Bill: Expected `Decimal` >= 0 at `$.amount`; Day: Invalid RFC3339 encoded date at `$.amount`"
+    with pytest.raises(InvalidArguments) as caught:
+        given(taking(list[Bill | Day]), [{"amount": "-1"}])
+    assert caught.value.data["errors"] == [
+        {"path": "$.value[0]", "rule": "type", "message": f"Fits none of the options ({why})"}
+    ]
+
+
+def test_what_is_nested_too_deep_is_refused() -> None:
+    deep = b'{"value":' + b'{"label":"a","below":[' * 5000 + b"]}" * 5000 + b"}"
+    with pytest.raises((RecursionError, codec.DecodeError)):
+        taking(Tree).decode(deep)
+
+
+def test_a_renamed_struct_keeps_its_rules() -> None:
+    with pytest.raises(InvalidArguments, match="unknown"):
+        given(taking(Drawing), {"firstShape": {"side": 1}, "unknown": 1})
+
+
+def test_a_tagged_struct_with_limits_keeps_its_tag() -> None:
+    class Sized(Struct, tag="sized", kw_only=True):
+        size: Annotated[int, at.Ge(1)] = 1
+        name: str
+        more: int | UnsetType = UNSET
+
+    class Row(Struct, array_like=True, tag="row"):
+        size: Annotated[int, at.Ge(1)]
+
+    assert given(taking(Sized | Cat), {"type": "sized", "name": "a"}) == Sized(name="a")
+    assert answered(Sized | Row, Row(2)) == ["row", 2]
+    assert answered(Sized | Row, Sized(name="a")) == {"type": "sized", "size": 1, "name": "a"}
+    assert of_type(Sized)["properties"]["more"] == {"type": "integer"}
+
+
+def test_defaults_that_have_json_are_told() -> None:
+    assert of_type(Place)["properties"]["where"] == {"type": "string", "format": "path", "default": "a"}
+    told = taking(Path, default=Path("a/b")).definition.input_schema["properties"]["value"]
+    assert told == {"type": "string", "format": "path", "default": "a/b"}
+
+    @dataclass
+    class Odd:
+        value: Any = object
+
+    assert of_type(Odd)["properties"] == {"value": {}}
+
+
+# --- what annotations stand for ----------------------------------------------------------------------
+
+
+@dataclass
+class Family:
+    parent: Optional[Self] = None  # noqa: UP045 - as many write it
+    children: list[Self] = field(default_factory=list)
+
+
+def test_self_is_the_class() -> None:
+    assert given(taking(Family), {"parent": {}, "children": [{}]}) == Family(Family(), [Family()])
+    with pytest.raises(InvalidArguments, match=r"\$\.value\.parent\.parent: 1 is not of type \"object\""):
+        given(taking(Family), {"parent": {"parent": 1}})
+
+
+@dataclass
+class Shelf(Box[list[Item]], Generic[Item]):
+    other: Item = None  # type: ignore[assignment]
+
+
+class Base(TypedDict, Generic[Item]):
+    item: Item
+
+
+class Derived(Base[list[Item]], Generic[Item]):
+    limit: Annotated[int, at.Ge(0)]
+    other: Item
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "where"),
+    [
+        (Shelf[int], {"item": ["a"], "other": 1}, r"\$\.value\.item\[0\]"),
+        (Shelf[int], {"item": [1], "other": "a"}, r"\$\.value\.other"),
+        (Derived[int], {"item": ["a"], "other": 1, "limit": 1}, r"\$\.value\.item\[0\]"),
+        (Derived[int], {"item": [1], "other": "a", "limit": 1}, r"\$\.value\.other"),
+        (Derived[int], {"item": [1], "other": 1, "limit": -1}, r"\$\.value\.limit"),
+    ],
+)
+def test_variables_of_a_class_and_of_its_bases_are_filled_in(kind: Any, value: Any, where: str) -> None:
+    with pytest.raises(InvalidArguments, match=where):
+        given(taking(kind), value)
+
+
+def test_a_variable_may_stand_in_quotes() -> None:
+    if sys.version_info >= (3, 12):
+        source = "@dataclass\nclass Crate[Own]:\n    items: 'list[Own]'\n"
+    else:
+        source = "@dataclass\nclass Crate(Generic[Item]):\n    items: 'list[Item]'\n"
+    names: dict[str, Any] = {"__name__": __name__, "dataclass": dataclass, "Generic": Generic, "Item": Item}
+    exec(source, names)
+
+    with pytest.raises(InvalidArguments, match=r"\$\.value\.items\[0\]: \"a\" is not of type \"integer\""):
+        given(taking(names["Crate"][int]), {"items": ["a"]})
+
+
+class Keys(typing_extensions.TypedDict, total=False):
+    a: "typing_extensions.Required[int]"
+    b: "Annotated[typing_extensions.NotRequired[int], 'the b']"
+    c: "typing_extensions.Required[typing_extensions.ReadOnly[int]]"
+
+
+@dataclass
+class Fixed:
+    size: Final[Annotated[int, at.Ge(1)]]
+
+
+def test_words_around_a_type_are_understood() -> None:
+    described = of_type(Keys)
+
+    assert described["required"] == ["a", "c"]
+    assert described["properties"]["b"] == {"type": "integer", "description": "the b"}
+    assert given(taking(Keys), {"a": 1, "c": 2}) == {"a": 1, "c": 2}
+    with pytest.raises(InvalidArguments, match=r"\$\.value\.size: 0 is less than"):
+        given(taking(Fixed), {"size": 0})
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "value", "read"),
+    [
+        (UserId, {"type": "integer", "exclusiveMinimum": 0}, 1, 1),
+        (
+            Annotated[UserId, at.Lt(9)],
+            {"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 9},
+            1,
+            1,
+        ),
+        (Item, {}, 1, 1),
+        (Bounded, {"type": "integer"}, 1, 1),
+        (AnyStr, {"anyOf": [{"type": "string", "contentEncoding": "base64"}, {"type": "string"}]}, "!", "!"),
+        (LiteralString, {"type": "string"}, "a", "a"),
+        (Iterable[int], {"type": "array", "items": {"type": "integer"}}, [1], [1]),
+        (Iterable, {"type": "array"}, [1, "a"], [1, "a"]),
+        (Sequence[int], {"type": "array", "items": {"type": "integer"}}, [1], [1]),
+        (AbstractSet[int], {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, [1], {1}),
+        (Mapping[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}, {"a": 1}, {"a": 1}),
+        (tuple, {"type": "array"}, [1, "a"], (1, "a")),
+        (tuple[()], {"type": "array"}, [], ()),
+        (set, {"type": "array", "uniqueItems": True}, [1], {1}),
+        (object, {}, 1, 1),
+        (Any, {}, 1, 1),
+        (msgspec.Raw, {}, 1, msgspec.Raw(b"1")),
+    ],
+)
+def test_other_names_for_types_are_understood(kind: Any, schema: Any, value: Any, read: Any) -> None:
+    assert of_type(kind) == schema
+    assert given(taking(kind), value) == read
+
+
+def test_none_is_a_type_too() -> None:
+    assert given(taking(None), None) is None
+    assert given(taking(list[None]), [None]) == [None]
+    assert answered(list[None], [None]) == [None]
+    assert returning(None).definition.output_schema is None
+
+
+# --- aliases -------------------------------------------------------------------------------------------
+
+
+def _json() -> Any:
+    """`type Json = dict[str, Json] | list[Json] | int | None`, in whatever way this Python has it."""
+    if sys.version_info >= (3, 12):
+        names: dict[str, Any] = {}
+        exec("type Json = dict[str, Json] | list[Json] | int | None", names)
+        return names["Json"]
+    alias = typing_extensions.TypeAliasType("Json", int)
+    object.__setattr__(alias, "__value__", dict[str, alias] | list[alias] | int | None)  # type: ignore[valid-type]
+    return alias
+
+
+def test_an_alias_that_is_part_of_itself_is_read() -> None:
+    alias = _json()
+    entry = taking(alias)
+    value = {"a": [1, {"b": None}]}
+
+    assert given(entry, value) == value
+    assert answered(alias, value) == value
+    assert entry.definition.input_schema["properties"]["value"] == {"$ref": "#/$defs/Json"}
+    told = 'is not of type "object" or "array" or "integer"'
+    with pytest.raises(InvalidArguments, match=rf'\$\.value\.a\[0\]: "b" {told}'):
+        given(entry, {"a": ["b"]})
+
+
+def test_an_alias_stands_for_its_type() -> None:
+    limited = typing_extensions.TypeAliasType("limited", Annotated[int, at.Ge(1)])
+    pair = typing_extensions.TypeAliasType("pair", tuple[Item, Item], type_params=(Item,))
+
+    assert of_type(list[limited]) == {"type": "array", "items": {"type": "integer", "minimum": 1}}
+    assert of_type(pair[int])["prefixItems"] == [{"type": "integer"}, {"type": "integer"}]
+    assert given(taking(pair[limited]), [1, 2]) == (1, 2)
+    with pytest.raises(InvalidArguments, match=r"\$\.value\[1\]: 0 is less than the minimum of 1"):
+        given(taking(pair[limited]), [1, 0])
+
+
+# --- names in a schema -------------------------------------------------------------------------------
+
+
+def _other_point() -> Any:
+    @dataclass
+    class Point:
+        z: Path = Path()
+
+    return Point
+
+
+def _other_model() -> Any:
+    class Point(pydantic.BaseModel):
+        z: int
+
+    return Point
+
+
+def test_two_classes_of_one_name_have_two_definitions() -> None:
+    first, second = _other_point(), _other_point()
+    kind = tuple[Point, first, second, _other_model(), first]
+    described = of_type(kind)
+
+    assert [place["$ref"] for place in described["prefixItems"]] == [
+        "#/$defs/Point",
+        "#/$defs/Point_2",
+        "#/$defs/Point_3",
+        "#/$defs/Point_4",
+        "#/$defs/Point_2",
+    ]
+    assert list(described["$defs"]["Point"]["properties"]) == ["x", "y"]
+    assert described["$defs"]["Point_4"]["properties"]["z"] == {"title": "Z", "type": "integer"}
+    read = given(taking(kind), [{"x": 1}, {"z": "a"}, {}, {"z": 1}, {}])
+    assert read[1] == first(Path("a"))
+
+
+def test_a_class_that_is_named_with_seventy_characters_is_no_trouble() -> None:
+    name = "A" * 70
+    kind = msgspec.defstruct(name, [("x", int)])
+
+    assert list(of_type(list[kind])["$defs"]) == [name]  # type: ignore[valid-type]
+    assert given(taking(list[kind]), [{"x": 1}])[0].x == 1  # type: ignore[valid-type]
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+@dataclass
+class WithField:
+    x: int = pydantic.Field(5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (complex, "complex is not supported: there is no JSON for it; use a type that JSON has"),
+        (Circle | complex, "complex is not supported"),
+        (type[int], r"type\[int\] is not supported"),
+        (set[Point], "Point has no hash, so that no set can hold it"),
+        (frozenset[list[int]], r"list\[int\] has no hash"),
+        (dict[Point, int], "Point has no hash"),
+        (WithField, r"WithField.x has a pydantic Field as its default"),
+        (Cat | Dog | Square | bytearray | complex, "complex is not supported"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_at_registration(kind: Any, why: str) -> None:
+    with pytest.raises(RegistrationError, match=why):
+        taking(kind)
+    with pytest.raises(RegistrationError, match=why):
+        returning(kind)
+
+
+def test_a_function_is_no_argument() -> None:
+    from collections.abc import Callable
+
+    with pytest.raises(RegistrationError, match=r"take: .* value: Callable\[\[int\], str\] is not supported"):
+        taking(Callable[[int], str])
+
+
+def test_an_enum_of_values_without_json_is_refused() -> None:
+    from enum import Enum
+
+    class Odd(Enum):
+        PAIR = (1, 2)
+
+    with pytest.raises(RegistrationError, match=r"Odd has a value that cannot be told in JSON: \(1, 2\)"):
+        taking(Odd)
+    assert given(taking(Colour), "red") is Colour.RED
+
+
+def test_a_class_whose_annotations_cannot_be_resolved_is_refused() -> None:
+    @dataclass
+    class Lost:
+        other: "Nowhere"  # noqa: F821
+
+    with pytest.raises(RegistrationError, match=r"Lost: an annotation names something that is not defined: .*Nowhere"):
+        taking(Lost)
+    with pytest.raises(RegistrationError, match="Nowhere"):
+        returning(Lost)

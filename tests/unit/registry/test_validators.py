@@ -1,0 +1,220 @@
+"""JSON Schema: made from types, and compiled where it was written by hand."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, Any, Literal, TypedDict
+
+import jsonschema_rs
+import pytest
+from msgspec import Meta, Struct
+
+from trunkline.errors import RegistrationError
+from trunkline.registry.validators import Fault, Validator, of_type
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Point(Struct):
+    x: int
+    y: int = 0
+
+
+@dataclass
+class Node:
+    name: str
+    children: "list[Node]" = field(default_factory=list)
+
+
+class Options(TypedDict, total=False):
+    colour: Colour
+
+
+POINT = {
+    "title": "Point",
+    "type": "object",
+    "properties": {"x": {"type": "integer"}, "y": {"type": "integer", "default": 0}},
+    "required": ["x"],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        (str, {"type": "string"}),
+        (bool, {"type": "boolean"}),
+        (list[int], {"type": "array", "items": {"type": "integer"}}),
+        (dict[str, float], {"type": "object", "additionalProperties": {"type": "number"}}),
+        (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
+        (Annotated[int, Meta(ge=1, le=9)], {"type": "integer", "minimum": 1, "maximum": 9}),
+        (Colour, {"title": "Colour", "type": "string", "enum": ["red", "blue"]}),
+        (Point, POINT),
+        (list[Point], {"type": "array", "items": {"$ref": "#/$defs/Point"}, "$defs": {"Point": POINT}}),
+    ],
+)
+def test_a_type_has_a_schema_that_stands_alone(kind: Any, schema: dict[str, Any]) -> None:
+    assert of_type(kind) == schema
+    jsonschema_rs.meta.validate(schema)
+
+
+def test_a_type_that_holds_itself_refers_to_itself() -> None:
+    made = of_type(Node)
+
+    assert made["type"] == "object"
+    assert made["$defs"]["Node"]["properties"]["children"] == {
+        "type": "array",
+        "items": {"$ref": "#/$defs/Node"},
+        "default": [],
+    }
+    assert jsonschema_rs.is_valid(made, {"name": "a", "children": [{"name": "b"}]})
+    assert not jsonschema_rs.is_valid(made, {"name": "a", "children": [{"name": 1}]})
+
+
+def test_only_definitions_that_are_needed_are_given() -> None:
+    made = of_type(Options)
+
+    assert list(made["$defs"]) == ["Colour"]
+    assert made["properties"] == {"colour": {"$ref": "#/$defs/Colour"}}
+
+
+@pytest.mark.parametrize("kind", [complex, list[complex], dict[str, complex] | None, Annotated[complex, "where"]])
+def test_a_type_without_json_has_no_schema(kind: Any) -> None:
+    with pytest.raises(TypeError, match="complex is not supported: there is no JSON for it"):
+        of_type(kind)
+
+
+# --- compiled schemas ----------------------------------------------------------------------------
+
+SEARCH = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "pattern": "^[a-z]+$"},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 1000},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["query"],
+}
+
+
+def test_a_value_that_fits_has_no_faults() -> None:
+    validator = Validator(SEARCH, "search")
+
+    assert validator.accepts({"query": "abc", "limit": 1})
+    assert validator.faults({"query": "abc", "limit": 1}) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "rule"),
+    [
+        ({"query": 5}, "$.query", "type"),
+        ({}, "$", "required"),
+        ({"query": "a", "limit": 1001}, "$.limit", "maximum"),
+        ({"query": "A1"}, "$.query", "pattern"),
+        ({"query": "a", "tags": ["x", 2]}, "$.tags[1]", "type"),
+    ],
+)
+def test_t11_types_required_ranges_and_patterns_are_enforced_and_told(value: Any, path: str, rule: str) -> None:
+    validator = Validator(SEARCH, "search")
+
+    assert not validator.accepts(value)
+    (fault,) = validator.faults(value)
+    assert (fault.path, fault.rule) == (path, rule)
+    assert fault.message
+
+
+def test_all_faults_are_told_but_twenty_at_most() -> None:
+    validator = Validator({"type": "array", "items": {"type": "integer"}}, "list")
+
+    assert [fault.path for fault in validator.faults(["a", 1, "b"])] == ["$[0]", "$[2]"]
+    assert len(validator.faults(["a"] * 50)) == 20
+
+
+def test_a_schema_that_refuses_everything_names_no_rule() -> None:
+    (fault,) = Validator({"not": {}}, "nothing").faults(1)
+
+    assert isinstance(fault, Fault)
+    assert fault.path == "$"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        # Only Draft 4 reads exclusiveMaximum as a switch, only Draft 7 has no prefixItems, and 2020-12 is the default.
+        ({"$schema": "http://json-schema.org/draft-04/schema#", "maximum": 5, "exclusiveMaximum": True}, 5),
+        ({"$schema": "http://json-schema.org/draft-06/schema#", "exclusiveMaximum": 5}, 5),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "string"}]}, [1]),
+        ({"$schema": "https://json-schema.org/draft/2019-09/schema", "dependentRequired": {"a": ["b"]}}, {"a": 1}),
+        ({"$schema": "https://json-schema.org/draft/2019-09/schema", "items": [{"type": "string"}]}, [1]),
+        ({"$schema": "https://json-schema.org/draft/2020-12/schema", "prefixItems": [{"type": "string"}]}, [1]),
+        ({"prefixItems": [{"type": "string"}]}, [1]),
+    ],
+)
+def test_x30_a_schema_is_read_by_the_draft_that_it_names_and_by_2020_12_otherwise(schema: Any, value: Any) -> None:
+    assert not Validator(schema, "it").accepts(value)
+
+
+def test_x30_a_keyword_of_another_draft_means_nothing() -> None:
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "prefixItems": [{"type": "string"}]}
+
+    assert Validator(schema, "it").accepts([1])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "nonsense"},
+        {"type": "object", "properties": 5},
+        {"$ref": "https://example.com/schema.json"},
+        {"$ref": "#/$defs/missing"},
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_refused_with_a_sentence(schema: Any) -> None:
+    with pytest.raises(RegistrationError, match=r"^the schema of tool 'x' is not valid: [^\n]+$") as caught:
+        Validator(schema, "tool 'x'")
+
+    assert caught.value.kind == "tool_schema_invalid"
+
+
+@pytest.mark.parametrize(
+    "where", ["https://example.com/a.json", "http://127.0.0.1:9/a.json", "file:///etc/hosts", "b.json"]
+)
+@pytest.mark.parametrize("draft", ["draft-04/schema#", "draft-06/schema#", "draft-07/schema#", None])
+def test_a_reference_to_another_document_is_never_followed(where: str, draft: str | None) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"$ref": where}}}
+    if draft is not None:
+        schema["$schema"] = f"http://json-schema.org/{draft}"
+    with pytest.raises(RegistrationError, match="is not valid"):
+        Validator(schema, "it")
+
+
+def test_a_reference_within_the_schema_is_followed() -> None:
+    validator = Validator({"$defs": {"n": {"type": "integer"}}, "items": {"$ref": "#/$defs/n"}}, "it")
+
+    assert validator.accepts([1])
+    assert [fault.path for fault in validator.faults(["a"])] == ["$[0]"]
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_a_value_nested_too_deep_is_not_compared() -> None:
+    unique = Validator({"uniqueItems": True}, "it")
+
+    with pytest.raises(RecursionError, match="the value is nested too deep"):
+        unique.accepts([nested(300), nested(301)])
+    with pytest.raises(RecursionError):
+        unique.faults([nested(300), nested(301)])
+
+
+def test_reasons_that_cannot_be_found_in_a_deep_value_are_not_listed() -> None:
+    both = Validator({"allOf": [{"type": "object"}, {"uniqueItems": True}]}, "it")
+
+    [fault] = both.faults([nested(300), nested(301)])
+    assert fault.message == "the value does not fit the schema, and is nested too deep to list the reasons"

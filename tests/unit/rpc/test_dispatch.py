@@ -1,0 +1,174 @@
+"""From a request to who answers it, and from an exception to what the peer may read."""
+
+from typing import Any
+
+import pytest
+from msgspec import UNSET, Raw
+
+from trunkline.errors import (
+    CapabilityNotSupported,
+    InternalError,
+    InvalidArguments,
+    InvalidParams,
+    MethodNotFound,
+    PeerError,
+    ProtocolError,
+    Refusal,
+    RequestTimeout,
+    ToolError,
+    ToolNotFound,
+    UrlElicitationRequired,
+)
+from trunkline.protocol.inflight import Running
+from trunkline.protocol.methods import find
+from trunkline.protocol.revisions import Revision
+from trunkline.protocol.types import CallToolResult
+from trunkline.registry.results import BadResult
+from trunkline.rpc.dispatch import Dispatcher, Feature, failure_of
+from trunkline.server.features import FEATURES
+
+NEWEST, OLD = Revision.V2025_11_25, Revision.V2025_06_18
+
+
+def call_of(method: str) -> Running:
+    row = find(method)
+    assert row is not None
+    return Running(id=1, method=row, started=0)
+
+
+CALL, GET = call_of("tools/call"), call_of("prompts/get")
+
+
+def dispatch(method: str, params: Any) -> Any:
+    feature = Feature("spy", {method: lambda connection, call, typed: typed})
+    return Dispatcher([feature]).dispatch(None, call_of(method), params)  # type: ignore[arg-type]
+
+
+def test_a20_params_come_in_their_type() -> None:
+    assert dispatch("tools/list", Raw(b'{"cursor":"c"}')).cursor == "c"
+    assert dispatch("tools/list", UNSET).cursor is None
+
+
+@pytest.mark.parametrize(
+    ("params", "where"),
+    [(b"{}", "$"), (b'{"name":1}', "$.name"), (b"[]", "$"), (b'{"name":"x","arguments":[]}', "$.arguments")],
+)
+def test_params_that_do_not_fit_are_refused_saying_where(params: bytes, where: str) -> None:
+    with pytest.raises(InvalidParams) as refused:
+        dispatch("prompts/get", Raw(params))
+    assert refused.value.data["errors"][0]["path"] == where
+    assert refused.value.message.startswith("params of prompts/get: ")
+
+
+def test_a21_a_method_that_no_feature_answers_does_not_exist() -> None:
+    dispatcher = Dispatcher(FEATURES[:1])
+    assert dispatcher.answers("ping")
+    assert not dispatcher.answers("tools/list")
+    with pytest.raises(MethodNotFound):
+        dispatcher.dispatch(None, call_of("tools/list"), UNSET)  # type: ignore[arg-type]
+
+
+def test_a_feature_cannot_answer_a_method_that_the_specification_does_not_have() -> None:
+    with pytest.raises(MethodNotFound):
+        Dispatcher([Feature("odd", {"no/such": lambda connection, call, params: None})])
+
+
+@pytest.mark.parametrize("method", [method for feature in FEATURES for method in feature.answers])
+def test_every_feature_answers_methods_of_the_specification(method: str) -> None:
+    assert Dispatcher(FEATURES).answers(method)
+
+
+# --- failures ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError("secret"), SystemExit("secret"), KeyError("secret")])
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("prompts/get", "prompt_render_failed"),
+        ("completion/complete", "completion_failed"),
+        ("resources/subscribe", "subscription_failed"),
+        ("resources/read", "internal_error"),
+    ],
+)
+def test_x11_what_was_not_meant_for_the_peer_becomes_a_sentence_with_a_reference(
+    error: BaseException, method: str, kind: str
+) -> None:
+    failure = failure_of(error, call_of(method), NEWEST)
+    assert isinstance(failure.answer, InternalError)
+    assert failure.reference is not None
+    assert failure.reference in failure.answer.message
+    assert failure.answer.data == {"kind": kind, "reference": failure.reference}
+    assert "secret" not in failure.answer.message
+
+
+def test_x11_a_tool_that_raises_is_a_result_that_says_so() -> None:
+    failure = failure_of(ValueError("secret"), CALL, NEWEST)
+    assert isinstance(failure.answer, CallToolResult)
+    assert failure.answer.is_error
+    assert "secret" not in str(failure.answer)
+    assert failure.answer.meta == {"trunkline/error": {"kind": "tool_execution_failed", "reference": failure.reference}}
+
+
+def test_each_failure_has_a_reference_of_its_own() -> None:
+    assert len({failure_of(ValueError(), CALL, NEWEST).reference for _ in range(100)}) == 100
+
+
+def test_a_result_that_cannot_be_is_hidden_like_any_fault_of_ours() -> None:
+    failure = failure_of(BadResult("secret"), CALL, NEWEST)
+    assert isinstance(failure.answer, CallToolResult)
+    assert failure.reference is not None
+    assert "secret" not in str(failure.answer)
+
+
+def test_x09_bad_arguments_are_a_result_since_2025_11_25_and_an_error_before() -> None:
+    error = InvalidArguments("bad", errors=[{"path": "$.a"}])
+    newest = failure_of(error, CALL, NEWEST)
+    assert isinstance(newest.answer, CallToolResult)
+    assert newest.answer.meta is not None
+    assert newest.answer.meta["trunkline/error"]["errors"] == [{"path": "$.a"}]
+    assert failure_of(error, CALL, OLD).answer is error
+    assert failure_of(error, GET, NEWEST).answer is error
+
+
+def test_a_refusal_of_a_tool_carries_its_reason_for_the_model_to_read() -> None:
+    error = Refusal(1003, "not now", name="rate_limited", hint="wait", retry_after=1.5)
+    failure = failure_of(error, CALL, NEWEST)
+    assert isinstance(failure.answer, CallToolResult)
+    assert failure.answer.meta is not None
+    assert failure.answer.meta["trunkline/refusal"] == {
+        "code": 1003,
+        "name": "rate_limited",
+        "hint": "wait",
+        "retryAfterMs": 1500,
+    }
+    assert failure_of(error, GET, NEWEST).answer is error
+
+
+@pytest.mark.parametrize(
+    "error", [UrlElicitationRequired([]), ToolNotFound("x"), ProtocolError("mine"), CapabilityNotSupported("x", "y")]
+)
+@pytest.mark.parametrize("call", [CALL, GET])
+def test_an_error_that_was_raised_on_purpose_goes_as_it_is(error: ProtocolError, call: Running) -> None:
+    assert failure_of(error, call, NEWEST).answer is error
+    assert failure_of(error, call, NEWEST).reference is None
+
+
+@pytest.mark.parametrize(
+    "error", [ToolError("read me"), PeerError(-1, "read me"), InternalError("read me"), RequestTimeout("read me", 1)]
+)
+def test_what_a_tool_says_of_its_failure_is_a_result_and_elsewhere_an_error(error: Any) -> None:
+    as_result = failure_of(error, CALL, NEWEST).answer
+    assert isinstance(as_result, CallToolResult)
+    assert as_result.is_error
+    assert "read me" in as_result.content[0].text  # type: ignore[union-attr]
+    as_error = failure_of(error, GET, NEWEST).answer
+    assert isinstance(as_error, InternalError)
+    assert "read me" in as_error.message
+
+
+@pytest.mark.parametrize("data", [[1, 2], "why", 0])
+def test_p26_the_data_of_a_failed_tool_may_be_any_json(data: Any) -> None:
+    answer = failure_of(InternalError("broken", data=data), CALL, NEWEST).answer
+    assert isinstance(answer, CallToolResult)
+    assert answer.meta == {"trunkline/error": data}

@@ -1,0 +1,213 @@
+"""Threads for plain functions."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from tests.limits import PATIENCE
+from tests.processes import eventually
+
+from trunkline.rpc.threads import Job, Threads
+
+wanted: ContextVar[str] = ContextVar("wanted", default="nothing")
+
+
+@pytest.fixture
+async def threads() -> AsyncIterator[Threads]:
+    pool = Threads(asyncio.get_running_loop(), 4)
+    yield pool
+    pool.close()
+
+
+async def outcome(threads: Threads, function: Any) -> tuple[Any, BaseException | None]:
+    told: asyncio.Future[tuple[Any, BaseException | None]] = asyncio.get_running_loop().create_future()
+    threads.submit(Job(function, lambda value, error: told.set_result((value, error))))
+    return await asyncio.wait_for(told, PATIENCE)
+
+
+def alive() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("trunkline-")}
+
+
+async def test_a_function_runs_on_a_thread_and_its_end_is_told_on_the_loop(threads: Threads) -> None:
+    here, told = threading.get_ident(), []
+    done = asyncio.Event()
+
+    def tell(value: Any, error: BaseException | None) -> None:
+        told.append((value, error, threading.get_ident()))
+        done.set()
+
+    threads.submit(Job(threading.get_ident, tell))
+    await asyncio.wait_for(done.wait(), PATIENCE)
+    ((value, error, told_on),) = told
+    assert value != here
+    assert error is None
+    assert told_on == here
+
+
+@pytest.mark.parametrize("raised", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+async def test_whatever_a_function_raises_is_handed_on_and_the_thread_lives(
+    threads: Threads, raised: BaseException
+) -> None:
+    def fail() -> None:
+        raise raised
+
+    assert await outcome(threads, fail) == (None, raised)
+    assert await outcome(threads, lambda: "alive") == ("alive", None)
+
+
+async def test_a_function_sees_the_context_of_whoever_asked_for_it(threads: Threads) -> None:
+    wanted.set("this")
+    assert (await outcome(threads, wanted.get))[0] == "this"
+
+
+async def test_short_jobs_are_done_by_few_threads() -> None:
+    threads, before = Threads(asyncio.get_running_loop(), 32), alive()
+    for _ in range(100):
+        await outcome(threads, lambda: None)
+    assert len(alive() - before) <= 3
+    threads.close()
+
+
+async def test_a_blocked_job_does_not_keep_others_waiting(threads: Threads) -> None:
+    held = threading.Event()
+    threads.submit(Job(lambda: held.wait(PATIENCE), lambda value, error: None))
+    assert (await outcome(threads, lambda: "not kept waiting"))[0] == "not kept waiting"
+    held.set()
+
+
+async def test_two_slow_jobs_overlap(threads: Threads) -> None:
+    meeting = threading.Barrier(2)
+    first, second = await asyncio.gather(
+        outcome(threads, lambda: meeting.wait(PATIENCE)), outcome(threads, lambda: meeting.wait(PATIENCE))
+    )
+    assert first[1] is second[1] is None
+
+
+async def test_no_more_threads_run_than_allowed_and_all_jobs_get_their_turn(threads: Threads) -> None:
+    running, most, lock = 0, 0, threading.Lock()
+    release = threading.Event()
+
+    def work() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        release.wait(PATIENCE)
+        with lock:
+            running -= 1
+
+    waiting = [asyncio.ensure_future(outcome(threads, work)) for _ in range(20)]
+    await asyncio.sleep(0)
+    await asyncio.to_thread(eventually, lambda: running == 4)
+    release.set()
+    await asyncio.gather(*waiting)
+    assert most == 4
+
+
+async def test_a_job_dropped_before_its_turn_is_never_run_and_never_told() -> None:
+    threads, go, ran = Threads(asyncio.get_running_loop(), 1), threading.Event(), []
+    threads.submit(Job(lambda: go.wait(PATIENCE), lambda value, error: None))
+    dropped = Job(lambda: ran.append("dropped"), lambda value, error: ran.append("told"))
+    threads.submit(dropped)
+    dropped.cancel()
+    go.set()
+    await outcome(threads, lambda: ran.append("last"))
+    assert ran == ["last"]
+    threads.close()
+
+
+async def test_a_job_dropped_while_it_runs_is_not_told(threads: Threads) -> None:
+    began, go, told = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        began.set()
+        go.wait(PATIENCE)
+
+    job = Job(work, lambda value, error: told.append(value))
+    threads.submit(job)
+    assert await asyncio.to_thread(began.wait, 10)
+    job.cancel()
+    go.set()
+    await outcome(threads, lambda: None)
+    await outcome(threads, lambda: None)
+    assert told == []
+
+
+async def test_what_a_thread_posts_gets_to_the_loop_before_the_end_of_its_job(threads: Threads) -> None:
+    """Also when another job has ended just before, and the loop has been told of that one already."""
+    seen: list[str] = []
+    other_ended, all_ended = threading.Event(), threading.Event()
+    done = asyncio.Event()
+
+    def other() -> None:
+        threads.post(lambda: seen.append("other"))
+        other_ended.set()
+
+    def work() -> None:
+        other_ended.wait(PATIENCE)
+        threads.post(lambda: seen.append("posted"))
+        all_ended.set()
+
+    def told(value: Any, error: BaseException | None) -> None:
+        seen.append("ended")
+        done.set()
+
+    threads.submit(Job(other, lambda value, error: None))
+    threads.submit(Job(work, told))
+    assert all_ended.wait(PATIENCE)  # the loop stands still meanwhile
+    await asyncio.wait_for(done.wait(), PATIENCE)
+    assert seen == ["other", "posted", "ended"]
+
+
+async def test_something_posted_that_fails_does_not_keep_the_rest_from_the_loop(threads: Threads) -> None:
+    loop, seen, failures = asyncio.get_running_loop(), asyncio.Event(), []
+    loop.set_exception_handler(lambda loop, context: failures.append(context["exception"]))
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    threads.post(fail)
+    threads.post(seen.set)
+    await asyncio.wait_for(seen.wait(), PATIENCE)
+    assert [str(failure) for failure in failures] == ["no"]
+
+
+async def test_threads_end_when_the_pool_is_closed_and_what_was_not_begun_is_dropped() -> None:
+    before = alive()
+    threads, began, go, ran = Threads(asyncio.get_running_loop(), 2), threading.Semaphore(0), threading.Event(), []
+    await asyncio.gather(*(outcome(threads, threading.Event().is_set) for _ in range(3)))
+
+    def work() -> None:
+        began.release()
+        go.wait(PATIENCE)
+
+    for _ in range(2):
+        threads.submit(Job(work, lambda value, error: ran.append("told")))
+    threads.submit(Job(lambda: ran.append("never"), lambda value, error: None))
+    for _ in range(2):
+        assert await asyncio.to_thread(began.acquire, timeout=10)
+    threads.close()
+    go.set()
+    await asyncio.to_thread(eventually, lambda: not alive() - before)
+    while len(ran) < 2:
+        await asyncio.sleep(0)
+    assert ran == ["told", "told"]
+
+
+def test_a_job_that_outlives_its_loop_ends_without_a_word() -> None:
+    go, threads = threading.Event(), []
+
+    async def begin() -> None:
+        threads.append(Threads(asyncio.get_running_loop(), 1))
+        threads[0].submit(Job(lambda: go.wait(PATIENCE), lambda value, error: None))
+
+    before = alive()
+    asyncio.run(begin())
+    go.set()
+    eventually(lambda: threads[0]._idle)  # it is back, and waits for more
+    threads[0].close()
+    eventually(lambda: not alive() - before)

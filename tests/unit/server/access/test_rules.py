@@ -1,0 +1,201 @@
+"""Who may see what: found once for all who hold the same scopes, and never later than what is shown."""
+
+import json
+from typing import Any
+
+import pytest
+
+from trunkline import Context, Server
+from trunkline.auth.principal import Principal
+from trunkline.errors import RegistrationError
+from trunkline.protocol.revisions import Revision
+from trunkline.server.access import rules as access_rules
+from trunkline.server.access.rules import NOBODY, Rules, Viewer, held_by
+
+EMPTY: frozenset[str] = frozenset()
+
+
+def yes(_: Context) -> bool:
+    return True
+
+
+def offering() -> Server:
+    server = Server("s")
+    server.add_tool(lambda: None, name="open")
+    server.add_tool(lambda: None, name="said_open", scopes=())
+    server.add_tool(lambda: None, name="a", scopes=["a"])
+    server.add_tool(lambda: None, name="ab", scopes=["a", "b"])
+    server.add_tool(lambda: None, name="asks", allow=yes)
+    server.add_tool(lambda: None, name="asks_b", scopes=["b"], allow=yes)
+    return server
+
+
+def viewer(*scopes: str, **more: Any) -> Viewer:
+    return Viewer(frozenset(scopes), **more)
+
+
+# --- scopes of a principal ----------------------------------------------------------------------------
+
+
+class Holder:
+    def __init__(self, scopes: Any) -> None:
+        self.scopes = scopes
+
+
+@pytest.mark.parametrize(
+    ("principal", "held"),
+    [
+        (Principal("ann", scopes=("a", "b")), {"a", "b"}),
+        (Principal("ann"), set()),
+        (Holder(["a", "b"]), {"a", "b"}),
+        (Holder("a b"), {"a", "b"}),
+        ("ann", set()),
+    ],
+)
+def test_a_principal_holds_what_it_says_wherever_it_comes_from(principal: object, held: set[str]) -> None:
+    assert held_by(principal, local=True) == held_by(principal, local=False) == held
+
+
+def test_nobody_in_particular_holds_everything_on_a_local_line_and_nothing_elsewhere() -> None:
+    assert held_by(None, local=True) is None
+    assert held_by(None, local=False) == EMPTY
+
+
+# --- rules --------------------------------------------------------------------------------------------
+
+
+def test_what_is_hidden_depends_on_scopes_and_on_answers() -> None:
+    rules = Rules(offering().tools)
+    assert rules
+    assert rules.hidden(NOBODY) == {"a", "ab", "asks", "asks_b"}
+    assert rules.hidden(viewer("a")) == {"ab", "asks", "asks_b"}
+    assert rules.hidden(viewer("a", answers={yes: True})) == {"ab", "asks_b"}
+    assert rules.hidden(viewer("a", "b", answers={yes: True})) == EMPTY
+    assert rules.hidden(viewer("a", "b", answers={yes: False})) == {"asks", "asks_b"}
+    assert rules.hidden(Viewer(None)) == {"asks", "asks_b"}
+
+
+def test_each_predicate_is_named_once_and_only_where_scopes_do_not_decide() -> None:
+    server = offering()
+    rules = Rules(server.tools)
+    assert rules.predicates(EMPTY) == [yes]
+    assert rules.predicates(None) == [yes]
+    server.remove_tool("asks")
+    assert rules.predicates(EMPTY) == []
+    assert rules.predicates(frozenset("b")) == [yes]
+
+
+def test_without_rules_nothing_is_hidden() -> None:
+    server = Server("s")
+    server.add_tool(lambda: None, name="open")
+    server.add_tool(lambda: None, name="said_open", scopes=())
+    rules = Rules(server.tools)
+    assert not rules
+    assert rules.hidden(NOBODY) == EMPTY
+    server.add_tool(lambda: None, name="a", scopes=["a"])
+    assert rules
+    assert rules.hidden(NOBODY) == {"a"}
+    server.tools.disable("a")
+    assert not rules
+
+
+def test_a_set_of_scopes_is_looked_at_once_and_others_make_no_difference() -> None:
+    server = Server("s")
+    server.add_tool(lambda: None, name="ab", scopes=["a", "b"])
+    rules = Rules(server.tools)
+    first = rules.hidden(viewer("a"))
+    assert rules.hidden(viewer("a", "x")) is first
+    assert rules.hidden(viewer("a", "y", "z")) is first
+    assert len(rules._found.lacking) == 1
+
+
+def test_as_many_sets_of_scopes_as_there_may_be_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_rules, "_KEPT_SETS", 3)
+    server = Server("s")
+    for number in range(6):
+        server.add_tool(lambda: None, name=f"t{number}", scopes=[f"s{number}"])
+    rules = Rules(server.tools)
+    for number in range(6):
+        assert f"t{number}" not in rules.hidden(viewer(f"s{number}"))
+        assert len(rules._found.lacking) <= 3
+
+
+# --- lists --------------------------------------------------------------------------------------------
+
+
+def names(raw: Any) -> list[str]:
+    return [tool["name"] for tool in json.loads(bytes(raw))["tools"]]
+
+
+def test_a_rule_that_comes_while_a_list_is_made_holds_for_it() -> None:
+    server = Server("s")
+    server.add_tool(lambda: None, name="first")
+    offer = server._offer
+    original = offer.tools.page
+
+    def page(*args: Any, **given: Any) -> Any:
+        offer.tools.page = original  # type: ignore[method-assign]
+        server.add_tool(lambda: None, name="secret", scopes=["a"])  # as by a thread
+        return original(*args, **given)
+
+    offer.tools.page = page  # type: ignore[method-assign]
+    newest = Revision.V2025_11_25
+    assert names(offer.listed(offer.tools, newest, None, None)) == ["first"]
+    assert names(offer.listed(offer.tools, newest, None, None, viewer=viewer("a"))) == ["first", "secret"]
+
+
+def test_a_page_that_has_a_cursor_is_not_given_to_others_who_see_the_same() -> None:
+    server = offering()
+    offer, newest = server._offer, Revision.V2025_11_25
+    pages = [offer.listed(offer.tools, newest, None, 1, viewer=viewer("a", whose=whose)) for whose in ("x", "y", "")]
+    assert len({json.loads(bytes(page))["nextCursor"] for page in pages}) == 3
+    again = offer.listed(offer.tools, newest, None, 1, viewer=viewer("a", whose="x"))
+    assert again is pages[0]
+
+
+# --- what a server has ----------------------------------------------------------------------------------
+
+
+def test_what_needs_scopes_and_what_says_nothing_have_names() -> None:
+    server = offering()
+    server.add_prompt("text", name="p", scopes=["a"])
+    server.add_prompt("text", name="q")
+    server.add_resource("x:a", "text", scopes=["a"])
+    server.add_resource("x:{a}", lambda a: a, allow=yes)
+    server.add_resource("y:{a}", lambda a: a)
+    server.tools.disable("a")  # it may come back
+    offer = server._offer
+    assert offer.scoped() == ["tool 'a'", "tool 'ab'", "tool 'asks_b'", "resource 'x:a'", "prompt 'p'"]
+    assert offer.undeclared() == ["tool 'open'", "resource template 'y:{a}'", "prompt 'q'"]
+
+
+def test_what_is_public_has_no_rules() -> None:
+    server = Server("s")
+    for uri in ("x:a", "x:{a}"):
+        with pytest.raises(RegistrationError, match="public=True is for what everybody may read"):
+            server.add_resource(uri, lambda a="x": a, public=True, scopes=["a"])
+    server.add_resource("x:a", "text", public=True, scopes=())
+    server.add_resource("x:b", "text", scopes=["a"])
+    server.add_resource("x:c", "text", public=False)
+    assert [entry.public for entry in server.resources] == [True, False, False]
+
+
+@pytest.mark.parametrize("add", ["tool", "prompt", "text prompt", "resource", "template", "file", "directory"])
+def test_a_rule_that_is_none_is_refused_for_every_kind_of_entry(add: str, tmp_path: Any) -> None:
+    server = Server("s")
+    adding: dict[str, Any] = {
+        "tool": lambda **rule: server.add_tool(lambda: None, name="it", **rule),
+        "prompt": lambda **rule: server.add_prompt(lambda: "x", name="it", **rule),
+        "text prompt": lambda **rule: server.add_prompt("x", name="it", **rule),
+        "resource": lambda **rule: server.add_resource("x:it", "x", **rule),
+        "template": lambda **rule: server.add_resource("x:{it}", lambda it: it, **rule),
+        "file": lambda **rule: server.add_file("x:it", tmp_path / "it", **rule),
+        "directory": lambda **rule: server.add_directory("x:{+path}", tmp_path, **rule),
+    }
+    with pytest.raises(RegistrationError, match="allow is a function of the context, not 1"):
+        adding[add](allow=1)
+    with pytest.raises(RegistrationError, match="'a b' is no scope"):
+        adding[add](scopes=["a b"])
+    assert server._offer.undeclared() == server._offer.scoped() == []
+    adding[add](scopes=["a"])
+    assert len(server._offer.scoped()) == 1

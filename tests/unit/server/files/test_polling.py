@@ -1,0 +1,120 @@
+"""Things are looked at every so often, one look after the other."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+from msgspec import UNSET
+from tests.limits import PATIENCE
+
+from trunkline.rpc.threads import Threads
+from trunkline.server.files.polling import Poll
+from trunkline.testing import ManualClock
+
+
+class Watched:
+    """A poll of things whose states are given by hand, and whose looks wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.threads = Threads(asyncio.get_running_loop(), 2)
+        self.poll = Poll(lambda: SimpleNamespace(clock=self.clock, threads=self.threads), 1.0)  # type: ignore[arg-type,return-value]
+        self.states: dict[str, Any] = {}
+        self.told: list[str] = []
+        self.looks: list[str] = []
+        self.looking, self.go = threading.Event(), threading.Event()
+        self.go.set()
+
+    def see(self, key: str, state: Any) -> None:
+        self.states[key] = state
+        self.poll.saw(key, state, lambda before: self._look(key), lambda: self.told.append(key))
+
+    def _look(self, key: str) -> Any:
+        self.looks.append(key)
+        go = self.go
+        self.looking.set()
+        go.wait(PATIENCE)
+        return self.states[key]
+
+    async def settle(self) -> None:
+        """Waits until the look that has begun is over, and told of."""
+        self.go.set()
+        while self.poll._looking is not None:
+            await asyncio.sleep(0)
+
+
+async def begun() -> Watched:
+    """A poll in the middle of a look at one thing."""
+    watched = Watched()
+    watched.go.clear()
+    watched.see("a", 1)
+    watched.clock.advance(1)
+    assert await asyncio.to_thread(watched.looking.wait, 10)
+    return watched
+
+
+async def test_what_looks_different_is_told_once() -> None:
+    watched = Watched()
+    watched.see("a", 1)
+    watched.see("b", 1)
+    watched.states["b"] = 2
+    for expected in (["b"], ["b"]):
+        watched.clock.advance(1)
+        await watched.settle()
+        assert watched.told == expected
+    assert watched.looks == ["a", "b", "a", "b"]
+
+
+async def test_nothing_is_looked_at_that_nobody_asked_for() -> None:
+    watched = Watched()
+    watched.see("a", 1)
+    assert watched.clock.waiting == 1
+    watched.poll.end("a", "never seen")
+    assert watched.clock.waiting == 0
+
+
+async def test_one_look_ends_before_the_next_begins() -> None:
+    watched = await begun()
+    watched.see("b", 1)
+    assert watched.clock.waiting == 0
+    await watched.settle()
+    assert watched.clock.waiting == 1
+
+
+async def test_a_look_that_nobody_waits_for_any_more_changes_nothing() -> None:
+    watched = await begun()
+    watched.poll.close()
+    first, watched.go = watched.go, threading.Event()
+    watched.looking.clear()
+    watched.see("a", 1)
+    watched.clock.advance(1)  # a second look, while the first one is still at it
+    assert await asyncio.to_thread(watched.looking.wait, 10)
+    first.set()
+    await watched.threads.run(lambda: None)
+    assert watched.clock.waiting == 0  # the second one goes on
+    await watched.settle()
+    assert watched.clock.waiting == 1
+    assert watched.told == []
+
+
+async def test_what_has_been_seen_while_it_was_looked_at_is_told_by_whoever_saw_it() -> None:
+    watched = await begun()
+    watched.see("a", 2)
+    assert watched.told == ["a"]
+    watched.states["a"] = 3  # which the look, that began before, finds
+    await watched.settle()
+    assert watched.told == ["a"]
+    watched.clock.advance(1)
+    await watched.settle()
+    assert watched.told == ["a", "a"]
+
+
+async def test_a_thing_that_is_gone_for_good_is_looked_at_no_more() -> None:
+    watched = Watched()
+    watched.see("a", 1)
+    watched.states["a"] = UNSET
+    watched.clock.advance(1)
+    await watched.settle()
+    assert watched.told == []
+    assert watched.clock.waiting == 0

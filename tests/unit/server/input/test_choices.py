@@ -1,0 +1,244 @@
+"""Choices in forms, and fields that no form can have."""
+
+import datetime
+import uuid
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
+
+import msgspec
+import pytest
+from msgspec import Meta, Struct
+
+from trunkline.errors import MisuseError, PeerError
+from trunkline.protocol.types import ElicitResult
+from trunkline.server.input.choices import Choice, EnumNames, Titles, choice_of
+from trunkline.server.input.forms import Answer, form_of, read_answer
+
+
+class Number(Enum):
+    ONE = 1
+
+
+class Nothing(Enum):
+    pass
+
+
+class Inner(Struct):
+    x: int
+
+
+def fields_of(**fields: Any) -> dict[str, Any]:
+    made = msgspec.defstruct("Made", list(fields.items()))
+    return msgspec.to_builtins(form_of(made))["properties"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "values", "many"),
+    [
+        (Literal["b", "a"], ["b", "a"], False),
+        (Literal["b"] | None, ["b"], False),
+        (frozenset[Literal["a"]], ["a"], True),
+        (tuple[Literal["a", "b"], ...], ["a", "b"], True),
+        (list[Literal["a"]] | None, ["a"], True),
+        (NotRequired[Annotated[Literal["a"], "note"]], ["a"], False),
+        (Required[list[Literal["a"]]], ["a"], True),
+        (Literal["b", None, "a"], ["b", "a"], False),  # noqa: PYI061 - some write it so
+    ],
+)
+def test_eli_04_a_choice_is_found_in_its_annotation(annotation: Any, values: list[str], *, many: bool) -> None:
+    assert choice_of(annotation, "f") == Choice(values, many, None)
+
+
+@pytest.mark.parametrize("annotation", [str, int | str, list[str], tuple[Literal["a"], Literal["b"]], dict[str, str]])
+def test_what_is_no_choice_is_none(annotation: Any) -> None:
+    assert choice_of(annotation, "f") is None
+
+
+@pytest.mark.parametrize(
+    ("annotation", "why"),
+    [
+        (Literal[1, 2], "can be 1"),
+        (Number, "can be 1"),
+        (Annotated[str, Titles(a="A")], "nothing to choose from"),
+        (Nothing, "nothing to choose from: Nothing has no members"),
+        (Annotated[Literal["a"], Titles(b="B")], "title for 'b'"),
+        (Annotated[list[Literal["a"]], EnumNames(a="A")], "no EnumNames"),
+        (Inner, "cannot be asked for"),
+        (list[str], "cannot be asked for"),
+        (list[Inner], "cannot be asked for"),
+        (list[list[Literal["a"]]], "cannot be asked for"),
+        (dict[str, int], "cannot be asked for"),
+        (int | str, "cannot be asked for"),
+    ],
+)
+def test_eli_02_what_no_form_can_ask_for_is_refused_with_the_name_of_the_field(annotation: Any, why: str) -> None:
+    with pytest.raises(MisuseError, match=rf"field 'culprit' .*{why}"):
+        fields_of(fine=int, culprit=annotation)
+
+
+def test_what_is_no_type_is_refused() -> None:
+    with pytest.raises(MisuseError, match="no form can be made of"):
+        form_of(object())
+
+
+def test_eli_03_formats_lengths_and_bounds_are_said() -> None:
+    assert fields_of(
+        day=datetime.date,
+        moment=datetime.datetime,
+        mail=Annotated[str, Meta(extra_json_schema={"format": "email"}, min_length=3, max_length=9)],
+        above=Annotated[int, Meta(gt=0, lt=10)],
+        share=Annotated[float, Meta(gt=0, le=1)],
+    ) == {
+        "day": {"type": "string", "format": "date"},
+        "moment": {"type": "string", "format": "date-time"},
+        "mail": {"type": "string", "format": "email", "minLength": 3, "maxLength": 9},
+        "above": {"type": "integer", "minimum": 1, "maximum": 9},
+        "share": {"type": "number", "minimum": 0, "maximum": 1},
+    }
+
+
+def test_eli_03_what_was_filled_in_is_read_into_its_type() -> None:
+    @dataclass
+    class Day:
+        day: datetime.date = datetime.date(2026, 1, 1)
+
+    assert msgspec.to_builtins(form_of(Day))["properties"]["day"]["default"] == "2026-01-01"
+    answer = read_answer(ElicitResult("accept", {"day": "2026-07-28"}), Day)
+    assert answer == Answer("accept", Day(datetime.date(2026, 7, 28)))
+
+
+def test_eli_05_renamed_fields_keep_their_titles_and_defaults() -> None:
+    class Renamed(Struct, rename="camel"):
+        shirt_size: Annotated[Literal["s", "m"], Titles(s="Small")] = "m"
+
+    one_of = [{"const": "s", "title": "Small"}, {"const": "m", "title": "m"}]
+    shown = msgspec.to_builtins(form_of(Renamed))["properties"]
+    assert shown == {"shirtSize": {"type": "string", "oneOf": one_of, "default": "m"}}
+
+
+def test_eli_04_of_several_titles_the_outermost_count() -> None:
+    inner = Annotated[Literal["a"], Titles(a="inner")]
+    shown = fields_of(one=Annotated[inner | None, Titles(a="outer")], other=Annotated[list[inner], Titles(a="outer")])
+    assert shown["one"]["oneOf"] == shown["other"]["items"]["anyOf"] == [{"const": "a", "title": "outer"}]
+
+
+def test_eli_05_the_defaults_of_a_choice_of_several_stand_in_the_order_of_its_values() -> None:
+    @dataclass
+    class Several:
+        many: tuple[Literal["a", "b", "c"], ...] = ("c", "a")
+
+    assert msgspec.to_builtins(form_of(Several))["properties"]["many"]["default"] == ["a", "c"]
+
+
+def test_eli_03_a_format_that_forms_do_not_have_is_asked_for_as_text() -> None:
+    shown = fields_of(ident=uuid.UUID, hour=datetime.time, moment=datetime.datetime)
+    assert shown["ident"] == shown["hour"] == {"type": "string"}
+    assert shown["moment"] == {"type": "string", "format": "date-time"}
+
+
+def test_eli_02_by_hand_a_format_that_forms_do_not_have_is_refused() -> None:
+    with pytest.raises(MisuseError, match="field 'x' cannot be asked for"):
+        form_of({"properties": {"x": {"type": "string", "format": "uuid"}}})
+
+
+def test_eli_04_by_hand_a_choice_may_leave_out_that_it_is_text() -> None:
+    shown = msgspec.to_builtins(form_of({"properties": {"x": {"enum": ["a"]}}}))["properties"]
+    assert shown == {"x": {"type": "string", "enum": ["a"]}}
+
+
+def test_eli_04_a_typed_dict_has_choices_too() -> None:
+    class Typed(TypedDict):
+        one: Annotated[Literal["z", "a"], Titles(z="Zed")]
+        other: NotRequired[list[Literal["z", "a"]]]
+
+    shown = msgspec.to_builtins(form_of(Typed))
+    assert shown["properties"]["one"]["oneOf"][0] == {"const": "z", "title": "Zed"}
+    assert shown["properties"]["other"]["items"]["enum"] == ["z", "a"]
+    assert shown["required"] == ["one"]
+
+
+class ModelField:
+    """A field as pydantic describes it."""
+
+    def __init__(self, default: Any = ..., alias: str | None = None) -> None:
+        self.default, self.alias = default, alias
+
+    def is_required(self) -> bool:
+        return self.default is ...
+
+    def get_default(self, *, call_default_factory: bool) -> Any:
+        assert call_default_factory
+        return None if self.is_required() else self.default
+
+
+class Model:
+    """What forms use of a pydantic model."""
+
+    name: str
+    size: Annotated[Literal["s", "m"], Titles(s="Small", m="Medium")]
+
+    model_fields = {"name": ModelField(), "size": ModelField("s")}
+
+    @staticmethod
+    def model_json_schema() -> Any:
+        sizes = {"enum": ["s", "m"], "type": "string", "title": "Size"}
+        name = {"type": "string", "title": "Name", "minLength": 1}
+        return {
+            "type": "object",
+            "properties": {"name": name, "size": {"$ref": "#/$defs/Size", "default": "s"}},
+            "required": ["name"],
+            "$defs": {"Size": sizes},
+        }
+
+    @staticmethod
+    def model_validate(content: Any) -> Any:
+        if not content.get("name"):
+            raise ValueError("name is empty")
+        return ("validated", content)
+
+
+def test_h02_a_form_is_made_of_whatever_describes_and_reads_itself_as_pydantic_models_do() -> None:
+    shown = msgspec.to_builtins(form_of(Model))
+    assert shown["required"] == ["name"]
+    assert shown["properties"]["name"] == {"type": "string", "title": "Name", "minLength": 1}
+    assert shown["properties"]["size"]["oneOf"][1] == {"const": "m", "title": "Medium"}
+    assert shown["properties"]["size"]["default"] == "s"
+    assert read_answer(ElicitResult("accept", {"name": "x"}), Model).data == ("validated", {"name": "x"})
+    with pytest.raises(PeerError, match="name is empty"):
+        read_answer(ElicitResult("accept", {}), Model)
+
+
+def test_h02_a_form_is_made_of_a_pydantic_model() -> None:
+    import pydantic  # only where it is asked for, as users have it
+
+    model = pydantic.create_model(
+        "Order",
+        name=(Annotated[str, pydantic.Field(min_length=1)], ...),
+        count=(Annotated[int, pydantic.Field(ge=1, le=9, alias="howMany")], 2),
+        among=(Annotated[Literal["a", "b"], Titles(a="Ay"), pydantic.Field(alias="amongThem")], "b"),
+        size=(Annotated[Literal["s", "m"], Titles(s="Small")], "s"),
+        many=(list[Literal["a", "b"]], pydantic.Field(default_factory=list)),
+    )
+    shown = msgspec.to_builtins(form_of(model))["properties"]
+    count = shown["howMany"]
+    assert (count["minimum"], count["maximum"], count["default"]) == (1, 9, 2)
+    assert shown["size"]["oneOf"][0] == {"const": "s", "title": "Small"}
+    assert shown["amongThem"]["oneOf"][0] == {"const": "a", "title": "Ay"}
+    assert shown["many"]["items"] == {"type": "string", "enum": ["a", "b"]}
+    assert read_answer(ElicitResult("accept", {"name": "x"}), model).data == model(name="x")
+    with pytest.raises(PeerError):
+        read_answer(ElicitResult("accept", {"name": ""}), model)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "strange"),
+    [(Literal["a", "b"], "c", "c"), (list[Literal["a", "b"]], ["b", "c"], "c"), (Literal["a", "b"], 1, 1)],
+)
+def test_eli_05_a_default_is_one_of_the_values(annotation: Any, default: Any, strange: Any) -> None:
+    factory = msgspec.field(default_factory=lambda: default)
+    made = msgspec.defstruct("Made", [("culprit", annotation, factory)])
+    with pytest.raises(
+        MisuseError, match=f"field 'culprit' has the default {strange!r}, which is not one of its values"
+    ):
+        form_of(made)

@@ -1,0 +1,222 @@
+"""Forms made of types, and their answers."""
+
+import datetime
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import msgspec
+import pytest
+from msgspec import Meta, Struct
+
+from trunkline.errors import MisuseError, PeerError
+from trunkline.protocol.types import ElicitResult
+from trunkline.server.input.choices import Titles
+from trunkline.server.input.forms import Answer, form_of, read_answer
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Data:
+    """Not part of the form."""
+
+    text: str
+    whole: int = 3
+    number: float | None = None
+    yes: bool = field(default=False)
+    colour: Colour | None = None
+    word: Literal["a", "b"] = "a"
+
+
+class Record(Struct):
+    mail: Annotated[str, Meta(extra_json_schema={"format": "email"}, title="E-mail")]
+    age: Annotated[int, Meta(ge=0, le=150)] = 18
+
+
+class Typed(TypedDict, total=False):
+    text: str
+
+
+def fields_of(wanted: Any) -> dict[str, Any]:
+    return msgspec.to_builtins(form_of(wanted))["properties"]
+
+
+def test_h02_eli_03_every_kind_of_field_is_said_in_its_own_schema() -> None:
+    assert fields_of(Data) == {
+        "text": {"type": "string"},
+        "whole": {"type": "integer", "default": 3},
+        "number": {"type": "number"},
+        "yes": {"type": "boolean", "default": False},
+        "colour": {"type": "string", "enum": ["red", "blue"], "title": "Colour"},
+        "word": {"type": "string", "enum": ["a", "b"], "default": "a"},
+    }
+    assert fields_of(Record) == {
+        "mail": {"type": "string", "format": "email", "title": "E-mail"},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150, "default": 18},
+    }
+
+
+def test_h02_fields_without_a_default_are_required() -> None:
+    assert form_of(Data).required == ["text"]
+    assert form_of(Typed).required is None
+    assert form_of({"properties": {}, "required": []}).required is None
+
+
+def test_h02_a_schema_written_by_hand_goes_as_it_is() -> None:
+    written = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "string", "enum": ["a"]}}}}
+    assert fields_of(written) == written["properties"]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"properties": {"x": {"type": "object"}}},
+        {"properties": {"x": {}}},
+        {"properties": {"x": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}},
+    ],
+)
+def test_eli_02_what_is_not_flat_is_refused(wanted: Any) -> None:
+    with pytest.raises(MisuseError, match="text, numbers, yes/no and choices"):
+        form_of(wanted)
+
+
+def test_h02_an_accepted_form_is_read_into_its_type() -> None:
+    result = ElicitResult("accept", {"text": "x", "whole": 4, "colour": "blue", "yes": True})
+    assert read_answer(result, Data) == Answer("accept", Data("x", 4, None, True, Colour.BLUE))
+    assert read_answer(ElicitResult("accept", {"text": "x"}), Typed) == Answer("accept", {"text": "x"})
+    assert read_answer(ElicitResult("accept", {"any": 1}), {"properties": {}}) == Answer("accept", {"any": 1})
+
+
+def test_h02_numbers_that_a_client_sends_as_text_are_numbers_all_the_same() -> None:
+    assert read_answer(ElicitResult("accept", {"mail": "a@b.c", "age": "20"}), Record).data == Record("a@b.c", 20)
+
+
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+def test_h02_without_consent_there_is_no_data(action: Any) -> None:
+    answer = read_answer(ElicitResult(action, {"text": "x"}), Data)
+    assert answer == Answer(action)
+    assert not answer.accepted
+
+
+@pytest.mark.parametrize("content", [None, {}, {"text": "x", "whole": "many"}])
+def test_eli_15_content_that_does_not_fit_is_the_clients_fault(content: Any) -> None:
+    with pytest.raises(PeerError, match="does not fit"):
+        read_answer(ElicitResult("accept", content), Data)
+
+
+# --- single values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "field", "value", "data"),
+    [
+        (str, {"type": "string"}, "x", "x"),
+        (int, {"type": "integer"}, 3, 3),
+        (float, {"type": "number"}, 1.5, 1.5),
+        (bool, {"type": "boolean"}, False, False),
+        (datetime.date, {"type": "string", "format": "date"}, "2026-07-28", datetime.date(2026, 7, 28)),
+        (Annotated[str, Meta(min_length=2)], {"type": "string", "minLength": 2}, "xy", "xy"),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, "b", "b"),
+        (Colour, {"type": "string", "enum": ["red", "blue"], "title": "Colour"}, "blue", Colour.BLUE),
+        (
+            Annotated[Literal["a"], Titles(a="A")],
+            {"type": "string", "oneOf": [{"const": "a", "title": "A"}]},
+            "a",
+            "a",
+        ),
+        (
+            list[Literal["a", "b"]],
+            {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}},
+            ["b"],
+            ["b"],
+        ),
+        (
+            set[Colour],
+            {"type": "array", "items": {"type": "string", "enum": ["red", "blue"]}},
+            ["red", "blue"],
+            {Colour.RED, Colour.BLUE},
+        ),
+    ],
+)
+def test_a_single_value_is_asked_for_in_one_field(wanted: Any, field: Any, value: Any, data: Any) -> None:
+    form = form_of(wanted)
+    assert msgspec.to_builtins(form)["properties"] == {"value": field}
+    assert form.required == ["value"]
+    assert read_answer(ElicitResult("accept", {"value": value}), wanted) == Answer("accept", data)
+    for content in (None, {}, {"other": value}):
+        with pytest.raises(PeerError, match="does not fit"):
+            read_answer(ElicitResult("accept", content), wanted)
+    assert read_answer(ElicitResult("decline"), wanted) == Answer("decline")
+
+
+@pytest.mark.parametrize("wanted", [str | None, Literal["x", None], Annotated[str | None, Meta(title="T")]])  # noqa: PYI061
+def test_a_single_value_that_may_be_none_need_not_be_filled_in(wanted: Any) -> None:
+    assert form_of(wanted).required is None
+    assert read_answer(ElicitResult("accept", {}), wanted) == Answer("accept", None)
+    assert read_answer(ElicitResult("accept", {"value": "x"}), wanted) == Answer("accept", "x")
+
+
+@pytest.mark.parametrize("wanted", [None, type(None)])
+def test_none_asks_for_a_confirmation(wanted: Any) -> None:
+    assert fields_of(wanted) == {}
+    assert read_answer(ElicitResult("accept", {}), wanted) == Answer("accept", None)
+    assert read_answer(ElicitResult("accept", {"any": 1}), wanted) == Answer("accept", None)
+    assert read_answer(ElicitResult("cancel"), wanted) == Answer("cancel")
+
+
+@pytest.mark.parametrize("wanted", [list[str], list, set[str], tuple[str, ...], list[str] | None])
+def test_a_list_of_any_texts_is_refused_with_what_to_write_instead(wanted: Any) -> None:
+    with pytest.raises(MisuseError, match=r"write list\[Literal\[\.\.\.\]\] or a list of an Enum"):
+        form_of(wanted)
+
+
+@pytest.mark.parametrize("wanted", [dict, dict[str, int], Any, object, int | str, list[Data], Literal[1], ["a", "b"]])
+def test_what_no_form_can_ask_for_is_refused(wanted: Any) -> None:
+    with pytest.raises(MisuseError):
+        form_of(wanted)
+
+
+@pytest.mark.parametrize("wanted", [{"amount": int}, {"type": "string"}])
+def test_a_mapping_that_is_no_schema_of_an_object_is_refused(wanted: Any) -> None:
+    with pytest.raises(MisuseError, match='a schema has "properties"'):
+        form_of(wanted)
+
+
+class Choices(TypedDict):
+    one: Literal["a", "b"]
+    enum: Colour
+    many: list[Colour]
+    yes: NotRequired[bool]
+
+
+@dataclass
+class ChoicesOfData:
+    one: Literal["a", "b"]
+    enum: Colour
+    many: list[Colour]
+    yes: bool | None = None
+
+
+class ChoicesOfStruct(Struct):
+    one: Literal["a", "b"]
+    enum: Colour
+    many: list[Colour]
+    yes: bool | None = None
+
+
+@pytest.mark.parametrize("wanted", [Choices, ChoicesOfData, ChoicesOfStruct])
+def test_the_same_fields_are_asked_for_by_every_kind_of_type(wanted: Any) -> None:
+    form = form_of(wanted)
+    shown = msgspec.to_builtins(form)["properties"]
+    assert shown["one"] == {"type": "string", "enum": ["a", "b"]}
+    assert shown["enum"]["enum"] == shown["many"]["items"]["enum"] == ["red", "blue"]
+    assert shown["yes"] == {"type": "boolean"}
+    assert form.required == ["one", "enum", "many"]
+    content = {"one": "b", "enum": "red", "many": ["red", "blue"]}
+    data = read_answer(ElicitResult("accept", content), wanted).data
+    read = data if isinstance(data, dict) else {name: getattr(data, name) for name in content}
+    assert read == {"one": "b", "enum": Colour.RED, "many": [Colour.RED, Colour.BLUE]}

@@ -1,0 +1,284 @@
+"""Turns at a tool that processes share: each with a store of its own, all on one file."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.limits import PATIENCE
+
+from trunkline import Server
+from trunkline.clock import Clock, WallClock
+from trunkline.errors import Refusal
+from trunkline.server.limits.local_semaphore import Limit, TooManyCalls
+from trunkline.server.limits.shared_semaphore import SharedTurns, Slot, Slots, scanned
+from trunkline.stores.sqlite.store import SqliteStore
+from trunkline.testing import ManualClock, RawPeer
+
+LEASE = 5.0
+
+
+class Process:
+    """What one process has of a tool."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.store = SqliteStore(path, clock=clock, watch_every=0.005, synchronous="NORMAL")
+        self.slots = Slots(self.store, clock, "server", LEASE)
+
+    def turns(self, most: int, longest: int = 64, tool: str = "tool") -> SharedTurns:
+        return self.slots.at(Limit(tool, most, longest))
+
+    async def taken(self) -> list[str]:
+        return [item.key for item in await scanned(self.store, "tool/") if "/slots/" in item.key]
+
+    async def in_line(self, number: int = 1) -> None:
+        """Waits until so many processes stand in line."""
+        while sum("/waiting/" in item.key for item in await scanned(self.store, "tool/")) != number:
+            await asyncio.sleep(0.001)
+
+
+Begin = Callable[..., Any]
+
+
+@pytest.fixture
+async def process(tmp_path: Path) -> AsyncIterator[Begin]:
+    made: list[Process] = []
+
+    async def begin(clock: Clock | None = None) -> Process:
+        made.append(Process(tmp_path / "shared.db", clock or WallClock()))
+        await made[-1].store.open()
+        return made[-1]
+
+    yield begin
+    for one in made:
+        await one.slots.close()
+        await one.store.close()
+
+
+async def settled(one: Process) -> None:
+    """Waits until nobody gives anything back any more."""
+    while one.slots._beside:
+        await asyncio.wait(one.slots._beside)
+
+
+async def test_t18_all_processes_together_run_so_many_calls_and_everybody_is_served(process: Begin) -> None:
+    running, most, served = 0, 0, 0
+
+    async def call(turns: SharedTurns) -> None:
+        nonlocal running, most, served
+        turn = await turns.take()
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.002)
+        running -= 1
+        served += 1
+        turns.give(turn)
+
+    all_turns = [(await process()).turns(3) for _ in range(3)]
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*(call(turns) for turns in all_turns for _ in range(20)))
+    assert (most, served) == (3, 60)
+
+
+async def test_t18_who_waits_is_served_when_another_process_has_done(process: Begin) -> None:
+    one, other = await process(), await process()
+    other.slots.wall = ManualClock(start=time.time())  # so that it looks when it is told to, and not now and then
+    turn = await one.turns(1).take()
+    waiting = asyncio.create_task(other.turns(1).take())
+    await one.in_line()
+    assert not waiting.done()
+    one.turns(1).give(turn)
+    other.turns(1).give(await asyncio.wait_for(waiting, PATIENCE))
+    await settled(other)
+    assert await scanned(one.store, "tool/") == []
+
+
+async def test_t18_calls_of_one_turn_of_the_loop_take_all_their_slots_at_once(process: Begin) -> None:
+    one = await process()
+    turns = await asyncio.gather(*(one.turns(4).take() for _ in range(4)))
+    assert len({turn.version for turn in turns}) == 1
+    assert len(await one.taken()) == 4
+
+
+async def test_t18_how_many_may_wait_is_a_matter_of_each_process(process: Begin) -> None:
+    one, other = await process(), await process()
+    turn = await one.turns(1, 1).take()
+    waiting = [asyncio.create_task(each.turns(1, 1).take()) for each in (one, other)]
+    await one.in_line(2)
+    for each in (one, other):
+        with pytest.raises(TooManyCalls, match="no more may wait"):
+            await each.turns(1, 1).take()
+    one.turns(1, 1).give(turn)
+    for done in asyncio.as_completed(waiting, timeout=PATIENCE):
+        one.turns(1, 1).give(await done)
+
+
+async def test_t18_of_those_who_come_at_once_the_last_are_turned_away(process: Begin) -> None:
+    turns = (await process()).turns(2, 1)
+    calls = [asyncio.create_task(turns.take()) for _ in range(5)]
+    done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+    while len(done) < 4:
+        done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+    assert [isinstance(call.exception(), TooManyCalls) for call in calls if call in done] == [False, False, True, True]
+    assert waiting == {calls[2]}
+    turns.give(calls[0].result())
+    await asyncio.wait_for(calls[2], PATIENCE)
+
+
+async def test_t18_who_was_turned_away_is_not_in_its_own_way_when_it_comes_again(process: Begin) -> None:
+    one, other = await process(), await process()
+    for _ in range(20):
+        turn = await one.turns(1).take()
+        waiting = asyncio.create_task(other.turns(1).take())
+        await one.in_line()
+        waiting.cancel()
+        one.slots.beside(one.turns(1)._release(turn))
+        await settled(one)
+        other.turns(1).give(await asyncio.wait_for(other.turns(1, 0).take(), PATIENCE))
+        await settled(other)
+
+
+async def test_t18_tools_and_servers_do_not_share_their_turns(process: Begin) -> None:
+    one = await process()
+    other = Slots(one.store, WallClock(), "another server", LEASE)
+    apart = [one.turns(1), one.turns(1, tool="another tool"), other.at(Limit("tool", 1, 64))]
+    taken = [await asyncio.wait_for(turns.take(), PATIENCE) for turns in apart]
+    for turns, turn in zip(apart, taken, strict=True):
+        turns.give(turn)
+    await other.close()
+
+
+async def test_t18_what_a_dead_process_held_is_free_when_its_time_is_over(process: Begin) -> None:
+    alive = ManualClock()
+    dead, other = await process(ManualClock()), await process(alive)
+    await dead.turns(1).take()
+    waiting = asyncio.create_task(other.turns(1).take())
+    await other.in_line()
+    while alive.now() < 1000 + LEASE - 0.2:
+        alive.advance(0.1)
+        await asyncio.sleep(0)
+    assert len(await other.taken()) == 1
+    assert not waiting.done()
+    async with asyncio.timeout(PATIENCE):
+        while not waiting.done():
+            alive.advance(0.1)
+            await asyncio.sleep(0.001)
+
+
+async def test_t18_a_call_that_takes_long_keeps_its_turn(process: Begin) -> None:
+    clock = ManualClock()
+    one, other = await process(clock), await process(clock)
+    turn = await one.turns(1).take()
+    for _ in range(20):
+        clock.advance(LEASE / 2)
+        await settled(one)
+    with pytest.raises(TooManyCalls):
+        await other.turns(1, 0).take()
+    one.turns(1).give(turn)
+    await settled(one)
+    await asyncio.wait_for(other.turns(1, 0).take(), PATIENCE)
+
+
+async def test_t18_who_has_slept_for_too_long_does_not_give_away_what_is_anothers(process: Begin) -> None:
+    slow, clock = ManualClock(), ManualClock()
+    sleeper, other = await process(slow), await process(clock)
+    mine = await sleeper.turns(1).take()
+    clock.advance(LEASE + 1)
+    theirs = await asyncio.wait_for(other.turns(1).take(), PATIENCE)
+    slow.advance(LEASE + 1)
+    await settled(sleeper)
+    assert mine.lost
+    sleeper.turns(1).give(mine)
+    await settled(sleeper)
+    assert await other.taken() == [theirs.key]
+
+
+async def test_t18_who_has_slept_has_its_turn_again_if_nobody_wants_it(process: Begin) -> None:
+    slow, clock = ManualClock(), ManualClock()
+    sleeper, other = await process(slow), await process(clock)
+    mine = await sleeper.turns(1).take()
+    clock.advance(LEASE + 1)
+    assert await other.taken() == []
+    slow.advance(LEASE + 1)
+    await settled(sleeper)
+    assert not mine.lost
+    assert await other.taken() == [mine.key]
+
+
+async def test_t18_a_process_with_many_callers_lets_others_have_their_turn(process: Begin) -> None:
+    clock = ManualClock()
+    busy, other = await process(clock), await process(clock)
+    turn: Slot | None = await busy.turns(1).take()
+    waiting = asyncio.create_task(other.turns(1).take())
+    await other.in_line()
+    handed_on = 0
+    async with asyncio.timeout(PATIENCE):
+        while not waiting.done():
+            following = asyncio.create_task(busy.turns(1).take())
+            await asyncio.sleep(0)
+            clock.advance(0.1)
+            if turn is not None:
+                busy.turns(1).give(turn)
+            turn = None
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+                if following.done():
+                    turn, handed_on = following.result(), handed_on + 1
+                    break
+                if waiting.done():
+                    following.cancel()
+                    break
+    assert 5 <= handed_on <= 15
+
+
+async def test_t18_a_turn_that_nobody_wants_any_more_is_given_back(process: Begin) -> None:
+    one = await process()
+    turns = one.turns(1)
+    calls = [asyncio.create_task(turns.take()) for _ in range(2)]
+    turn = await calls[0]
+    await one.in_line()
+    turns.give(turn)
+    calls[1].cancel()
+    await asyncio.wait(calls)
+    await settled(one)
+    assert await scanned(one.store, "tool/") == []
+
+
+async def test_t18_nobody_is_let_in_while_the_store_is_away(process: Begin) -> None:
+    one = await process()
+    await one.store.close()
+    with pytest.raises(Refusal, match="try again later"):
+        await one.turns(1).take()
+
+
+async def test_t18_two_servers_on_one_file_hold_a_tool_to_its_limit_together(tmp_path: Path) -> None:
+    began: asyncio.Queue[str] = asyncio.Queue()
+    go = asyncio.Event()
+
+    def made(name: str, most: int) -> Server:
+        server = Server("t", observers=[], store=SqliteStore(tmp_path / "shared.db"))
+
+        @server.tool(max_concurrency=most, max_queue=0)
+        async def tool() -> str:
+            began.put_nowait(name)
+            await go.wait()
+            return name
+
+        return server
+
+    servers = [made("one", 1), made("other", 1)]
+    for server in servers:
+        await server.start()
+    async with RawPeer(servers[0]) as peer, RawPeer(servers[1]) as other:
+        await peer.initialize()
+        await other.initialize()
+        first = peer.call("tools/call", {"name": "tool"})
+        assert await began.get() == "one"
+        refused = await other.request("tools/call", {"name": "tool"})
+        assert refused["result"]["_meta"]["trunkline/error"]["kind"] == "maximum_concurrent_tools_exceeded"
+        go.set()
+        assert (await peer.answer_to(first))["result"]["content"][0]["text"] == "one"
+    for server in servers:
+        await server.aclose()

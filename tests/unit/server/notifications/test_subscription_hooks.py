@@ -1,0 +1,163 @@
+"""The first subscriber starts watching a resource, the last one ends it."""
+
+import asyncio
+import sys
+
+import pytest
+
+from trunkline.server.notifications.subscription_hooks import Watchers
+
+URI = "r://1"
+
+
+class Log:
+    """Watchers whose beginnings and ends are written down; both wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.watchers: Watchers[str] = Watchers()
+        self.said: list[str] = []
+        self.go = asyncio.Event()
+        self.watchers.on_first.append(self._first)
+        self.watchers.on_last.append(self._last)
+
+    async def _first(self, uri: str) -> None:
+        self.said.append("starting")
+        await self.go.wait()
+        self.said.append("started")
+
+    async def _last(self, uri: str) -> None:
+        self.said.append("ending")
+        await self.go.wait()
+        self.said.append("ended")
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_f20_a_second_subscriber_waits_until_watching_has_begun_and_does_not_begin_it_again() -> None:
+    log = Log()
+    first = asyncio.ensure_future(log.watchers.started(URI, "a"))
+    second = asyncio.ensure_future(log.watchers.started(URI, "b"))
+    await turns()
+    assert log.said == ["starting"]
+    assert not second.done()
+    log.go.set()
+    await asyncio.gather(first, second)
+    assert log.said == ["starting", "started"]
+    assert log.watchers.subscriptions.subscribers(URI) == ["a", "b"]
+
+
+async def test_f20_if_watching_fails_for_the_first_the_second_begins_it_for_itself() -> None:
+    watchers: Watchers[str] = Watchers()
+    fails = [True, False]
+
+    async def watch(uri: str) -> None:
+        await asyncio.sleep(0)
+        if fails.pop(0):
+            raise OSError("no")
+
+    watchers.on_first.append(watch)
+    outcomes = await asyncio.gather(watchers.started(URI, "a"), watchers.started(URI, "b"), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [OSError, bool]
+    assert watchers.subscriptions.subscribers(URI) == ["b"]
+
+
+async def test_one_who_comes_while_watching_ends_begins_it_anew() -> None:
+    log = Log()
+    log.go.set()
+    await log.watchers.started(URI, "a")
+    log.go.clear()
+    leaving = asyncio.ensure_future(log.watchers.stopped(URI, "a"))
+    await turns()
+    coming = asyncio.ensure_future(log.watchers.started(URI, "b"))
+    await turns()
+    assert log.said == ["starting", "started", "ending"]
+    log.go.set()
+    await asyncio.gather(leaving, coming)
+    assert log.said[2:] == ["ending", "ended", "starting", "started"]
+
+
+async def test_watching_does_not_end_when_somebody_has_come_meanwhile() -> None:
+    log = Log()
+    log.go.set()
+    await log.watchers.started(URI, "a")
+    orphaned = log.watchers.subscriptions.drop("a")
+    await log.watchers.started(URI, "b")
+    await log.watchers.ended(orphaned)
+    assert "ending" not in log.said
+
+
+async def test_different_resources_do_not_wait_for_each_other() -> None:
+    log = Log()
+    waiting = [asyncio.ensure_future(log.watchers.started(uri, "a")) for uri in ("r://1", "r://2")]
+    await turns()
+    assert log.said == ["starting", "starting"]
+    log.go.set()
+    await asyncio.gather(*waiting)
+
+
+async def test_a_watcher_that_exits_fails_and_ends_nothing_else() -> None:
+    watchers: Watchers[str] = Watchers()
+    watchers.on_first.append(lambda uri: sys.exit(3))
+    with pytest.raises(RuntimeError, match=r"sys.exit\(3\)"):
+        await watchers.started(URI, "a")
+    assert watchers.subscriptions.subscribers(URI) == []
+
+
+async def test_ending_what_was_never_begun_calls_nobody() -> None:
+    log = Log()
+    await log.watchers.stopped(URI, "a")
+    assert log.said == []
+
+
+@pytest.mark.parametrize("plain", [True, False])
+async def test_watchers_may_be_plain_functions_and_several(*, plain: bool) -> None:
+    watchers: Watchers[str] = Watchers()
+    seen: list[str] = []
+
+    async def note(uri: str) -> None:
+        seen.append(uri)
+
+    for _ in range(2):
+        watchers.on_first.append(seen.append if plain else note)
+    await watchers.started(URI, "a")
+    assert seen == [URI, URI]
+    assert len(watchers._turns) == 0  # nothing is kept for a resource that nobody is busy with
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_if_one_watcher_fails_what_others_have_begun_is_ended(cancelled: bool) -> None:
+    watchers: Watchers[str] = Watchers()
+    said: list[str] = []
+
+    async def fail(uri: str) -> None:
+        if cancelled:
+            await asyncio.Event().wait()
+        raise OSError("no")
+
+    watchers.on_first += [lambda uri: said.append(f"begun {uri}"), fail]
+    watchers.on_last.append(lambda uri: said.append(f"ended {uri}"))
+    starting = asyncio.ensure_future(watchers.started(URI, "a"))
+    await turns()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError if cancelled else OSError):
+        await starting
+    assert said == [f"begun {URI}", f"ended {URI}"]
+    assert watchers.subscriptions.subscribers(URI) == []
+
+
+async def test_a_watcher_that_fails_to_end_keeps_no_other_from_ending() -> None:
+    watchers: Watchers[str] = Watchers()
+    said: list[str] = []
+
+    def fail(uri: str) -> None:
+        raise OSError(uri)
+
+    watchers.on_last += [fail, said.append]
+    for uri in (URI, "r://2"):
+        await watchers.started(uri, "a")
+    with pytest.raises(OSError, match=URI):
+        await watchers.ended(watchers.subscriptions.drop("a"))
+    assert said == [URI, "r://2"]

@@ -1,0 +1,57 @@
+"""Who wants to hear of which resource."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.server.notifications.subscriptions import Subscriptions
+
+
+def test_a10_r11_twice_is_once_and_order_is_kept() -> None:
+    subscriptions: Subscriptions[str] = Subscriptions()
+    for who in ("b", "a", "b"):
+        subscriptions.add("r://1", who)
+    assert subscriptions.subscribers("r://1") == ["b", "a"]
+    assert len(subscriptions) == 2
+
+
+def test_r12_ending_what_is_not_there_is_false() -> None:
+    subscriptions: Subscriptions[str] = Subscriptions()
+    assert not subscriptions.remove("r://1", "a")
+    subscriptions.add("r://1", "a")
+    assert not subscriptions.remove("r://1", "b")
+    assert not subscriptions.remove("r://2", "a")
+    assert subscriptions.remove("r://1", "a")
+    assert subscriptions.subscribers("r://1") == subscriptions.uris("a") == []
+
+
+def test_a11_r23_one_who_goes_takes_everything_along_and_the_orphans_are_told() -> None:
+    subscriptions: Subscriptions[str] = Subscriptions()
+    for uri, who in (("r://1", "a"), ("r://2", "a"), ("r://2", "b")):
+        subscriptions.add(uri, who)
+    assert subscriptions.uris("a") == ["r://1", "r://2"]
+    assert subscriptions.drop("a") == ["r://1"]
+    assert subscriptions.drop("a") == []
+    assert subscriptions.subscribers("r://2") == ["b"]
+    assert len(subscriptions) == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from("+-x"), st.integers(0, 3), st.sampled_from("abc"))))
+def test_a10_both_views_agree_and_nothing_is_kept_for_nobody(steps: list[tuple[str, int, str]]) -> None:
+    subscriptions: Subscriptions[str] = Subscriptions()
+    model: set[tuple[str, str]] = set()
+    for step, number, who in steps:
+        uri = f"r://{number}"
+        if step == "+":
+            subscriptions.add(uri, who)
+            model.add((uri, who))
+        elif step == "-":
+            assert subscriptions.remove(uri, who) is ((uri, who) in model)
+            model.discard((uri, who))
+        else:
+            subscriptions.drop(who)
+            model = {pair for pair in model if pair[1] != who}
+    assert {(uri, who) for uri in map("r://{}".format, range(4)) for who in subscriptions.subscribers(uri)} == model
+    assert {(uri, who) for who in "abc" for uri in subscriptions.uris(who)} == model
+    assert len(subscriptions) == len(model)
+    assert len(subscriptions._by_uri) == len({uri for uri, _ in model})
+    assert len(subscriptions._by_subscriber) == len({who for _, who in model})

@@ -1,0 +1,143 @@
+"""How `run()` is called, and how it says that a server cannot be started: one line, and an exit code."""
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.limits import PATIENCE
+
+from trunkline import Server
+from trunkline.errors import ConfigError, MisuseError, TransportError
+from trunkline.server.run.process import USAGE, address_of, run_on_loop
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that is in use."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("transport", "options", "address"),
+    [
+        ("stdio", {}, None),
+        ("http", {}, "http://127.0.0.1:8000/mcp"),
+        ("http", {"host": "::1", "port": 0, "path": "/a"}, "http://[::1]:0/a"),
+        ("tcp", {}, "tcp://127.0.0.1:0"),
+        ("tcp", {"host": "localhost", "port": 4000}, "tcp://localhost:4000"),
+        ("unix", {"path": Path("/run/s.sock")}, "unix:///run/s.sock"),
+        ("unix", {"path": "s.sock"}, f"unix://{Path.cwd()}/s.sock"),
+        ("stdio", {"port": None, "tls": None}, None),
+    ],
+)
+def test_a_transport_and_its_options_name_an_address(transport: str, options: Any, address: str | None) -> None:
+    assert address_of(transport, **options) == address
+
+
+@pytest.mark.parametrize(
+    ("transport", "options", "why"),
+    [
+        ("htpp", {}, "transport 'htpp' is not one of: stdio, http, tcp, unix. Did you mean \"http\"?"),
+        ("pigeon", {}, "transport 'pigeon' is not one of: stdio, http, tcp, unix."),
+        (None, {}, "transport None is not one of: stdio, http, tcp, unix."),
+        ("sse", {}, '"http" serves Streamable HTTP, HTTP+SSE and WebSocket at one address'),
+        ("streamable-http", {}, '"http" serves Streamable HTTP, HTTP+SSE and WebSocket'),
+        ("stdio", {"port": 8000}, '"stdio" does not use port=; write run("http", port=…) or run("tcp", port=…), or'),
+        ("stdio", {"host": "localhost"}, 'transport "stdio" does not use host='),
+        ("stdio", {"workers": 2}, '"stdio" does not use workers=; write run("http", workers=…), or leave it out'),
+        ("tcp", {"path": "/mcp"}, 'transport "tcp" does not use path='),
+        ("tcp", {"workers": 2}, 'transport "tcp" does not use workers='),
+        ("unix", {"path": "/s", "port": 1}, 'transport "unix" does not use port='),
+        ("unix", {}, 'transport "unix" needs the path of a socket: run("unix", path="/run/server.sock")'),
+        ("http", {"port": 80000}, "port= is a whole number from 0 to 65535, not 80000"),
+        ("http", {"port": -1}, "port= is a whole number from 0 to 65535, not -1"),
+        ("http", {"port": "8000"}, "port= is a whole number from 0 to 65535, not '8000'"),
+        ("http", {"port": True}, "port= is a whole number from 0 to 65535, not True"),
+        ("http", {"host": 5}, "host= is a name or an address such as 127.0.0.1, not 5"),
+        ("http", {"host": "http://127.0.0.1"}, "host= is a name or an address such as 127.0.0.1, not 'http://"),
+        ("http", {"path": 5}, "path= is a text or a path, not 5"),
+        ("http", {"tls": True}, "tls= is an ssl.SSLContext with the server's certificate, not True"),
+        ("http", {"workers": 0}, "workers= is the number of processes, 1 or more, not 0"),
+        ("http", {"workers": "2"}, "workers= is the number of processes, 1 or more, not '2'"),
+    ],
+)
+def test_a_wrong_option_ends_the_process_with_one_line(
+    transport: Any, options: Any, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        Server("s").run(transport, **options)
+    said = capsys.readouterr().err
+    assert raised.value.code == USAGE == 2
+    assert isinstance(raised.value.__cause__, MisuseError)
+    assert said.startswith("trunkline: ")
+    assert why in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["one process", "workers"])
+@pytest.mark.parametrize("transport", ["http", "tcp"])
+def test_an_address_in_use_ends_the_process_with_one_line(
+    transport: Any, options: Any, taken: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if transport == "tcp":
+        options = {}
+    with pytest.raises(SystemExit) as raised:
+        Server("s").run(transport, port=taken, **options)
+    assert raised.value.code == USAGE
+    assert isinstance(raised.value.__cause__, TransportError)
+    assert capsys.readouterr().err == (
+        f"trunkline: cannot listen at 127.0.0.1:{taken}: Address already in use; "
+        "stop the other program or choose another port\n"
+    )
+
+
+def test_no_traceback_is_shown(taken: int) -> None:
+    program = f"from trunkline import Server; Server('s').run('http', port={taken})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (USAGE, "", 1)
+
+
+async def test_run_inside_of_a_running_loop_names_what_to_use_there() -> None:
+    for options in ({}, {"transport": "http"}, {"transport": "http", "workers": 2}):
+        with pytest.raises(MisuseError, match=r"there is one running here.* `await server\.listen\(.*aclose"):
+            Server("s").run(**options)
+
+
+def test_on_another_thread_a_mistake_is_raised() -> None:
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            Server("s").run("http", port=80000)
+        except MisuseError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert "port=" in str(raised[0])
+
+
+def test_a_mistake_of_a_crashed_server_keeps_its_traceback() -> None:
+    """What ends a server that has been started is no mistake in starting it."""
+
+    async def serving() -> tuple[str, ...]:
+        raise MisuseError("too late")
+
+    with pytest.raises(MisuseError, match="too late"):
+        run_on_loop(Server("s"), serving())
+
+
+async def test_listening_with_something_else_than_a_context_is_refused() -> None:
+    with pytest.raises(MisuseError, match=r"tls= is an ssl\.SSLContext"):
+        await Server("s").listen("https://127.0.0.1:0", tls=True)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="an address is a text like"):
+        await Server("s").listen(8000)  # type: ignore[arg-type]

@@ -1,0 +1,31 @@
+"""What ends a serving process from outside."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+from tests.limits import PATIENCE
+
+from trunkline.server.run.signals import on_signals
+
+NUMBERS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+async def test_d13_a_signal_is_told_on_the_loop_and_what_was_there_before_comes_back(number: signal.Signals) -> None:
+    before, told = signal.getsignal(number), asyncio.Event()
+    with on_signals(asyncio.get_running_loop(), told.set):
+        os.kill(os.getpid(), number)
+        await asyncio.wait_for(told.wait(), PATIENCE)
+    assert signal.getsignal(number) is before
+
+
+async def test_on_another_thread_nothing_is_heard_of_signals() -> None:
+    before = [signal.getsignal(number) for number in NUMBERS]
+
+    async def elsewhere() -> None:
+        with on_signals(asyncio.get_running_loop(), asyncio.Event().set):
+            assert [signal.getsignal(number) for number in NUMBERS] == before
+
+    await asyncio.to_thread(asyncio.run, elsewhere())

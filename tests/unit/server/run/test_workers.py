@@ -1,0 +1,59 @@
+"""What cannot be served by workers, and where they can be reached."""
+
+import os
+import socket
+import threading
+
+import pytest
+
+from trunkline import MemoryStore, Server
+from trunkline.errors import MisuseError, TransportError
+from trunkline.transports.accept import bind
+
+
+def test_workers_cannot_share_what_one_process_has_in_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        Server("house", store=MemoryStore()).run("http", workers=2)
+    assert "need a store that they can share" in capsys.readouterr().err
+
+
+def test_workers_are_run_by_the_main_thread() -> None:
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            Server("house").run("http", workers=2)
+        except MisuseError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(raised[0])
+
+
+def test_a_system_that_cannot_fork_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delattr(os, "fork")
+    with pytest.raises(SystemExit, match="2"):
+        Server("house").run("http", workers=2)
+    assert "cannot fork" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "0.0.0.0", "::", ""])
+def test_a_port_that_is_left_open_is_the_same_at_every_address_of_a_host(host: str) -> None:
+    places = bind(host, 0)
+    try:
+        (port,) = {place.getsockname()[1] for place in places}
+        assert len({(place.family, place.getsockname()[0]) for place in places}) == len(places)
+        for place in places:
+            reached = "::1" if place.family == socket.AF_INET6 else "127.0.0.1"
+            socket.create_connection((reached, port), 5.0).close()
+    finally:
+        for place in places:
+            place.close()
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_a_host_that_is_not_this_machine_is_named(host: str) -> None:
+    with pytest.raises(TransportError, match=f"cannot listen at {host}:0: "):
+        bind(host, 0)

@@ -1,0 +1,547 @@
+"""Sessions in a store, seen from the server: what is written, when, and how it is brought back."""
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.limits import PATIENCE
+from tests.unit.server.lives import TTL, Life, Lives, Slow
+from tests.unit.transports.http.asgi import request
+
+from trunkline import Context, Settings
+from trunkline.auth.principal import Principal
+from trunkline.errors import StoreUnavailable, StoreUnusable
+from trunkline.facts import HandlerFailed, RestoreStep
+from trunkline.protocol.types import LOGGING_LEVELS
+from trunkline.server.input.multi_round import named
+from trunkline.server.sessions.record import LAYOUT, Metadata, SessionRecord, read_record
+from trunkline.stores.store import Put
+from trunkline.testing import ManualClock
+
+HANDSHAKE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+
+# --- what is written --------------------------------------------------------------------------------
+
+
+async def test_d05_a_stored_session_is_what_its_schema_says(lives: Lives, clock: ManualClock) -> None:
+    life = await lives.begin()
+    life.host.principal = "anna"
+    session = await life.host.session(capabilities={"roots": {}})
+    await life.subscribe(session, "note://a")
+    item = await life.store.get(f"session/{session}/record")
+    assert item is not None
+    found = json.loads(item.value)
+    assert set(found) == set(SessionRecord.__struct_fields__)
+    assert msgspec.json.decode(item.value, type=SessionRecord, strict=True).version == LAYOUT
+    assert found["id"] == session
+    assert found["created_at"] == found["last_accessed"] == clock.now()
+    assert found["timeout_ms"] == 3_600_000
+    assert found["subscriptions"] == ["note://a"]
+    assert found["capabilities"]["client"] == {"roots": {}}
+    assert found["metadata"]["principal"] == "str 'anna'"
+    assert found["metadata"]["revision"] == "2025-11-25"
+    assert found["metadata"]["ready"] is True
+
+
+def test_d05_the_schema_is_what_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "design" / "sessions.md").read_text("utf-8")
+    documented = page.partition("```json\n")[2].partition("```")[0]
+    assert json.loads(msgspec.json.encode(read_record(documented.encode()))) == json.loads(documented)
+    assert set(json.loads(documented)) == set(SessionRecord.__struct_fields__)
+    assert set(json.loads(documented)["metadata"]) == set(Metadata.__struct_fields__)
+
+
+def test_d05_a_record_of_the_founding_documents_becomes_one_of_today() -> None:
+    old = {
+        "id": "x",
+        "created_at": 1_000_000,
+        "last_accessed": 2_000_000,
+        "timeout_ms": "infinity",
+        "metadata": {
+            "protocol_version": "2024-11-05",
+            "client_capabilities": {"roots": {}},
+            "subscriptions": ["note://a"],
+            "client_info": {"name": "c", "version": "1"},
+        },
+    }
+    record = read_record(json.dumps(old).encode())
+    assert (record.version, record.id, record.created_at, record.last_accessed) == (LAYOUT, "x", 1000, 2000)
+    assert (record.timeout_ms, record.subscriptions) == (None, ["note://a"])
+    assert record.metadata.revision == "2024-11-05"
+    assert record.metadata.client is not None
+    assert record.capabilities.client == {"roots": {}}
+
+
+@pytest.mark.parametrize("value", [b"{}", b"[]", b'{"version": 99}', b'{"version": 2, "id": 3}', b"\xff"])
+def test_d05_what_cannot_be_read_is_said_to_be_unusable(value: bytes) -> None:
+    with pytest.raises(StoreUnusable):
+        read_record(value)
+
+
+async def test_record_of_a_session_lasts_longer_once_it_is_used(lives: Lives, clock: ManualClock) -> None:
+    life = await lives.begin()
+    opened = await life.host.ask("POST", request("initialize", HANDSHAKE))
+    session = opened.headers["mcp-session-id"]
+    await life.host.ask("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"}, mcp_session_id=session)
+
+    async def seconds() -> float:
+        [record] = [item for item in await life.store.scan(f"session/{session}/") if item.key.endswith("/record")]
+        assert record.expires is not None
+        return record.expires - clock.now()
+
+    assert await seconds() == 30 + 300 + 2 * 60
+    await life.request(session, "logging/setLevel", {"level": "error"})  # which is answered when it is kept
+    assert await seconds() >= TTL
+
+
+async def test_d04_that_a_session_is_used_is_written_once_in_a_tenth_of_its_time(
+    lives: Lives, clock: ManualClock
+) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    opened = clock.now()
+    clock.advance(TTL / 10 - 1)
+    await life.request(session, "ping")
+    assert (await life.record(session)).last_accessed == opened
+    clock.advance(1)
+    await life.request(session, "ping")
+    await life.request(session, "logging/setLevel", {"level": "info"})
+    assert (await life.record(session)).last_accessed == opened + TTL / 10
+
+
+# --- what cannot be written ---------------------------------------------------------------------------
+
+INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+CHANGES = {
+    "subscribe": ("resources/subscribe", {"uri": "note://b"}),
+    "unsubscribe": ("resources/unsubscribe", {"uri": "note://a"}),
+    "level": ("logging/setLevel", {"level": "error"}),
+}
+
+
+async def standing(life: Life, session: str) -> list[tuple[list[str], str]]:
+    """The subscriptions and the log level of a session, as they are in force and as they are kept."""
+    [kept] = [one.kept for one in life.host.endpoint.sessions if one.id == session]
+    connection = kept.connection  # type: ignore[union-attr]
+    uris = connection.shared.watchers.subscriptions.uris(connection)
+    record = await life.record(session)
+    return [
+        (uris, LOGGING_LEVELS[connection.log_level]),
+        (record.subscriptions, record.metadata.log_level),
+    ]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("round_", [False, True])
+async def test_a_change_that_cannot_be_kept_is_refused_and_not_in_force(
+    lives: Lives, clock: ManualClock, change: str, done: bool, round_: bool
+) -> None:
+    """Nor is it kept, if the store does not confirm it; nor does it matter what else is being written."""
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    before = await standing(life, session)
+    fault = life.faults.fail("commit", key="session/", done=done)
+    if round_:
+        clock.advance(TTL / 10)
+        await life.request(session, "ping")  # that it was used is to be written, too
+    async with asyncio.timeout(PATIENCE):
+        error = (await life.request(session, *CHANGES[change])).json["error"]
+    assert (error["code"], error["data"]["kind"]) == (1008, "temporarily_unavailable")
+    assert "store" in error["message"]
+    fault.lift()
+    assert await standing(life, session) == before
+    assert "result" in (await life.request(session, *CHANGES[change])).json
+    in_force, kept = await standing(life, session)
+    assert in_force == kept != before[0]
+
+
+async def test_a_change_that_is_cancelled_while_the_store_does_not_answer_is_not_in_force(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    before = await standing(life, session)
+    held = life.faults.hold("commit", key="session/")
+    asked = asyncio.create_task(life.request(session, "resources/subscribe", {"uri": "note://a"}))
+    await asyncio.wait_for(held.reached.wait(), PATIENCE)
+    body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+    await life.host.ask("POST", body, mcp_session_id=session)
+    [kept] = [one.kept for one in life.host.endpoint.sessions]
+    connection = kept.connection  # type: ignore[union-attr]
+    async with asyncio.timeout(PATIENCE):
+        while connection.shared.watchers.subscriptions.uris(connection):
+            await asyncio.sleep(0)
+        held.lift()
+        while await standing(life, session) != before:
+            await asyncio.sleep(0.01)
+    asked.cancel()
+
+
+async def test_a_watcher_that_cannot_end_does_not_hide_why_a_change_was_refused(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+
+    @life.server.on_last_unsubscribed
+    def fails(uri: str) -> None:
+        raise OSError("cannot end")
+
+    life.faults.fail("commit", key="session/")
+    error = (await life.request(session, "resources/subscribe", {"uri": "note://a"})).json["error"]
+    assert error["data"]["kind"] == "temporarily_unavailable"
+    assert any(isinstance(fact.error, OSError) for fact in life.seen.of(HandlerFailed))
+
+
+async def test_a_subscription_that_a_watcher_could_not_end_is_not_kept(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+
+    @life.server.on_last_unsubscribed
+    def fails(uri: str) -> None:
+        raise OSError("cannot end")
+
+    assert "error" in (await life.request(session, "resources/unsubscribe", {"uri": "note://a"})).json
+    in_force, kept = await standing(life, session)
+    assert in_force == kept == ([], "info")
+
+
+async def test_a_handshake_that_cannot_be_kept_is_refused_and_opens_no_session(lives: Lives) -> None:
+    life = await lives.begin()
+    await life.server.start()
+    fault = life.faults.fail("commit", "acquire", key="session/")
+    refused = await life.host.ask("POST", request("initialize", INITIALIZE))
+    assert refused.json["error"]["data"]["kind"] == "temporarily_unavailable"
+    assert "mcp-session-id" not in refused.headers
+    assert list(life.host.endpoint.sessions) == []
+    fault.lift()
+    await life.host.session()
+
+
+# --- how it is brought back ---------------------------------------------------------------------------
+
+
+async def test_d10_a_session_is_restored_in_order(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    life = await lives.begin()
+    assert "result" in (await life.request(session, "ping")).json
+    steps = [fact.step for fact in life.seen.of(RestoreStep)]
+    assert steps == ["RestoreSubscriptions", "ReplayPending", "RestoreCapabilities", "StartMonitoring"]
+    assert life.watched == ["note://a"]
+    assert (await life.record(session)).metadata.generation == 1
+
+
+async def test_d17_another_principals_session_is_not_there(lives: Lives) -> None:
+    anna = Principal("anna", issuer="idp")
+    life = await lives.begin()
+    life.host.principal = anna
+    session = await life.host.session()
+    life = await lives.begin()
+    for stranger in (None, "anna", Principal("anna", issuer="other"), Principal("berta", issuer="idp")):
+        life.host.principal = stranger
+        answer = await life.request(session, "ping")
+        assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
+    life.host.principal = Principal("anna", issuer="idp", scopes=("more",))
+    assert "result" in (await life.request(session, "ping")).json
+
+
+async def test_d06_d17_time_runs_while_no_process_does(lives: Lives, clock: ManualClock) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    await lives.end()
+    clock.advance(TTL - 1)
+    life = await lives.begin()
+    assert "result" in (await life.request(session, "ping")).json
+    await lives.end()
+    clock.advance(TTL)
+    life = await lives.begin()
+    answer = await life.request(session, "ping")
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_expired")
+    clock.advance(TTL)
+    answer = await life.request(session, "ping")
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
+
+
+async def test_who_may_not_hear_of_a_resource_any_more_is_not_told_after_a_restart(lives: Lives) -> None:
+    life = await lives.begin()
+    life.host.principal = "anna"
+    session = await life.host.session()
+    await life.subscribe(session, "secret://a")
+    life = await lives.begin()
+    life.host.principal = "anna"
+    stream = life.host.begin("GET", mcp_session_id=session)
+    assert not (await stream.event()).data
+    life.server.notify_updated("secret://a")
+    assert (await stream.message())["params"] == {"uri": "secret://a"}
+    stream.gone.set()
+    await stream.finished()
+
+
+async def test_a_watcher_that_fails_costs_one_subscription_and_no_more(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    await life.subscribe(session, "note://b")
+    record = await life.record(session)
+    broken = msgspec.structs.replace(record, subscriptions=["note://broken", "note://b"])
+    await life.store.commit([Put(f"session/{session}/record", msgspec.json.encode(broken))])
+    life = await lives.begin()
+    assert "result" in (await life.request(session, "ping")).json
+    assert life.watched == ["note://b"]
+    assert (await life.record(session)).subscriptions == ["note://b"]
+
+
+async def test_a_store_that_does_not_answer_is_no_reason_to_begin_anew(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    life = await lives.begin()
+    await life.host.session()
+
+    async def silent(_: str) -> None:
+        raise StoreUnavailable("not now")
+
+    read, life.store.get = life.store.get, silent  # type: ignore[method-assign, assignment]
+    answer = await life.request(session, "ping")
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    life.store.get = read  # type: ignore[method-assign]
+    assert "result" in (await life.request(session, "ping")).json
+
+
+async def test_sessions_that_never_expire_stay_that_way(lives: Lives, clock: ManualClock) -> None:
+    life = await lives.begin(settings=Settings(session_ttl=None))
+    session = await life.host.session()
+    await lives.end()
+    clock.advance(1e8)
+    life = await lives.begin(settings=Settings(session_ttl=None))
+    assert "result" in (await life.request(session, "ping")).json
+    assert (await life.record(session)).timeout_ms is None
+
+
+async def test_a_server_that_is_about_to_stop_brings_nothing_back(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    life = await lives.begin()
+    await life.host.session()
+    life.host.app.release()
+    answer = await life.request(session, "ping")
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (503, "temporarily_unavailable")
+
+
+async def test_a_session_that_is_being_brought_back_when_the_server_begins_to_stop_is_left_to_others(
+    lives: Lives,
+) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    life = await lives.begin()
+    await life.host.session()
+    read = life.faults.hold("get", key=session)
+    asking = asyncio.ensure_future(life.request(session, "ping"))
+    await asyncio.wait_for(read.reached.wait(), PATIENCE)
+    life.host.app.release()
+    read.lift()
+    answer = await asking
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (503, "temporarily_unavailable")
+    assert not life.host.endpoint.sessions.holds(session)
+
+
+# --- what cannot be brought back --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": LAYOUT + 1},
+        {"version": "x"},
+        {"metadata": {"revision": "1999-01-01"}},
+        {"metadata": {"revision": "2025-11-25", "log_level": "loud"}},
+        {"created_at": "yesterday"},
+        {"id": "another's"},
+    ],
+)
+async def test_d05_a_record_that_is_newer_or_damaged_is_no_session_and_said_to_be(
+    lives: Lives, change: dict[str, Any]
+) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    item = await life.store.get(f"session/{session}/record")
+    assert item is not None
+    await life.store.commit([Put(item.key, json.dumps(json.loads(item.value) | change).encode())])
+    life = await lives.begin()
+    answer = await life.request(session, "ping")
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
+    assert len(life.seen.of(HandlerFailed)) == ("id" not in change)
+    assert await life.host.session()
+
+
+@pytest.mark.parametrize("key", ["position", "streams/00000001"])
+async def test_d05_a_session_whose_streams_cannot_be_read_is_none_and_said_to_be(lives: Lives, key: str) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.store.commit([Put(f"session/{session}/{key}", b"nonsense")])
+    life = await lives.begin()
+    answer = await life.request(session, "ping")
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
+    [failed] = life.seen.of(HandlerFailed)
+    assert "cannot be read" in str(failed.error)
+    assert life.seen.of(RestoreStep) == []
+    assert len(life.host.endpoint.sessions) == 0
+
+
+async def test_d05_a_session_of_an_older_trunkline_goes_on(lives: Lives, clock: ManualClock) -> None:
+    session, now = "S" * 43, round(clock.now() * 1000)
+    old = {
+        "id": session,
+        "created_at": now,
+        "last_accessed": now,
+        "timeout_ms": 3_600_000,
+        "metadata": {
+            "protocol_version": "2025-06-18",
+            "principal": named("anna"),
+            "client_capabilities": {"roots": {}},
+            "subscriptions": ["note://a"],
+            "log_level": "error",
+        },
+    }
+    life = await lives.begin()
+    await life.server.start()
+    await life.store.commit([Put(f"session/{session}/record", json.dumps(old).encode())])
+    life.host.principal = "anna"
+    assert "result" in (await life.request(session, "ping")).json
+    record = await life.record(session)
+    assert (record.version, record.subscriptions, record.created_at) == (LAYOUT, ["note://a"], clock.now())
+    assert (record.metadata.revision, record.metadata.log_level) == ("2025-06-18", "error")
+    assert record.capabilities.client == {"roots": {}}
+
+
+# --- whose it is ------------------------------------------------------------------------------------------
+
+
+async def test_a_stranger_with_the_id_brings_nothing_back(lives: Lives) -> None:
+    life = await lives.begin()
+    life.host.principal = "anna"
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    life = await lives.begin()
+    life.host.principal = "berta"
+    for method in ("POST", "GET", "DELETE"):
+        answer = await life.host.ask(method, request("ping"), mcp_session_id=session)
+        assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
+    assert (life.seen.of(RestoreStep), life.watched, len(life.host.endpoint.sessions)) == ([], [], 0)
+    life.host.principal = "anna"
+    assert "result" in (await life.request(session, "ping")).json
+
+
+async def test_what_a_principal_may_not_have_any_more_does_not_come_back(lives: Lives) -> None:
+    life = await lives.begin()
+    life.host.principal = "anna"
+    session = await life.host.session()
+    await life.subscribe(session, "secret://a")
+    await life.subscribe(session, "note://a")
+    life = await lives.begin()
+    life.trusted.clear()
+    life.host.principal = "anna"
+    assert "result" in (await life.request(session, "ping")).json
+    assert life.watched == ["note://a"]
+    assert (await life.record(session)).subscriptions == ["note://a"]
+    assert "result" in (await life.call(session, "change")).json
+    life.server.tools.remove("change")
+    gone = await life.call(session, "change")
+    assert gone.json["error"]["code"] == -32602
+
+
+async def test_sessions_that_come_back_at_once_are_no_more_than_a_principal_may_have(lives: Lives) -> None:
+    most = Settings(max_sessions_per_principal=1)
+    life = await lives.begin()
+    life.host.principal = "anna"
+    sessions = [await life.host.session() for _ in range(3)]
+    life = await lives.begin(settings=most)
+    life.host.principal = "anna"
+    answers = await asyncio.gather(*(life.request(session, "ping") for session in sessions))
+    assert sorted(answer.status for answer in answers) == [200, 503, 503]
+    assert len(life.host.endpoint.sessions) == 1
+
+
+# --- the end of it ----------------------------------------------------------------------------------------
+
+
+async def test_a_session_that_only_the_store_knows_can_be_ended(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    life.server.notify_updated("note://a")
+    life = await lives.begin()
+    assert "result" in (await life.request(session, "ping")).json
+    slow = Slow(life.store, session)
+    slow.go_on.set()
+    slow.failures = 1
+    assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 503  # and it is still kept
+    assert len(life.host.endpoint.sessions) == 0
+    assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 204
+    assert await life.store.scan("session/") == []
+    assert (await life.request(session, "ping")).status == 404
+
+
+async def test_a_session_that_is_being_ended_is_not_brought_back(lives: Lives) -> None:
+    life = await lives.begin()
+    session = await life.host.session()
+    slow = Slow(life.store, session)
+    ending = asyncio.ensure_future(life.host.ask("DELETE", mcp_session_id=session))
+    await slow.asked.wait()
+    assert (await life.request(session, "ping")).status == 404
+    slow.go_on.set()
+    assert (await ending).status == 204
+    assert await life.store.scan("session/") == []
+
+
+async def test_whoever_reads_or_works_when_a_session_is_ended_leaves_nothing_behind(lives: Lives) -> None:
+    life = await lives.begin()
+    began = asyncio.Event()
+
+    @life.server.tool
+    async def stubborn(ctx: Context) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ctx.close_stream()
+
+    session = await life.host.session()
+    await life.subscribe(session, "note://a")
+    stream = life.host.begin("GET", mcp_session_id=session)
+    await stream.event()
+    stream.reading.clear()
+    life.server.notify_updated("note://a")
+    await stream.event()
+    await life.call(session, "change")  # which waits to be read
+    working = asyncio.ensure_future(life.call(session, "stubborn", 2))
+    await began.wait()
+    assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 204
+    stream.reading.set()
+    await stream.finished()
+    await working
+    await life.host.session()
+    assert [item.key for item in await life.store.scan(f"session/{session}")] == []
+
+
+async def test_d06_the_file_is_swept_of_sessions_that_nobody_comes_back_to(lives: Lives, clock: ManualClock) -> None:
+    life = await lives.begin()
+    for _ in range(5):
+        await life.subscribe(await life.host.session(), "note://a")
+    life.server.notify_updated("note://a")
+    last = await life.host.session()
+    await life.request(last, "logging/setLevel", {"level": "info"})  # what was to be kept before is
+    assert len(await life.store.scan("session/")) == 5 * 2 + 1
+    clock.advance(TTL)
+    assert len(life.host.endpoint.sessions) == 0
+    assert len(await life.store.scan("session/")) == 5 * 2 + 1  # so that it can be said what has become of them
+    clock.advance(TTL + 60)
+    assert (await life.request(last, "ping")).status == 404
+    await lives.end()
+    with contextlib.closing(sqlite3.connect(life.path)) as file:
+        assert [key for (key,) in file.execute("SELECT key FROM items") if key.startswith("session/")] == []

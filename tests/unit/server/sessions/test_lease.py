@@ -1,0 +1,587 @@
+"""Sessions that several processes could have: one of them holds each, and what another one does to it does not count."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.lines import turns, until
+from tests.limits import PATIENCE
+from tests.unit.server.lives import TTL, Life
+from tests.unit.transports.http.asgi import call, request
+
+from trunkline import Context, Settings
+from trunkline.errors import Fenced, StoreUnavailable
+from trunkline.facts import Closed, HandlerFailed, RestoreStep
+from trunkline.server.cluster.cluster import Crew
+from trunkline.server.sessions.durable import Keeper, KeptSession
+from trunkline.server.sessions.lease import Holding
+from trunkline.stores.sqlite.store import SqliteStore
+from trunkline.stores.store import Held, Lease, Put
+from trunkline.testing import ManualClock
+from trunkline.transports.http.session.backend import EXPIRED, Elsewhere
+
+INITIALIZE = request(
+    "initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+)
+
+
+class Processes:
+    """Servers on one file, each as if it were a process of its own."""
+
+    def __init__(self, path: Path, clock: ManualClock) -> None:
+        self._path = path
+        self._clock = clock
+        self._all: list[Life] = []
+
+    async def start(self, *, alone: bool = False, **options: Any) -> Life:
+        """One more; `alone` without a way to others."""
+        life = Life(self._path, self._clock, **options)
+        if alone:
+            life.store.bus = lambda: None  # type: ignore[method-assign]
+        self._all.append(life)
+        await life.server.start()
+        return life
+
+    async def end(self, life: Life) -> None:
+        """In good order."""
+        self._all.remove(life)
+        await life.host.app.aclose()
+
+    async def close(self) -> None:
+        for life in list(self._all):
+            await self.end(life)
+
+
+@pytest.fixture
+async def processes(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Processes]:
+    made = Processes(tmp_path / "shared.db", clock)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def first(processes: Processes) -> Life:
+    return await processes.start()
+
+
+@pytest.fixture
+async def second(processes: Processes, first: Life) -> Life:
+    return await processes.start()
+
+
+def crew_of(life: Life) -> Crew:
+    crew = life.server._serving.ready().crew
+    assert crew is not None
+    return crew
+
+
+def keeper_of(life: Life) -> Keeper:
+    keeper = life.server._serving.ready().keeper
+    assert keeper is not None
+    return keeper
+
+
+async def vanish(life: Life) -> str:
+    """Nobody hears of a process any more, which does not know that."""
+    await crew_of(life).close()
+    return crew_of(life).name
+
+
+async def holder(life: Life, session: str) -> Lease | Held:
+    """Who holds a session, or a lease if nobody does."""
+    return await life.store.acquire(f"session/{session}", "nobody", 1e-6)
+
+
+async def take(life: Life, session: str) -> None:
+    """Goes on with a session."""
+    assert "result" in (await life.request(session, "ping")).json
+
+
+class Late:
+    """A store of which one kind of call waits until it may go on, if it is about something."""
+
+    def __init__(self, store: SqliteStore, name: str, about: str, after: int = 0) -> None:
+        self._call: Any = getattr(store, name)
+        self._about = about
+        self._after = after  # calls that do not wait
+        self.asked = asyncio.Event()
+        self.go_on = asyncio.Event()
+        setattr(store, name, self)
+
+    async def __call__(self, key: str, *words: Any, **options: Any) -> Any:
+        if self._about in key:
+            self._after -= 1
+            if self._after < 0:
+                self.asked.set()
+                await self.go_on.wait()
+        return await self._call(key, *words, **options)
+
+
+def ends(life: Life) -> list[str]:
+    return [fact.reason for fact in life.seen.of(Closed)]
+
+
+async def silenced(life: Life, by: Life, clock: ManualClock) -> None:
+    """A process that lives and is not heard of for too long, until another has declared it dead."""
+    renew, name = life.store.renew, crew_of(life).name
+
+    async def away(*_: Any) -> Lease:
+        raise StoreUnavailable("not now")
+
+    life.store.renew = away  # type: ignore[method-assign, assignment]
+    while not await crew_of(by).gone(name):
+        clock.advance(1)
+        await turns()
+    life.store.renew = renew  # type: ignore[method-assign]
+
+
+# --- who holds one --------------------------------------------------------------------------------------
+
+
+async def test_d03_who_does_not_hold_a_session_knows_who_does(first: Life, second: Life) -> None:
+    session = await first.host.session()
+    assert await keeper_of(second).find(session, None) == Elsewhere(crew_of(first).name)
+    assert await keeper_of(second).find(session, "somebody else") is None
+    assert await keeper_of(second).find("S" * 43, None) is None
+    held = await holder(second, session)
+    assert isinstance(held, Held)
+    assert held.holder == crew_of(first).name
+
+
+async def test_d03_a_session_that_has_expired_is_taken_by_nobody(first: Life, second: Life, clock: ManualClock) -> None:
+    session = await first.host.session()
+    clock.advance(TTL)
+    assert await keeper_of(second).find(session, None) is EXPIRED
+    held = await holder(second, session)
+    assert isinstance(held, Held)
+
+
+async def test_d08_who_ends_in_good_order_leaves_its_sessions_at_once(processes: Processes, first: Life) -> None:
+    second = await processes.start()
+    session = await first.host.session()
+    await first.subscribe(session, "note://a")
+    await processes.end(first)
+    await take(second, session)
+    assert second.watched == ["note://a"]
+    assert (await second.record(session)).metadata.generation == 1
+
+
+async def test_d08_who_is_gone_leaves_its_sessions_at_once(first: Life, second: Life) -> None:
+    session = await first.host.session()
+    name = await vanish(first)
+    await take(second, session)
+    held = await holder(second, session)
+    assert isinstance(held, Held)
+    assert held.holder == crew_of(second).name != name
+
+
+async def test_d08_of_many_who_want_what_another_has_left_one_gets_it(processes: Processes, first: Life) -> None:
+    others = [await processes.start() for _ in range(3)]
+    session = await first.host.session()
+    await vanish(first)
+    found = await asyncio.gather(*(keeper_of(life).find(session, None) for life in others))
+    [won] = [life for life, one in zip(others, found, strict=True) if not isinstance(one, Elsewhere)]
+    assert [one for one in found if isinstance(one, Elsewhere)] == [Elsewhere(crew_of(won).name)] * 2
+
+
+async def test_a_session_is_answered_for_the_first_time_when_it_is_held(first: Life) -> None:
+    waiting = Late(first.store, "acquire", "session/")
+    opening = asyncio.ensure_future(first.host.session())
+    await waiting.asked.wait()
+    await turns()
+    assert not opening.done()
+    assert await first.store.scan("session/") == []  # it is kept by the commit that gives the lease
+    waiting.go_on.set()
+    assert isinstance(await holder(first, await opening), Held)
+
+
+async def test_a_session_that_cannot_be_held_is_not_opened(first: Life) -> None:
+    async def away(*_: Any, **__: Any) -> Lease | Held:
+        raise StoreUnavailable("not now")
+
+    acquire, first.store.acquire = first.store.acquire, away  # type: ignore[method-assign, assignment]
+    answer = await first.host.ask("POST", INITIALIZE)
+    assert "error" in answer.json
+    assert len(first.host.endpoint.sessions) == 0
+    first.store.acquire = acquire  # type: ignore[method-assign]
+    await first.host.session()
+
+
+async def test_a_session_is_held_for_as_long_as_it_is_used(first: Life, clock: ManualClock) -> None:
+    session = await first.host.session()
+    for _ in range(5):
+        clock.advance(TTL - 1)
+        await take(first, session)
+        await first.record(session)
+    assert isinstance(await holder(first, session), Held)
+    assert first.seen.of(RestoreStep) == []
+
+
+async def test_that_a_session_is_used_is_a_reason_to_hold_it_for_longer(first: Life, clock: ManualClock) -> None:
+    session = await first.host.session()
+    [held] = first.host.endpoint.sessions
+    assert held.kept is not None
+    clock.advance(1)
+    held.kept.touch()
+    await first.record(session)
+    now = await holder(first, session)
+    assert now.expires == clock.now() + 2 * TTL
+
+
+async def test_nobody_holds_a_session_that_was_ended(first: Life, second: Life) -> None:
+    session = await first.host.session()
+    assert (await first.host.ask("DELETE", mcp_session_id=session)).status == 204
+    assert isinstance(await holder(second, session), Lease)
+    assert await second.store.scan(f"session/{session}") == []
+
+
+async def test_a_process_that_has_no_room_leaves_a_session_to_others(processes: Processes, first: Life) -> None:
+    full = await processes.start(settings=Settings(max_sessions=1))
+    await full.host.session()
+    session = await first.host.session()
+    await processes.end(first)
+    refused = await full.request(session, "ping")
+    assert (refused.status, refused.json["error"]["data"]["kind"]) == (503, "too_many_sessions")
+    await take(await processes.start(), session)
+
+
+async def test_d08_what_was_changed_last_is_what_is_gone_on_with(first: Life, second: Life) -> None:
+    session = await first.host.session()
+    waiting = Late(second.store, "acquire", session)
+    going_on = asyncio.ensure_future(second.request(session, "ping"))
+    await waiting.asked.wait()  # it has seen that there is such a session
+    await first.subscribe(session, "note://a")
+    await vanish(first)
+    waiting.go_on.set()
+    assert "result" in (await going_on).json
+    assert second.watched == ["note://a"]
+
+
+async def test_d08_a_session_that_is_ended_before_it_is_taken_is_not_gone_on_with(first: Life, second: Life) -> None:
+    session = await first.host.session()
+    waiting = Late(second.store, "acquire", session)
+    finding = asyncio.ensure_future(keeper_of(second).find(session, None))
+    await waiting.asked.wait()
+    assert (await first.host.ask("DELETE", mcp_session_id=session)).status == 204
+    waiting.go_on.set()
+    assert await finding is None
+    assert isinstance(await holder(second, session), Lease)
+
+
+async def test_where_there_can_be_no_others_nobody_has_to_hold_a_session(processes: Processes) -> None:
+    session = ""
+    for number in range(3):
+        life = await processes.start(alone=True)
+        assert life.server._serving.ready().crew is None
+        session = session or await life.host.session()
+        assert "result" in (await life.request(session, "logging/setLevel", {"level": "error"})).json
+        assert isinstance(await holder(life, session), Lease)
+        assert (await life.record(session)).metadata.generation == number
+        await processes.end(life)
+
+
+# --- what another process does to it ----------------------------------------------------------------------
+
+
+async def taken(first: Life, second: Life, session: str) -> None:
+    """The second has what the first believes that it holds."""
+    await vanish(first)
+    await take(second, session)
+
+
+async def test_d08_events_of_who_has_lost_a_session_are_refused_and_never_sent(first: Life, second: Life) -> None:
+    session = await first.host.session()
+    await first.subscribe(session, "note://a")
+    stream = first.host.begin("GET", mcp_session_id=session)
+    await stream.event()
+    await taken(first, second, session)
+    first.server.notify_updated("note://a")
+    await stream.finished()
+    assert b"note://a" not in stream.body
+    assert ends(first) == ["session_moved"]
+    assert len(first.host.endpoint.sessions) == 0
+    assert first.watched == ["note://a"]
+    assert first.seen.of(HandlerFailed) == []
+    coming = second.host.begin("GET", mcp_session_id=session)
+    assert [(await coming.event()).id, (await coming.event()).id] == ["0-0", "0-1"]  # that it may have changed
+    second.server.notify_updated("note://a")
+    assert (await coming.event()).id == "0-2"
+    coming.gone.set()
+    await coming.finished()
+
+
+async def test_d08_streams_of_who_has_lost_a_session_never_begin(first: Life, second: Life) -> None:
+    session = await first.host.session()
+    await taken(first, second, session)
+    lost = await first.host.ask("POST", call("steps", token="t"), mcp_session_id=session)
+    assert b"id:" not in lost.body
+    kept = await second.host.ask("POST", call("steps", token="t"), mcp_session_id=session)
+    assert b"id: 1-1\n" in kept.body
+
+
+@pytest.mark.parametrize("method", ["logging/setLevel", "resources/subscribe"])
+async def test_d08_what_who_has_lost_a_session_was_asked_to_change_has_an_unknown_outcome(
+    first: Life, second: Life, method: str
+) -> None:
+    session = await first.host.session()
+    await taken(first, second, session)
+    before = await second.record(session)
+    answer = await first.request(session, method, {"level": "error", "uri": "note://a"})
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (200, "outcome_unknown")
+    assert await second.record(session) == before
+    assert ends(first) == ["session_moved"]
+
+
+async def test_d08_a_notification_that_changes_a_session_is_not_acknowledged_by_who_has_lost_it(
+    first: Life, second: Life
+) -> None:
+    session = (await first.host.ask("POST", INITIALIZE)).headers["mcp-session-id"]
+    await taken(first, second, session)
+    ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    assert (await first.host.ask("POST", ready, mcp_session_id=session)).status == 503
+    assert not (await second.record(session)).metadata.ready
+    assert (await second.host.ask("POST", ready, mcp_session_id=session)).status == 202
+
+
+async def test_d08_who_has_lost_a_session_cannot_end_it(first: Life, second: Life) -> None:
+    session = await first.host.session()
+    await taken(first, second, session)
+    kept = await second.store.scan(f"session/{session}")
+    assert (await first.host.ask("DELETE", mcp_session_id=session)).status == 503
+    assert await second.store.scan(f"session/{session}") == kept
+    await take(second, session)
+
+
+async def test_d08_that_it_was_used_is_not_written_by_who_has_lost_it(
+    first: Life, second: Life, clock: ManualClock
+) -> None:
+    session = await first.host.session()
+    await taken(first, second, session)
+    before = await second.record(session)
+    [held] = first.host.endpoint.sessions
+    assert held.kept is not None
+    clock.advance(1)
+    held.kept.touch()
+    await until(lambda: len(first.host.endpoint.sessions) == 0)
+    assert await second.record(session) == before
+
+
+async def test_d08_a_call_that_is_under_way_when_its_session_is_lost_has_an_unknown_outcome(
+    first: Life, second: Life
+) -> None:
+    began, cancelled = asyncio.Event(), asyncio.Event()
+
+    @first.server.tool
+    async def slow(ctx: Context) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await ctx.info("too late")
+            cancelled.set()
+
+    session = await first.host.session()
+    asking = asyncio.ensure_future(first.call(session, "slow"))
+    await began.wait()
+    await taken(first, second, session)
+    [held] = first.host.endpoint.sessions
+    assert held.kept is not None
+    assert not await held.kept.confirm()
+    answer = await asking
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (200, "outcome_unknown")
+    await cancelled.wait()
+    await take(second, session)
+
+
+async def test_d08_one_session_that_is_lost_is_no_matter_to_others(first: Life, second: Life) -> None:
+    lost, other, cause = [await first.host.session() for _ in range(3)]
+    for session in (lost, other):
+        await first.subscribe(session, "note://a")
+    stream = first.host.begin("GET", mcp_session_id=other)
+    await stream.event()
+    await taken(first, second, lost)
+    assert "result" in (await first.call(cause, "change")).json
+    assert (await stream.message())["params"] == {"uri": "note://a"}
+    assert len(first.host.endpoint.sessions) == 2
+    assert first.seen.of(HandlerFailed) == []
+    stream.gone.set()
+    await stream.finished()
+
+
+async def test_d08_what_waited_for_a_session_to_be_held_is_refused_if_it_was_lost_at_once(
+    first: Life, second: Life
+) -> None:
+    acquire, lost = first.store.acquire, asyncio.Event()
+
+    async def too_late(at: str, who: str, ttl: float, **more: Any) -> Lease | Held:
+        given = await acquire(at, who, ttl, **more)
+        await second.store.acquire(at, "another", ttl, over=given.token)
+        return given
+
+    first.store.acquire = too_late  # type: ignore[method-assign, assignment]
+    holding = Holding("session/1", first.store, crew_of(first), TTL)
+    holding.taken = lost.set
+    with pytest.raises(Fenced):
+        await holding.commit([Put("session/1/streams/00000001", b"")])
+    assert lost.is_set()
+    assert await second.store.scan("session/1") == []
+
+
+async def test_who_comes_to_read_a_stream_that_is_being_lost_is_let_go(first: Life, second: Life) -> None:
+    session = await first.host.session()
+    await first.subscribe(session, "note://a")
+    await taken(first, second, session)
+    [held] = first.host.endpoint.sessions
+    first.server.notify_updated("note://a")
+    await until(lambda: held.channel.closed)
+    for number in (0, 7):
+        stream = held.channel.stream(number)
+        reader = stream.attach(0)
+        assert not stream.reads(reader)
+        async with asyncio.timeout(PATIENCE):
+            await stream.begun(reader)
+        assert stream.take() == b""
+        stream.write(b"{}")  # by somebody who should know better
+        assert not held.channel._events.settled(number)  # type: ignore[union-attr]
+        assert stream.take() == b""
+
+
+async def test_d08_a_session_that_is_lost_before_anybody_uses_it_is_used_by_nobody(first: Life) -> None:
+    kept, lost = keeper_of(first).opened("S" * 43), list[str]()
+    kept.holding.lose()  # as when this process is declared dead while it looks whether there is room
+    kept.on_taken(lambda: lost.append("told"))
+    assert lost == ["told"]
+
+
+# --- those who cannot be sure ---------------------------------------------------------------------------
+
+
+async def test_who_was_not_heard_of_for_long_makes_sure_of_a_session_before_it_is_used(
+    first: Life, clock: ManualClock
+) -> None:
+    session = await first.host.session()
+    renew, renewed = first.store.renew, list[str]()
+
+    def count(lease: Lease, ttl: float) -> Awaitable[Lease]:
+        renewed.append(lease.name)
+        return renew(lease, ttl)
+
+    first.store.renew = count  # type: ignore[method-assign, assignment]
+    await take(first, session)
+    assert renewed == []
+    clock.advance(5)
+    assert first.host.endpoint.sessions.get(session, None) is None
+    answers = await asyncio.gather(*(first.request(session, "ping") for _ in range(5)))
+    assert all("result" in answer.json for answer in answers)
+    assert renewed.count(f"session/{session}") == 1
+    assert (first.seen.of(RestoreStep), ends(first)) == ([], [])
+
+
+async def test_d08_who_finds_that_a_session_was_taken_does_not_answer_for_it(
+    first: Life, second: Life, clock: ManualClock
+) -> None:
+    session = await first.host.session()
+    await taken(first, second, session)
+    clock.advance(5)
+    assert (await first.request(session, "ping")).status == 503
+    assert (ends(first), len(first.host.endpoint.sessions)) == (["session_moved"], 0)
+    await take(second, session)
+
+
+async def test_who_cannot_find_out_whether_it_holds_a_session_asks_to_try_again(
+    first: Life, clock: ManualClock
+) -> None:
+    session = await first.host.session()
+
+    async def away(*_: Any) -> Lease:
+        raise StoreUnavailable("not now")
+
+    renew, first.store.renew = first.store.renew, away  # type: ignore[method-assign, assignment]
+    clock.advance(5)
+    assert (await first.request(session, "ping")).status == 503
+    first.store.renew = renew  # type: ignore[method-assign]
+    await take(first, session)
+    assert (first.seen.of(RestoreStep), ends(first)) == ([], [])
+
+
+async def test_a_store_that_has_lost_the_lease_has_the_session_found_again(first: Life) -> None:
+    session = await first.host.session()
+    await first.store.acquire(f"session/{session}", crew_of(first).name, 1e-6)  # as the same, so that it is replaced
+    answer = await first.request(session, "logging/setLevel", {"level": "error"})
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (200, "outcome_unknown")
+    assert "result" in (await first.request(session, "logging/setLevel", {"level": "error"})).json
+    assert (await first.record(session)).metadata.generation == 1
+
+
+async def test_d08_who_was_declared_dead_lets_go_of_all_sessions(first: Life, second: Life, clock: ManualClock) -> None:
+    sessions = [await first.host.session() for _ in range(3)]
+    name = crew_of(first).name
+    stream = first.host.begin("GET", mcp_session_id=sessions[0])
+    await stream.event()
+    await renamed(first, second, clock)
+    await stream.finished()
+    assert ends(first) == ["session_moved"] * 3
+    assert len(first.host.endpoint.sessions) == 0
+    await take(first, sessions[0])
+    await take(second, sessions[1])
+    held = await asyncio.gather(*(holder(second, session) for session in sessions))
+    assert [one.holder for one in held] == [crew_of(first).name, crew_of(second).name, name]
+
+
+async def renamed(first: Life, second: Life, clock: ManualClock) -> None:
+    """A process is declared dead by another, and comes back under another name."""
+    name = crew_of(first).name
+    await silenced(first, second, clock)
+    await until(lambda: [clock.advance(0.1), crew_of(first).name != name][-1])
+
+
+async def test_d08_a_session_that_is_opened_under_a_name_that_is_dead_by_then_is_not_held(
+    processes: Processes, second: Life, clock: ManualClock
+) -> None:
+    first = await processes.start(settings=Settings(initialize_timeout=None))  # much time goes by
+    waiting = Late(first.store, "acquire", "session/")
+    opening = asyncio.ensure_future(first.host.ask("POST", INITIALIZE))
+    await waiting.asked.wait()
+    [held] = first.host.endpoint.sessions
+    await renamed(first, second, clock)
+    waiting.go_on.set()
+    assert (await opening).json["error"]["data"]["kind"] == "temporarily_unavailable"
+    async with asyncio.timeout(PATIENCE):  # the store may answer later
+        while not isinstance(await keeper_of(second).find(held.id, None), KeptSession):
+            await turns()
+
+
+async def test_d08_what_is_opened_while_a_process_has_no_name_is_let_go_when_it_has_one(
+    first: Life, second: Life, clock: ManualClock
+) -> None:
+    name = crew_of(first).name
+    await first.host.session()
+    waiting = Late(first.store, "acquire", "process/", after=1)  # it may find out that its name is dead
+    await silenced(first, second, clock)
+    await until(lambda: [clock.advance(0.1), waiting.asked.is_set()][-1])
+    assert ends(first) == ["session_moved"]
+    session = await first.host.session()
+    held = await holder(second, session)
+    assert held.holder == name
+    waiting.go_on.set()
+    await until(lambda: crew_of(first).name != name)
+    assert ends(first) == ["session_moved"] * 2
+    await take(first, session)
+
+
+async def test_d08_a_session_that_is_found_under_a_name_that_is_dead_by_then_is_found_again(
+    processes: Processes, first: Life, second: Life, clock: ManualClock
+) -> None:
+    third = await processes.start()
+    session = await third.host.session()
+    await processes.end(third)
+    waiting = Late(first.store, "get", session, after=1)
+    finding = asyncio.ensure_future(keeper_of(first).find(session, None))
+    await waiting.asked.wait()
+    await renamed(first, second, clock)
+    waiting.go_on.set()
+    assert isinstance(await finding, KeptSession)
+    held = await holder(second, session)
+    assert held.holder == crew_of(first).name

@@ -1,0 +1,135 @@
+"""How many sessions a principal has, in all processes that share a store."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.server.lives import TTL, Life
+from tests.unit.transports.http.asgi import Answer, request
+
+from trunkline import Settings
+from trunkline.server.limits.shared_semaphore import scanned
+from trunkline.testing import ManualClock
+
+INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+Begin = Callable[..., Life]
+
+
+@pytest.fixture
+async def life(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Begin]:
+    made: list[Life] = []
+
+    def begin(principal: str | None = "anna", most: int | None = 2, at: ManualClock = clock) -> Life:
+        settings = Settings(max_sessions_per_principal=most)
+        made.append(Life(tmp_path / "shared.db", at, settings=settings))
+        made[-1].host.principal = principal
+        return made[-1]
+
+    yield begin
+    for one in made:
+        await one.host.app.aclose()
+
+
+async def opened(at: Life, params: Any = INITIALIZE) -> Answer:
+    return await at.host.ask("POST", request("initialize", params))
+
+
+async def is_full(at: Life) -> bool:
+    answer = await opened(at)
+    assert answer.status in {200, 503}
+    return answer.status == 503
+
+
+async def renewed(at: Life, clock: ManualClock) -> None:
+    """Waits until the entries of sessions that are in use last for as long as sessions do."""
+    async with asyncio.timeout(20):
+        while any((item.expires or 0) < clock.now() + TTL for item in await at.store.scan("owner/")):
+            await asyncio.sleep(0.001)
+
+
+async def test_q06_the_sessions_of_a_principal_are_counted_in_all_processes(life: Begin) -> None:
+    one, other = life(), life()
+    first, second = await one.host.session(), await other.host.session()
+    for each in (one, other):
+        refused = await opened(each)
+        assert (refused.status, refused.json["error"]["data"]["kind"]) == (503, "too_many_sessions")
+        assert "has 2 sessions, which is the most" in refused.json["error"]["message"]
+    other.host.principal = "bob"
+    assert not await is_full(other)
+    other.host.principal = "anna"
+    assert (await other.host.ask("DELETE", mcp_session_id=second)).status == 204
+    assert not await is_full(one)
+    assert await is_full(other)
+    assert "result" in (await one.request(first, "ping")).json
+
+
+async def test_q06_of_many_who_come_at_once_there_are_never_too_many(life: Begin) -> None:
+    houses = [life(), life()]
+    answers = await asyncio.gather(*(opened(houses[number % 2]) for number in range(8)))
+    opened_now = sum(answer.status == 200 for answer in answers)
+    assert len(await scanned(houses[0].store, "owner/")) <= min(
+        2, opened_now
+    )  # a new session may take an unused one's place
+
+
+async def test_q06_what_a_dead_process_held_counts_until_its_time_is_over(life: Begin) -> None:
+    still = ManualClock(start=1_000_000.0)
+    dead, other = life(at=still), life()
+    for _ in range(2):
+        await dead.host.session()
+    await renewed(dead, still)
+    assert await is_full(other)
+    clock = other.server._serving.ready().wall
+    assert isinstance(clock, ManualClock)
+    clock.advance(TTL)
+    assert await is_full(other)
+    clock.advance(TTL * 0.1 + 120)
+    assert not await is_full(other)
+
+
+async def test_q06_a_session_that_is_used_goes_on_counting(life: Begin, clock: ManualClock) -> None:
+    one = life()
+    session = await one.host.session()
+    for _ in range(8):
+        await renewed(one, clock)
+        clock.advance(TTL * 0.4)
+        assert "result" in (await one.request(session, "ping")).json
+        assert len(await scanned(one.store, "owner/")) == 1
+
+
+async def test_q06_a_session_that_another_process_goes_on_with_counts_once(life: Begin) -> None:
+    one, other = life(), life()
+    session = await one.host.session()
+    await one.host.app.aclose()
+    assert "result" in (await other.request(session, "ping")).json
+    assert not await is_full(other)
+    assert await is_full(other)
+    assert (await other.host.ask("DELETE", mcp_session_id=session)).status == 204
+    assert not await is_full(other)
+
+
+async def test_q06_a_handshake_that_fails_counts_for_nothing(life: Begin) -> None:
+    one = life(most=1)
+    assert "error" in (await opened(one, {})).json
+    assert await scanned(one.store, "owner/") == []
+    assert not await is_full(one)
+
+
+@pytest.mark.parametrize(("principal", "most"), [(None, 1), ("anna", None)])
+async def test_nothing_is_written_of_those_who_are_held_to_nothing(
+    life: Begin, principal: str | None, most: int | None
+) -> None:
+    one = life(principal=principal, most=most)
+    for _ in range(2):
+        await one.host.session()
+    assert await scanned(one.store, "owner/") == []
+
+
+async def test_who_cannot_be_counted_is_asked_to_try_again(life: Begin) -> None:
+    one = life()
+    await one.host.session()
+    await one.store.close()
+    answer = await opened(one)
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (503, "temporarily_unavailable")

@@ -1,0 +1,519 @@
+"""Tasks whose process has died, or has stood still for too long: who finds them, and what becomes of them."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import pytest
+from msgspec import UNSET, Raw
+from tests.limits import PATIENCE
+
+from trunkline import Context, Server, Settings, TaskPolicy, ToolAnnotations
+from trunkline.errors import Fenced
+from trunkline.protocol.tasks import TaskCaller, TaskRecord, TaskState
+from trunkline.server.tasks.repository import Shelf, key_of_task
+from trunkline.stores.memory import MemoryStore
+from trunkline.stores.store import Lease, Put, Store
+from trunkline.testing import FaultyStore, ManualClock, RawPeer
+
+LEASE = 10.0
+
+
+class LastingStore(MemoryStore):
+    """A store that others may have used before: it stands for a file, and obeys the same clock."""
+
+    lasting = True  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    async def close(self) -> None:
+        """Stays open: the next process finds everything."""
+
+
+class Scene:
+    """A store in which a process that has died left a task."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = LastingStore(clock=self.clock)
+        self.shelf = Shelf(self.store, self.clock)
+        self.runs: list[Any] = []
+
+    def server(
+        self,
+        tool: Callable[..., Any],
+        *,
+        compat: Literal["erlmcp"] | None = None,
+        store: Store | None = None,
+        **options: Any,
+    ) -> Server:
+        server = Server(
+            "s",
+            store=store or self.store,
+            clock=self.clock,
+            observers=[],
+            settings=Settings(task_lease=LEASE, max_tasks=2),
+            compat=compat,
+        )
+        server.add_tool(tool, name="work", **options)
+        return server
+
+    async def left(self, **known: Any) -> Lease:
+        """Leave a task whose maker has died."""
+        await self.store.open()
+        _, lease = await self.shelf.create(self.made(**known), "the dead", LEASE)
+        return lease
+
+    def made(
+        self,
+        *,
+        state: TaskState = TaskState.WORKING,
+        attempt: int = 1,
+        name: str = "t1",
+        owner: str = "nobody",
+        **known: Any,
+    ) -> TaskRecord:
+        now = self.clock.now()
+        return TaskRecord(
+            task_id=name,
+            client=owner,
+            caller=TaskCaller(revision="2025-11-25", capabilities={"elicitation": {}}),
+            method="tools/call",
+            params=Raw(b'{"name": "work", "arguments": {}}'),
+            created_at=now,
+            updated_at=now,
+            expires_at=now + 3600,
+            state=state,
+            attempt=attempt,
+            tries=attempt,
+            **known,
+        )
+
+    async def record(self, name: str = "t1", owner: str = "nobody") -> TaskRecord:
+        kept = await self.shelf.find(owner, name)
+        assert kept is not None
+        return kept.record
+
+    async def time_passes(self, peer: RawPeer, seconds: float) -> None:
+        """Second by second, and everything that is due happens."""
+        for _ in range(round(seconds)):
+            self.clock.advance(1)
+            await peer.quiet()
+            await peer.quiet()
+
+
+async def test_a_task_is_begun_anew_within_a_lease_time_if_that_does_no_harm() -> None:
+    scene = Scene()
+    await scene.left()
+
+    async def work() -> str:
+        scene.runs.append("run")
+        return "done"
+
+    server = scene.server(work, task=True, annotations=ToolAnnotations(idempotent_hint=True))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE - 1)
+        assert scene.runs == []  # its holder may be alive
+        await scene.time_passes(peer, 2)
+        result = await peer.result("tasks/result", {"taskId": "t1"})
+        assert result["structuredContent"] == {"result": "done"}
+        assert (scene.runs, (await scene.record()).attempt) == (["run"], 2)
+        assert await scene.shelf.marks("") == []
+
+
+async def test_a_task_goes_on_from_its_checkpoint() -> None:
+    scene = Scene()
+    await scene.left(checkpoint=Raw(b'{"page": 3}'), effects={"paid": Raw(b"7")})
+
+    async def work(ctx: Context) -> str:
+        scene.runs.append(ctx.resumed_from)
+        paid = await ctx.once("paid", lambda: scene.runs.append("paid twice"))
+        await ctx.checkpoint({"page": 4})
+        return f"{paid} {ctx.resumed_from}"
+
+    server = scene.server(work, task=TaskPolicy(recovery="resume"))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 1)
+        result = await peer.result("tasks/result", {"taskId": "t1"})
+        assert result["structuredContent"] == {"result": "7 {'page': 4}"}
+        assert scene.runs == [{"page": 3}]
+
+
+@pytest.mark.parametrize(
+    ("options", "attempt"),
+    [({"task": True}, 1), ({"task": TaskPolicy(recovery="restart", attempts=2)}, 2), ({"task": None}, 1)],
+)
+async def test_a_task_fails_with_a_clear_error_where_nobody_may_go_on_with_it(
+    options: dict[str, Any], attempt: int
+) -> None:
+    scene = Scene()
+    await scene.left(attempt=attempt)
+    server = scene.server(lambda: scene.runs.append("run"), **options)
+    server.add_tool(lambda: None, name="other", task=True)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 1)
+        error = await peer.error("tasks/result", {"taskId": "t1"})
+        assert error["data"]["kind"] == "task_failed"
+        assert "has died" in error["message"]
+        assert scene.runs == []
+
+
+async def test_progress_does_not_go_back_when_a_task_is_begun_anew() -> None:
+    scene, more = Scene(), asyncio.Event()
+    await scene.left(progress=5.0, total=9.0)
+
+    async def work(ctx: Context) -> None:
+        ctx.progress(3, 9)
+        await more.wait()
+        ctx.progress(6, 9)
+        await asyncio.Event().wait()
+
+    async with RawPeer(scene.server(work, task=TaskPolicy(recovery="restart"))) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 3)
+        assert ((await scene.record()).attempt, (await scene.record()).progress) == (2, 5)
+        more.set()
+        await scene.time_passes(peer, 3)
+        assert (await scene.record()).progress == 6
+
+
+@pytest.mark.usefixtures("unjudged")
+async def test_j01_a_task_of_the_founding_documents_is_gone_on_with_like_any_other() -> None:
+    scene = Scene()
+
+    async def work(ctx: Context, text: str) -> str:
+        if ctx.resumed_from is None:
+            await ctx.checkpoint("here")
+            scene.runs.append("left")
+            await asyncio.Event().wait()
+        return f"{text}, from {ctx.resumed_from}"
+
+    policy = TaskPolicy(recovery="resume")
+    dying = scene.server(work, compat="erlmcp", task=policy)
+    asked = {"type": "work", "parameters": {"text": "well"}}
+    async with RawPeer(dying) as peer:
+        await peer.initialize()
+        ident = (await peer.result("tasks/create", {"action": asked}))["taskId"]
+        await peer.quiet()
+    await dying.aclose()
+    assert scene.runs == ["left"]
+    async with RawPeer(scene.server(work, compat="erlmcp", task=policy)) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 1)
+        task = (await peer.result("tasks/get", {"taskId": ident}))["task"]
+        assert (task["status"], task["action"]) == ("completed", asked)
+        assert task["result"]["structuredContent"] == {"result": "well, from here"}
+
+
+@pytest.fixture
+def unjudged() -> Iterator[None]:
+    """No official schema knows of these words."""
+    taps, RawPeer.taps = RawPeer.taps, []
+    yield
+    RawPeer.taps = taps
+
+
+async def test_a_task_that_was_never_begun_is_begun() -> None:
+    scene = Scene()
+    await scene.left(state=TaskState.PENDING, attempt=0)
+    async with RawPeer(scene.server(lambda: "done", task=True)) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 1)
+        assert (await peer.result("tasks/result", {"taskId": "t1"}))["content"][0]["text"] == "done"
+
+
+async def test_what_has_ended_meanwhile_is_left_as_it_is() -> None:
+    scene = Scene()
+    await scene.left()
+    await scene.shelf.change("nobody", "t1", lambda record, now: record.cancel(now))
+    async with RawPeer(scene.server(lambda: scene.runs.append(1), task=True)) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 1)
+        assert (await scene.record()).state is TaskState.CANCELLED
+        assert (scene.runs, await scene.shelf.marks("")) == ([], [])
+
+
+async def test_a_question_stays_asked_and_an_answer_is_known_to_whoever_goes_on() -> None:
+    scene = Scene()
+    await scene.left(answers={"first": Raw(b'{"action": "decline"}')})
+
+    async def work(ctx: Context) -> str:
+        first = await ctx.elicit("One?", {"type": "object", "properties": {}}, key="first")
+        second = await ctx.elicit("Two?", {"type": "object", "properties": {}}, key="second")
+        return f"{first.action} {second.action}"
+
+    server = scene.server(work, task=TaskPolicy(recovery="resume"))
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"elicitation": {}})
+        await scene.time_passes(peer, LEASE + 1)
+        waiting = peer.call("tasks/result", {"taskId": "t1"})
+        question = await peer.receive()
+        assert question["params"]["message"] == "Two?"
+        peer.reply(question, {"action": "cancel"})
+        assert (await peer.answer_to(waiting))["result"]["structuredContent"] == {"result": "decline cancel"}
+
+
+async def test_who_was_taken_for_dead_is_cancelled_and_what_it_writes_is_refused() -> None:
+    scene, cancelled, written = Scene(), asyncio.Event(), list[BaseException]()
+
+    async def work(ctx: Context) -> str:
+        scene.runs.append("run")
+        if len(scene.runs) > 1:
+            return "by another"
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            try:
+                await ctx.checkpoint("too late")
+            except BaseException as error:
+                written.append(error)
+            cancelled.set()
+            raise
+        return "never"
+
+    server = scene.server(work, task=TaskPolicy(recovery="restart"))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        task = (await peer.result("tools/call", {"name": "work", "task": {}}))["task"]
+        await peer.quiet()
+        key = key_of_task("nobody", task["taskId"])
+        scene.clock._now += 2 * LEASE  # it stands still: no timer of its own is called
+        lease = await scene.store.acquire(key, "somebody else", LEASE)
+        assert isinstance(lease, Lease)
+        scene.clock.advance(1)
+        await asyncio.wait_for(cancelled.wait(), PATIENCE)
+        assert isinstance(written[0], Fenced | asyncio.CancelledError)
+        kept = await scene.shelf.find("nobody", task["taskId"])
+        assert kept is not None
+        assert kept.record.state is TaskState.WORKING
+        await scene.store.release(lease)
+        await scene.time_passes(peer, LEASE + 1)
+        result = await peer.result("tasks/result", {"taskId": task["taskId"]})
+        assert result["structuredContent"] == {"result": "by another"}
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_a_checkpoint_of_a_run_that_has_lost_its_lease_raises_and_the_run_is_cancelled(taken: bool) -> None:
+    scene, go_on, raised, cancelled = Scene(), asyncio.Event(), list[Exception](), asyncio.Event()
+
+    async def work(ctx: Context) -> None:
+        await go_on.wait()
+        try:
+            await ctx.checkpoint("too late")
+        except Exception as error:
+            raised.append(error)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    server = scene.server(work, task=True)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        task = (await peer.result("tools/call", {"name": "work", "task": {}}))["task"]
+        await peer.quiet()
+        scene.clock._now += 2 * LEASE  # it stands still: no timer of its own is called
+        if taken:
+            lease = await scene.store.acquire(key_of_task("nobody", task["taskId"]), "another process", LEASE)
+            assert isinstance(lease, Lease)
+        go_on.set()
+        await asyncio.wait_for(cancelled.wait(), PATIENCE)
+        assert [type(error) for error in raised] == [Fenced]
+        assert (await scene.record(task["taskId"])).checkpoint is UNSET
+        while peer.connection.shared.tasks.works_on(task["taskId"]):
+            await asyncio.sleep(0)
+
+
+async def test_where_there_is_no_room_a_task_waits_for_it() -> None:
+    scene, go_on = Scene(), asyncio.Event()
+    await scene.left()
+
+    async def work() -> str:
+        await go_on.wait()
+        return "done"
+
+    server = scene.server(work, task=TaskPolicy(recovery="restart"))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        made = [(await peer.result("tools/call", {"name": "work", "task": {}}))["task"] for _ in range(2)]
+        await scene.time_passes(peer, LEASE + 1)
+        assert (await scene.record()).attempt == 1
+        go_on.set()
+        for task in made:
+            await peer.result("tasks/result", {"taskId": task["taskId"]})
+        await scene.time_passes(peer, 2 * LEASE)
+        assert (await scene.record()).state is TaskState.COMPLETED
+
+
+# --- makers that pause --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("paused_before", ["working/", "/tasks/"])
+async def test_a_task_whose_maker_paused_for_longer_than_a_lease_is_recovered(paused_before: str) -> None:
+    """The maker pauses before one of its writes, acknowledges the task, and dies."""
+    scene = Scene()
+    dying = FaultyStore(scene.store)
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    policy = TaskPolicy(recovery="restart")
+    async with (
+        RawPeer(scene.server(hang, store=dying, task=policy)) as maker,
+        RawPeer(scene.server(lambda: "recovered", task=policy)) as other,
+    ):
+        await maker.initialize()
+        await other.initialize()
+        pause = dying.hold(key=paused_before)
+        asked = maker.call("tools/call", {"name": "work", "task": {}})
+        await asyncio.wait_for(pause.reached.wait(), PATIENCE)
+        await scene.time_passes(other, 3 * LEASE)
+        pause.lift()
+        made = (await maker.answer_to(asked))["result"]["task"]["taskId"]
+        dying.fail()
+        await scene.time_passes(other, 2 * LEASE)
+        result = await other.result("tasks/result", {"taskId": made})
+        assert result["content"][0]["text"] == "recovered"
+        assert await scene.shelf.marks("") == []
+
+
+async def test_the_mark_of_a_task_that_was_never_kept_does_not_outlive_it() -> None:
+    scene = Scene()
+    await scene.store.open()
+    now = scene.clock.now()
+    await scene.store.commit([Put("working/t1", b"nobody", now + 2 * LEASE)])
+    async with RawPeer(scene.server(lambda: scene.runs.append(1), task=True)) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, LEASE + 1)
+        assert len(await scene.shelf.marks("")) == 1  # the maker may still be about to write the record
+        await scene.time_passes(peer, LEASE)
+        assert (await scene.shelf.marks(""), scene.runs) == ([], [])
+
+
+async def test_unfinished_tasks_without_a_mark_are_found() -> None:
+    """Earlier versions could leave some behind."""
+    scene = Scene()
+    await scene.store.open()
+    lost = [("t1", "ann"), ("t2", "ann"), ("t3", "ann0"), ("t4", "nobody")]
+    for name, owner in lost:
+        await scene.shelf.keep(scene.made(name=name, owner=owner))
+    done = scene.made(name="t5", owner="ann").complete(scene.clock.now(), Raw(b"{}"))
+    await scene.shelf.keep(done)
+    await scene.store.commit([Put("owner/ann/once/key", b"another kind of item")])
+
+    async def work() -> None:
+        scene.runs.append(1)
+
+    async with RawPeer(scene.server(work, task=TaskPolicy(recovery="restart"))) as peer:
+        await peer.initialize()
+        await scene.time_passes(peer, 4 * LEASE)  # there is room for two at a time
+        for name, owner in lost:
+            assert (await scene.record(name, owner)).state is TaskState.COMPLETED
+        assert (len(scene.runs), await scene.record("t5", "ann")) == (4, done)
+
+
+async def test_records_without_a_mark_are_looked_for_once_an_hour_by_all_processes_together() -> None:
+    scene = Scene()
+    audits = 0
+
+    class Counting(FaultyStore):
+        async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Any:
+            nonlocal audits
+            audits += prefix == "owner/" and not after
+            return await super().scan(prefix, after=after, limit=limit)
+
+    servers = [scene.server(lambda: None, store=Counting(scene.store), task=True) for _ in range(2)]
+    async with RawPeer(servers[0]) as peer, RawPeer(servers[1]) as other:
+        await peer.initialize()
+        await other.initialize()
+        for seconds, expected in ((3 * LEASE, 1), (3500, 1), (200, 2)):
+            for _ in range(round(seconds / LEASE)):
+                scene.clock.advance(LEASE)
+                await peer.quiet()
+                await other.quiet()
+            assert audits == expected
+
+
+# --- what counts as a failed try --------------------------------------------------------------------------
+
+
+async def test_a_task_that_gets_further_each_time_is_run_as_often_as_it_takes() -> None:
+    scene = Scene()
+    await scene.left(attempt=3)
+
+    async def work(ctx: Context) -> str:
+        await ctx.checkpoint({"page": 1})
+        return await asyncio.Event().wait() or ""
+
+    for attempts in (4, 1):
+        server = scene.server(work, task=TaskPolicy(recovery="resume", attempts=attempts))
+        async with RawPeer(server) as peer:
+            await peer.initialize()
+            await scene.time_passes(peer, LEASE + 1)
+            assert (await scene.record()).tries == 1  # this one, whatever there was before the checkpoint
+        await server.aclose()
+        assert (await scene.record()).tries == 0
+    assert (await scene.record()).attempt == 5
+
+
+async def test_to_let_go_of_a_task_in_good_order_is_no_failed_try() -> None:
+    scene = Scene()
+    await scene.left(attempt=1)
+
+    async def work() -> None:
+        await asyncio.Event().wait()
+
+    for _ in range(4):
+        server = scene.server(work, task=TaskPolicy(recovery="restart", attempts=2))
+        async with RawPeer(server) as peer:
+            await peer.initialize()
+            await scene.time_passes(peer, LEASE + 1)
+            assert (await scene.record()).tries == 2
+        await server.aclose()
+    assert ((await scene.record()).tries, (await scene.record()).state) == (1, TaskState.WORKING)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "lasting", "waits"), [("fail", True, True), ("restart", True, False), ("restart", False, True)]
+)
+async def test_d12_the_drain_waits_for_a_task_that_would_be_lost(
+    recovery: Literal["fail", "restart"], lasting: bool, waits: bool
+) -> None:
+    go_on, scene = asyncio.Event(), Scene()
+    if not lasting:
+        scene.store = MemoryStore(clock=scene.clock)  # type: ignore[assignment]
+
+    async def work() -> str:
+        await go_on.wait()
+        return "done"
+
+    server = scene.server(work, task=TaskPolicy(recovery=recovery))
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.result("tools/call", {"name": "work", "task": {}})
+        ending = asyncio.create_task(server.shutdown())
+        if waits:
+            for _ in range(5):
+                await peer.quiet()
+            assert not ending.done()
+            go_on.set()
+        assert await ending == ()
+    kept = [item for item in await scene.store.scan("owner/") if b'"completed"' in item.value] if lasting else []
+    assert bool(kept) is (waits and lasting)
+
+
+async def test_d12_a_task_that_waits_for_an_answer_is_not_waited_for() -> None:
+    server = Server("s", observers=[])
+
+    @server.tool(task=True)
+    async def work(ctx: Context) -> str:
+        return str(await ctx.elicit("Well?", str))
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"elicitation": {}})
+        task = (await peer.result("tools/call", {"name": "work", "task": {}}))["task"]
+        await peer.quiet()
+        assert (await peer.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "input_required"
+        assert await server.shutdown() == ()

@@ -1,0 +1,136 @@
+"""One run of a task's work: what it writes, and what it asks."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from tests.contract.lines import turns, until
+from tests.limits import PATIENCE
+
+from trunkline import Context, Server, Settings
+from trunkline.errors import RequestTimeout, StoreUnavailable
+from trunkline.server.input.ask import ClientLacks
+from trunkline.stores.memory import MemoryStore
+from trunkline.stores.store import Lease, Write
+from trunkline.testing import FaultyStore, ManualClock, RawPeer
+
+
+class Flaky(MemoryStore):
+    """A store that cannot be reached for a while."""
+
+    failures = 0
+
+    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
+        """Fails as often as was said."""
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("it does not answer")
+        return await super().commit(writes, fence=fence)
+
+
+async def task_of(peer: RawPeer, name: str) -> Any:
+    return {"taskId": (await peer.result("tools/call", {"name": name, "task": {}}))["task"]["taskId"]}
+
+
+async def test_a_result_is_not_lost_because_the_store_cannot_be_reached_for_a_moment() -> None:
+    store = Flaky()
+    server = Server("s", store=store, observers=[])
+
+    @server.tool(task=True)
+    async def work() -> str:
+        store.failures = 2
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        result = await peer.result("tasks/result", await task_of(peer, "work"))
+        assert result["structuredContent"] == {"result": "done"}
+    await server.aclose()
+
+
+async def test_work_does_not_fail_because_the_store_cannot_be_reached_for_a_moment() -> None:
+    store = Flaky()
+    server = Server("s", store=store, observers=[])
+
+    @server.tool(task=True)
+    async def work(ctx: Context) -> str:
+        store.failures = 2
+        await ctx.checkpoint("half")
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        result = await peer.result("tasks/result", await task_of(peer, "work"))
+        assert result["structuredContent"] == {"result": "done"}
+    await server.aclose()
+
+
+async def test_a_server_that_stops_waits_for_a_task_that_is_being_kept_and_leaves_no_work_behind() -> None:
+    store = FaultyStore(MemoryStore())
+    server = Server("s", store=store, observers=[], settings=Settings(drain_timeout=0.01))
+    working = list[str]()
+
+    @server.tool(task=True)
+    async def work() -> None:
+        working.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            working.append("ended")
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        keeping = store.hold("acquire", key="/tasks/")
+        peer.call("tools/call", {"name": "work", "task": {}})
+        await asyncio.wait_for(keeping.reached.wait(), PATIENCE)
+        stopping = asyncio.ensure_future(server.aclose())
+        await until(lambda: peer.closed is not None)
+        await turns(1000)
+        assert not stopping.done()
+        keeping.lift()
+        await asyncio.wait_for(stopping, PATIENCE)
+        await turns(100)
+    assert working in ([], ["begun", "ended"])
+
+
+async def test_what_the_client_cannot_be_asked_is_not_asked_and_silence_is_told() -> None:
+    server, raised = Server("s", observers=[]), list[Exception]()
+
+    @server.tool(task=True)
+    async def asks(ctx: Context) -> str:
+        for question in (ctx.roots(), ctx.ping(), ctx.sample("?", timeout=0.01)):
+            try:
+                await question
+            except Exception as error:
+                raised.append(error)
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize(capabilities={"sampling": {}})
+        task = await task_of(peer, "asks")
+        while (await peer.result("tasks/get", task))["status"] != "completed":
+            await asyncio.sleep(0)
+    assert [type(error) for error in raised] == [ClientLacks, ClientLacks, RequestTimeout]
+    await server.aclose()
+
+
+async def test_progress_is_kept_for_those_who_look_a_little_later() -> None:
+    clock, go_on = ManualClock(), asyncio.Event()
+    server = Server("s", observers=[], clock=clock, settings=Settings(task_lease=60))
+
+    @server.tool(task=True)
+    async def counts(ctx: Context) -> None:
+        ctx.progress(1, 4, "a quarter")
+        ctx.progress(2, 4, "half")
+        await go_on.wait()
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        task = await task_of(peer, "counts")
+        await peer.quiet()
+        assert "statusMessage" not in await peer.result("tasks/get", task)
+        clock.advance(1)
+        await peer.quiet()
+        assert (await peer.result("tasks/get", task))["statusMessage"] == "half"
+        go_on.set()
+    await server.aclose()

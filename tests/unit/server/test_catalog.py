@@ -1,0 +1,141 @@
+"""What a server offers, and lists of it that are kept until something changes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from trunkline import Server, Settings
+from trunkline.errors import InvalidCursor, PageSizeTooLarge
+from trunkline.protocol.revisions import Revision
+from trunkline.protocol.types import Implementation, Tool
+from trunkline.server.catalog import Offer, Switches
+
+NEWEST = Revision.V2025_11_25
+
+
+def make_offer(entries: int = 3, **options: Any) -> Offer:
+    """An offer as a server has it, since entries are made there."""
+    server = Server("t", **options)
+    for number in range(entries):
+        server.add_tool(lambda: None, name=f"tool{number}", title="Tool")
+        server.add_prompt("text", name=f"prompt{number}")
+        server.add_resource(f"r://{number}", "text")
+        server.add_resource(f"r://{number}/{{x}}", lambda x: x)
+    return server._offer
+
+
+def test_l07_nothing_is_declared_that_there_is_nothing_for() -> None:
+    assert make_offer(0).capabilities() == {"logging": {}}
+    assert make_offer(1).capabilities() == {
+        "tools": {"listChanged": True},
+        "resources": {"subscribe": True, "listChanged": True},
+        "prompts": {"listChanged": True},
+        "logging": {},
+    }
+
+
+def test_l07_what_was_asked_for_is_declared_and_what_was_turned_off_is_not() -> None:
+    on = Switches(tools=True, resources=True, prompts=True, completions=True, logging=False, subscribe=False)
+    offer = Offer(Implementation("t", "1"), switches=on, experimental={"x": {}})
+    assert offer.capabilities() == {
+        "tools": {"listChanged": True},
+        "resources": {"listChanged": True},
+        "prompts": {"listChanged": True},
+        "completions": {},
+        "experimental": {"x": {}},
+    }
+    assert "tools" not in make_offer(1, tools=False).capabilities()
+    assert make_offer(1, list_changed=False, subscribe=False).capabilities()["resources"] == {}
+
+
+@pytest.mark.parametrize(
+    ("registry", "member", "key", "first"),
+    [
+        ("tools", "tools", "name", "tool0"),
+        ("prompts", "prompts", "name", "prompt0"),
+        ("resources", "resources", "uri", "r://0"),
+        ("templates", "resourceTemplates", "uriTemplate", "r://0/{x}"),
+    ],
+)
+def test_y01_each_list_is_cut_into_pages(registry: str, member: str, key: str, first: str) -> None:
+    offer = make_offer(settings=Settings(page_size=2))
+    page = json.loads(bytes(offer.listed(getattr(offer, registry), NEWEST, None, None)))
+    assert page[member][0][key] == first
+    assert len(page[member]) == 2
+    rest = json.loads(bytes(offer.listed(getattr(offer, registry), NEWEST, page["nextCursor"], None)))
+    assert len(rest[member]) == 1
+    assert "nextCursor" not in rest
+
+
+def test_a19_a_list_is_made_once_and_made_anew_when_something_has_changed() -> None:
+    offer = make_offer()
+    kept = offer.listed(offer.tools, NEWEST, None, None)
+    assert offer.listed(offer.tools, NEWEST, None, None) is kept
+    offer.tools.remove("tool1")
+    made = offer.listed(offer.tools, NEWEST, None, None)
+    assert [tool["name"] for tool in json.loads(bytes(made))["tools"]] == ["tool0", "tool2"]
+    offer.tools.disable("tool0")
+    assert [tool["name"] for tool in json.loads(bytes(offer.listed(offer.tools, NEWEST, None, None)))["tools"]] == [
+        "tool2"
+    ]
+
+
+def test_a19_each_revision_and_limit_has_its_own_list() -> None:
+    offer = make_offer()
+    newest, oldest = (
+        offer.listed(offer.tools, NEWEST, None, None),
+        offer.listed(offer.tools, Revision.V2024_11_05, None, None),
+    )
+    assert "title" in json.loads(bytes(newest))["tools"][0]
+    assert "title" not in json.loads(bytes(oldest))["tools"][0]
+    assert len(json.loads(bytes(offer.listed(offer.tools, NEWEST, None, 1)))["tools"]) == 1
+
+
+def test_a19_a_peer_that_asks_for_ever_other_pages_fills_no_memory() -> None:
+    offer = make_offer()
+    for limit in range(1, 600):
+        offer.listed(offer.tools, NEWEST, None, limit)
+    assert len(offer._pages) <= 256
+
+
+def test_a_refused_page_is_not_kept() -> None:
+    offer = make_offer()
+    for cursor, limit, error in (("made up", None, InvalidCursor), (None, 10_000, PageSizeTooLarge)):
+        for _ in range(2):
+            with pytest.raises(error):
+                offer.listed(offer.tools, NEWEST, cursor, limit)
+
+
+def test_n02_a_change_is_told_with_its_kind() -> None:
+    told: list[str] = []
+    offer = Offer(Implementation("t", "1"), on_change=told.append)
+    server = Server("t")
+    server.add_tool(lambda: None, name="f")
+    offer.tools.add(server.tools.get("f"))  # type: ignore[arg-type]
+    assert told == ["tool"]
+
+
+def test_a19_a_list_that_changes_while_it_is_made_is_made_anew() -> None:
+    offer = make_offer()
+    other = offer.tools.get("tool2")
+    offer.tools.remove("tool2")
+
+    class Late:
+        """A tool during whose description, as by a thread, another one is added."""
+
+        key = "late"
+        access = None
+
+        @property
+        def definition(self) -> Tool:
+            if "tool2" not in offer.tools:
+                offer.tools.add(other)
+            return Tool(name="late", input_schema={"type": "object"})
+
+    offer.tools.add(Late())
+    names = [
+        [tool["name"] for tool in json.loads(bytes(offer.listed(offer.tools, NEWEST, None, None)))["tools"]]
+        for _ in range(2)
+    ]
+    assert names == [["tool0", "tool1", "late"], ["tool0", "tool1", "late", "tool2"]]

@@ -1,0 +1,38 @@
+"""Connections that the supervisor accepts for its workers."""
+
+import selectors
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from trunkline.fdlimit import Reserve
+from trunkline.supervision.fd_dispatch import Handing
+from trunkline.supervision.worker_table import Rota
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+def test_a_listener_whose_socket_is_shut_down_ends_and_the_other_stays(family: int, tmp_path: Path) -> None:
+    now, said = time.monotonic(), list[str]()
+    places = [socket.socket(family, socket.SOCK_STREAM) for _ in range(2)]
+    for number, place in enumerate(places):
+        place.bind(str(tmp_path / str(number)) if family == socket.AF_UNIX else ("127.0.0.1", 0))
+        place.listen()
+        place.setblocking(False)
+    rota = Rota(1)
+    rota.started(0, now)
+    rota.heard(0, now + 3600, "ready")  # it is never late
+    with selectors.DefaultSelector() as selector:
+        handing = Handing(places, rota, {}, selector, reserve=Reserve(0), say=said.append)
+        handing.look(now)
+        places[0].shutdown(socket.SHUT_RDWR)
+        for key, _ in selector.select(60):
+            key.data()
+        assert [key.fileobj for key in selector.get_map().values()] == [places[1]]
+        assert places[0].fileno() == -1
+        handing.look(now)
+        handing.close()
+    assert len(said) == 1
+    assert "has ended: its socket was shut down or closed" in said[0]
+    assert places[1].fileno() == -1

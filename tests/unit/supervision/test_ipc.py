@@ -1,0 +1,130 @@
+"""What a supervisor and a worker say to each other."""
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+from tests.processes import no_descriptor_left
+
+from trunkline.supervision.ipc import CONNECTION, STATE, Line, ticket_of, with_ticket
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Line, Line]]:
+    ours, theirs = map(Line, socket.socketpair())
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def test_what_is_said_is_heard_in_order(pair: tuple[Line, Line]) -> None:
+    ours, theirs = pair
+    ours.say(STATE, b"ready")
+    ours.say(STATE)
+    assert list(theirs.heard()) == [(STATE, b"ready"), (STATE, b"")]
+    assert list(theirs.heard()) == []
+    assert not theirs.ended
+
+
+def test_what_comes_in_pieces_is_heard_when_it_is_whole(pair: tuple[Line, Line]) -> None:
+    ours, theirs = pair
+    heard = []
+    for byte in b"\0\0\0\6Bready\0\0\0\1E":
+        ours.socket.send(bytes([byte]))
+        heard += theirs.heard()
+    assert heard == [(b"B", b"ready"), (b"E", b"")]
+
+
+def test_a_descriptor_goes_along_and_is_inherited_by_nobody(pair: tuple[Line, Line]) -> None:
+    ours, theirs = pair
+    reader, writer = os.pipe()
+    assert ours.hand(CONNECTION, with_ticket(7, 1.5), [writer])
+    os.close(writer)
+    for kind, body in theirs.heard():
+        assert (kind, ticket_of(body)) == (CONNECTION, (7, 1.5))
+        passed = theirs.descriptor()
+        assert not os.get_inheritable(passed)
+        os.write(passed, b"here")
+        os.close(passed)
+    assert (os.read(reader, 10), os.read(reader, 10)) == (b"here", b"")
+    os.close(reader)
+
+
+def test_a_descriptor_that_nobody_asked_for_is_closed_with_the_line(pair: tuple[Line, Line]) -> None:
+    ours, theirs = pair
+    reader, writer = os.pipe()
+    ours.hand(CONNECTION, b"", [writer])
+    os.close(writer)
+    list(theirs.heard())
+    theirs.close()
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+def test_a_descriptor_that_is_lost_is_not_taken_for_the_next_one(pair: tuple[Line, Line]) -> None:
+    ours, theirs = pair
+    reader, writer = os.pipe()
+    assert ours.hand(CONNECTION, with_ticket(1), [reader])
+    assert ours.hand(CONNECTION, with_ticket(2), [writer])
+    read: list[tuple[int, int | None]] = []
+    with no_descriptor_left():
+        theirs._receive()
+        read += [(ticket_of(body)[0], theirs.descriptor()) for _, body in theirs._frames()]
+    for _, body in theirs.heard():
+        read.append((ticket_of(body)[0], theirs.descriptor()))
+    (_, lost), (second, passed) = read
+    assert (lost, second) == (None, 2)
+    assert passed is not None
+    assert os.path.sameopenfile(passed, writer)
+    for descriptor in (passed, reader, writer):
+        os.close(descriptor)
+
+
+def test_a_lost_descriptor_keeps_its_place_while_its_frame_is_incomplete(pair: tuple[Line, Line]) -> None:
+    ours, theirs = pair
+    reader, writer = os.pipe()
+    frame = b"\0\0\0\x11C" + with_ticket(1)
+    with no_descriptor_left():
+        socket.send_fds(ours.socket, [frame[:5]], [reader])
+        assert list(theirs.heard()) == []
+    ours.socket.send(frame[5:])
+    ours.hand(CONNECTION, with_ticket(2), [writer])
+    read = [(ticket_of(body)[0], theirs.descriptor()) for _, body in theirs.heard()]
+    assert [ticket for ticket, _ in read] == [1, 2]
+    assert read[0][1] is None
+    assert read[1][1] is not None
+    theirs.close()
+    for descriptor in (read[1][1], reader, writer):
+        os.close(descriptor)
+
+
+def test_a_line_with_a_lost_descriptor_can_be_closed(pair: tuple[Line, Line]) -> None:
+    ours, theirs = pair
+    with no_descriptor_left():
+        ours.hand(CONNECTION, b"", [0])
+        list(theirs.heard())
+    theirs.close()
+
+
+def test_what_nobody_reads_waits_and_nothing_is_handed_over_meanwhile(pair: tuple[Line, Line]) -> None:
+    ours, theirs = pair
+    said = 0
+    while ours.free:
+        ours.say(STATE, b"x" * 1000)
+        said += 1
+    assert not ours.hand(CONNECTION, b"", [0])
+    heard = len(list(theirs.heard()))
+    ours.flush()
+    assert ours.free
+    assert heard + len(list(theirs.heard())) == said
+
+
+def test_nothing_is_handed_to_whom_has_hung_up(pair: tuple[Line, Line]) -> None:
+    ours, theirs = pair
+    theirs.close()
+    assert not ours.hand(CONNECTION, b"", [0])
+    ours.say(STATE, b"ready")
+    assert ours.free
+    assert list(ours.heard()) == []
+    assert ours.ended

@@ -1,0 +1,91 @@
+"""When something that ended is started again."""
+
+import pytest
+
+from trunkline import Settings
+from trunkline.supervision import restart_policy
+from trunkline.supervision.restart_policy import Again, Decision, GiveUp, History, Policy
+
+
+def waits(times: int, how: Policy) -> list[Decision]:
+    """What is decided after each of so many attempts that fail in a row."""
+    history, decisions = History(), []
+    for _ in range(times):
+        history, decision = restart_policy.failed(history, how)
+        decisions.append(decision)
+    return decisions
+
+
+def test_k12_waits_double_from_one_second_to_thirty() -> None:
+    assert waits(8, Policy()) == [Again(seconds) for seconds in (1, 2, 4, 8, 16, 30, 30, 30)]
+
+
+def test_k12_the_first_attempt_after_a_loss_is_made_at_once() -> None:
+    assert restart_policy.lost(History(), Policy(), 100.0)[1] == Again(0.0)
+
+
+@pytest.mark.parametrize(("chance", "wait"), [(0.0, 1.0), (0.5, 1.05), (1.0, 1.1)])
+def test_chance_adds_a_share_to_a_wait(chance: float, wait: float) -> None:
+    _, decision = restart_policy.failed(History(), Policy(jitter=0.1), chance)
+    assert decision == Again(pytest.approx(wait))
+
+
+def test_k13_after_the_last_attempt_there_is_no_other() -> None:
+    decisions = waits(3, Policy(max_retries=3))
+    assert decisions[:2] == [Again(1), Again(2)]
+    assert decisions[2] == GiveUp("3 attempts in a row have failed", degraded=False)
+
+
+def test_k13_without_a_limit_it_is_tried_for_ever() -> None:
+    assert waits(200, Policy())[-1] == Again(30)
+
+
+def test_attempts_are_counted_from_the_last_success() -> None:
+    history, _ = restart_policy.failed(History((1.0,)), Policy())
+    assert history.succeeded() == History((1.0,), 0)
+
+
+def test_u06_one_loss_more_than_the_intensity_within_the_period_is_too_many() -> None:
+    history = History()
+    for second in range(5):
+        history, decision = restart_policy.lost(history, Policy(intensity=5, period=60), float(second))
+        assert decision == Again(0.0)
+    _, decision = restart_policy.lost(history, Policy(intensity=5, period=60), 59.0)
+    assert decision == GiveUp("it was lost 6 times within 60 s, and 5 is the most", degraded=True)
+
+
+def test_u06_losses_that_lie_a_period_back_are_forgotten() -> None:
+    history = History((0.0, 1.0, 2.0, 3.0, 4.0))
+    history, decision = restart_policy.lost(history, Policy(intensity=5, period=60), 60.0)
+    assert decision == Again(0.0)
+    assert history.losses == (1.0, 2.0, 3.0, 4.0, 60.0)
+
+
+def test_a_line_that_is_not_to_be_made_again_is_given_up_at_the_first_loss() -> None:
+    how = Policy.of(Settings(auto_reconnect=False))
+    assert restart_policy.lost(History(), how, 0.0)[1] == GiveUp("it is not to be made again", degraded=False)
+
+
+def test_a_policy_is_what_the_settings_say() -> None:
+    settings = Settings(
+        max_retries=3, backoff_first=2.0, backoff_longest=9.0, backoff_jitter=0, restart_intensity=7, restart_period=8.0
+    )
+    assert Policy.of(settings) == Policy(3, 2.0, 9.0, 0, 7, 8.0)
+
+
+def test_a_worker_that_has_served_is_replaced_at_once_and_a_good_end_is_no_loss() -> None:
+    assert restart_policy.ended(History(), Policy(intensity=0), 1.0, served=True, well=True) == (History(), Again(0.0))
+    history, decision = restart_policy.ended(History(), Policy(intensity=1), 1.0, served=True, well=False)
+    assert (history.losses, decision) == ((1.0,), Again(0.0))
+    _, decision = restart_policy.ended(history, Policy(intensity=1), 2.0, served=True, well=False)
+    assert isinstance(decision, GiveUp)
+
+
+def test_a_worker_that_never_served_is_tried_again_ever_later_until_it_is_lost_too_often() -> None:
+    history, decisions = History(), []
+    for now in range(4):
+        history, decision = restart_policy.ended(history, Policy(intensity=3), now, served=False, well=now == 0)
+        decisions.append(decision)
+    assert decisions[:3] == [Again(1.0), Again(2.0), Again(4.0)]
+    assert isinstance(decisions[3], GiveUp)
+    assert restart_policy.ended(history.succeeded(), Policy(), 90.0, served=False, well=False)[1] == Again(1.0)

@@ -1,0 +1,260 @@
+"""A supervisor and workers that do next to nothing: how they are started again, and how they end."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.processes import PATIENCE, children, command, eventually, gone
+
+from trunkline.supervision.supervisor import GIVEN_UP
+
+SCRIPT = """
+    import asyncio, json, os, resource, signal, socket, sys, time
+    from trunkline.supervision import rota
+    from trunkline.supervision.policy import Policy
+    from trunkline.supervision.post import Post
+    from trunkline.supervision.workers import Plan, Supervisor
+    from trunkline.fdlimit import Reserve
+
+    options = json.loads(sys.argv[1])
+    manner = options.pop("manner", "")
+    policy = Policy(**options.pop("policy", {}))
+    rota.LATE = options.pop("late", rota.LATE)
+
+    async def serve(number, end):
+        over = asyncio.Event()
+        post = Post(number, end, lambda: "ready", Reserve(64))
+        post.open(over.set)
+
+        def take(connection):
+            connection.sendall(f"{os.getpid()} {' '.join(post.states())}".encode())
+            connection.close()
+            if manner == "refuses" and number == 0:
+                post.stop()
+
+        post.begin(take)
+        await over.wait()
+        if manner == "dawdles":
+            time.sleep(60)
+        post.close()
+
+    def work(number, end):
+        if manner == "fails" or (manner == "fails later" and os.path.exists(sys.argv[2])):
+            sys.exit("it cannot begin" if manner == "fails" else 7)
+        asyncio.run(serve(number, end))
+        return options.get("overran", 0) if manner == "ends badly" else 0
+
+    def say(what):
+        print(what, file=sys.stderr, flush=True)
+
+    if manner == "runs short":
+
+        def allow(files):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, 64))
+            say(f"{files} descriptors are allowed")
+
+        allow(64)
+        signal.signal(signal.SIGUSR1, lambda *_: allow(3))
+        signal.signal(signal.SIGUSR2, lambda *_: allow(64))
+
+    if "files" in options:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (options["files"], options.pop("files")))
+    place = socket.create_server(("127.0.0.1", 0))
+    place.setblocking(False)
+    plan = Plan(**{"workers": 2, "policy": policy, "silence": None, "end": None, "overran": 85, **options})
+    sys.exit(Supervisor([place], work, plan, Reserve(64), say).run(lambda: say(place.getsockname()[1])))
+"""
+
+
+class Crowd:
+    """A supervisor with its workers."""
+
+    def __init__(self, *words: str, **options: Any) -> None:
+        self.process = subprocess.Popen(
+            [*command(SCRIPT), json.dumps(options), *words], stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stderr is not None
+        self.said = self.process.stderr
+        self.port = 0
+
+    def open(self) -> "Crowd":
+        self.port = int(self.line())
+        eventually(lambda: self.ask()[1:] == ["ready"] * len(self.pids))
+        return self
+
+    def line(self) -> str:
+        return self.said.readline().strip()
+
+    def says(self, end: str) -> None:
+        """Wait for a line with this end; others may come before it."""
+        while not (line := self.line()).endswith(end):
+            assert line, f"it has ended without saying {end!r}"
+
+    @property
+    def pids(self) -> set[int]:
+        return children(self.process.pid)
+
+    def ask(self) -> list[str]:
+        """Which process answers, and how all of them stand."""
+        with socket.create_connection(("127.0.0.1", self.port), PATIENCE) as line:
+            return line.recv(1000).decode().split()
+
+    def who(self) -> int:
+        return int(self.ask()[0])
+
+    def code(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+        self.said.close()
+
+
+@pytest.fixture
+def crowd() -> Iterator[Callable[..., Crowd]]:
+    made: list[Crowd] = []
+
+    def make(*words: str, **options: Any) -> Crowd:
+        made.append(Crowd(*words, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_a_worker_that_says_nothing_for_too_long_is_killed_and_one_loss_too_many_ends_all(crowd: Any) -> None:
+    it = crowd(silence=3.0, policy={"intensity": 1}).open()
+    before, stuck = it.pids, it.who()
+    os.kill(stuck, signal.SIGSTOP)
+    assert it.line().endswith("has said nothing for 3 s, and is killed")
+    assert it.line().endswith(f"(process {stuck}) was ended by SIGKILL, and is started again at once")
+    eventually(lambda: it.ask()[1:] == ["ready", "ready"])
+    (victim,) = before - {stuck}
+    os.kill(victim, signal.SIGKILL)
+    assert it.line().endswith("all end: it was lost 2 times within 60 s, and 1 is the most")
+    assert it.code() == GIVEN_UP
+
+
+def test_nobody_was_silent_while_the_supervisor_itself_stood_still(crowd: Any) -> None:
+    it = crowd(silence=3.0).open()
+    before = it.pids
+    it.process.send_signal(signal.SIGSTOP)
+    waiting: list[int] = []
+    caller = threading.Thread(target=lambda: waiting.append(it.who()))
+    caller.start()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        it.process.wait(3.5)
+    it.process.send_signal(signal.SIGCONT)
+    caller.join()
+    assert it.who() in before
+    assert it.pids == before
+    assert waiting[0] in before
+
+
+def test_what_was_handed_to_a_worker_that_dies_over_it_is_given_to_another_at_once(crowd: Any) -> None:
+    it = crowd(late=10 * PATIENCE).open()  # until a worker that only stands still is relieved of what it was handed
+    before, victim = it.pids, it.who()
+    os.kill(victim, signal.SIGSTOP)
+    with contextlib.ExitStack() as lines:
+        waiting = [lines.enter_context(socket.create_connection(("127.0.0.1", it.port), PATIENCE)) for _ in range(4)]
+        eventually(lambda: len(select.select(waiting, [], [], 0)[0]) == 2)
+        os.kill(victim, signal.SIGKILL)
+        assert {int(line.recv(100).split()[0]) for line in waiting} == before - {victim}
+
+
+def test_connections_that_there_is_no_room_for_wait_with_the_system(crowd: Any) -> None:
+    it = crowd(files=30).open()
+    with contextlib.ExitStack() as lines:
+        for pid in it.pids:
+            os.kill(pid, signal.SIGSTOP)
+        waiting = [lines.enter_context(socket.create_connection(("127.0.0.1", it.port), PATIENCE)) for _ in range(40)]
+        assert it.line().startswith("supervisor: no connections are accepted until file descriptors are free")
+        for pid in it.pids:
+            os.kill(pid, signal.SIGCONT)
+        assert {int(line.recv(100).split()[0]) for line in waiting} == it.pids
+
+
+def test_what_a_worker_does_not_take_is_given_to_another(crowd: Any) -> None:
+    it = crowd(manner="refuses").open()
+    answers = [it.who() for _ in range(6)]
+    assert len(set(answers[2:])) == 1
+
+
+def test_where_nobody_can_begin_all_ends_with_what_the_first_ended_with(crowd: Any) -> None:
+    it = crowd(manner="fails")
+    assert it.line().endswith("ended with 1 before anybody was ready")
+    assert it.code() == 1
+
+
+def test_one_that_cannot_begin_later_is_tried_again_after_a_while(crowd: Any, tmp_path: Any) -> None:
+    mark = tmp_path / "mark"
+    it = crowd(str(mark), manner="fails later", policy={"first": 0.05}).open()
+    mark.touch()
+    os.kill(it.who(), signal.SIGKILL)
+    assert it.line().endswith("was ended by SIGKILL, and is started again at once")
+    assert it.line().endswith("ended with 7, and is started again in 0.05 s")
+    assert it.line().endswith("ended with 7, and is started again in 0.1 s")
+    mark.unlink()
+    eventually(lambda: it.ask()[1:] == ["ready", "ready"])
+
+
+def test_a_worker_that_the_system_has_no_descriptors_for_is_started_later(crowd: Any) -> None:
+    it = crowd(manner="runs short", policy={"first": 0.05})
+    assert it.line() == "64 descriptors are allowed"
+    it.open()
+    it.process.send_signal(signal.SIGUSR1)
+    it.says("3 descriptors are allowed")
+    os.kill(min(it.pids), signal.SIGKILL)
+    it.says("was ended by SIGKILL, and is started again at once")
+    it.says("cannot be started: Too many open files; tried again in 0.05 s")
+    it.process.send_signal(signal.SIGUSR2)
+    eventually(lambda: it.ask()[1:] == ["ready", "ready"])
+    assert it.process.poll() is None
+
+
+def test_who_does_not_end_in_time_is_killed(crowd: Any) -> None:
+    it = crowd(manner="dawdles", end=0.3).open()
+    it.process.terminate()
+    assert {it.line(), it.line()} == {f"worker {number} did not end in time, and is killed" for number in (0, 1)}
+    assert it.code() == 85
+
+
+def test_the_process_ends_with_the_worst_of_what_workers_have_ended_with(crowd: Any) -> None:
+    it = crowd(manner="ends badly", overran=82).open()
+    it.process.send_signal(signal.SIGINT)
+    assert it.code() == 82
+
+
+def test_a_second_signal_ends_everything_at_once(crowd: Any) -> None:
+    it = crowd(manner="dawdles").open()
+    workers = it.pids
+    it.process.send_signal(signal.SIGINT)
+    eventually(lambda: refused(it.port))
+    it.process.send_signal(signal.SIGINT)
+    assert it.code() == 128 + signal.SIGINT
+    assert all(map(gone, workers))
+
+
+def refused(port: int) -> bool:
+    with socket.socket() as line:
+        return line.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_workers_whose_supervisor_is_killed_end_by_themselves(crowd: Any) -> None:
+    it = crowd().open()
+    workers = it.pids
+    it.process.kill()
+    for pid in workers:
+        eventually(lambda pid=pid: gone(pid), PATIENCE)

@@ -1,0 +1,152 @@
+"""A worker's side of the line, with the supervisor's in a test's hands."""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.limits import PATIENCE
+from tests.processes import no_descriptor_left
+
+from trunkline.fdlimit import Reserve
+from trunkline.supervision.ipc import CONNECTION, END, KEPT, NOT_KEPT, STATE, TABLE, Line, ticket_of, with_ticket
+from trunkline.supervision.worker_channel import Post
+from trunkline.supervision.worker_table import LATE
+
+
+class Station:
+    """A post, and who stands at the other end."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.line = Line(ours)
+        self.state = "ready"
+        self.post = Post(1, theirs, lambda: self.state, Reserve(64))
+        self.taken: list[socket.socket] = []
+        self.told = asyncio.Event()
+        self._heard: list[tuple[bytes, Any]] = []
+
+    def hand(self, ticket: int, at: float) -> None:
+        here, there = socket.socketpair()
+        assert self.line.hand(CONNECTION, with_ticket(ticket, at), [there.fileno()])
+        here.close()
+        there.close()
+
+    async def hears(self, kind: bytes) -> Any:
+        """What it says next of a kind."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                self._heard += self.line.heard()
+                for position, (said, body) in enumerate(self._heard):
+                    if said == kind:
+                        del self._heard[: position + 1]
+                        return body.decode() if kind == STATE else ticket_of(body)[0]
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def station() -> AsyncIterator[Station]:
+    made = Station()
+    made.post.open(made.told.set)
+    yield made
+    made.post.close()
+    made.line.close()
+    made.post._line.close()
+    for connection in made.taken:
+        connection.close()
+
+
+async def test_a_worker_is_starting_until_it_takes_connections(station: Station) -> None:
+    assert await station.hears(STATE) == "starting"
+    station.hand(1, time.monotonic())
+    assert await station.hears(NOT_KEPT) == 1
+    station.post.begin(station.taken.append)
+    station.hand(2, time.monotonic())
+    assert await station.hears(KEPT) == 2
+    assert len(station.taken) == 1
+
+
+async def test_a_worker_without_descriptors_declines_and_is_ready_again_when_some_are_free(station: Station) -> None:
+    station.post.begin(station.taken.append)
+    assert await station.hears(STATE) == "starting"
+    station.hand(1, time.monotonic())
+    with no_descriptor_left():
+        station.post._heard()
+        assert station.post.states()[-1] == "full"
+        assert await station.hears(NOT_KEPT) == 1
+        station.post._tell()
+        assert await station.hears(STATE) == "full"
+    assert station.taken == []
+    while await station.hears(STATE) != "ready":
+        pass
+    station.hand(2, time.monotonic())
+    assert await station.hears(KEPT) == 2
+
+
+async def test_a_connection_that_would_touch_the_reserve_is_declined_and_its_descriptor_is_free_again(
+    station: Station,
+) -> None:
+    station.post.begin(station.taken.append)
+    for ticket in range(1, 4):
+        station.hand(ticket, time.monotonic())
+    before = os.listdir("/proc/self/fd")
+    with no_descriptor_left(above=1):
+        station.post._heard()
+        assert station.post.states()[-1] == "full"
+    assert os.listdir("/proc/self/fd") == before
+    assert [await station.hears(NOT_KEPT) for _ in range(3)] == [1, 2, 3]
+    assert station.taken == []
+
+
+async def test_a_full_worker_that_ends_says_so(station: Station) -> None:
+    station.post.begin(station.taken.append)
+    station.hand(1, time.monotonic())
+    with no_descriptor_left():
+        station.post._heard()
+        station.state = "draining"
+        assert station.post.states()[-1] == "draining"
+
+
+async def test_what_was_too_long_on_its_way_is_not_taken_since_somebody_else_has_it(station: Station) -> None:
+    station.post.begin(station.taken.append)
+    station.hand(1, time.monotonic() - LATE)
+    assert await station.hears(NOT_KEPT) == 1
+    assert station.taken == []
+
+
+async def test_who_stops_says_how_it_stands_before_it_declines(station: Station) -> None:
+    station.post.begin(station.taken.append)
+    assert await station.hears(STATE) == "starting"
+    assert await station.hears(STATE) == "ready"
+    station.state = "draining"
+    station.post.stop()
+    assert await station.hears(STATE) == "draining"
+    station.hand(1, time.monotonic())
+    assert await station.hears(NOT_KEPT) == 1
+
+
+async def test_a_worker_knows_how_the_others_stand_and_itself_best(station: Station) -> None:
+    station.post.begin(station.taken.append)
+    station.line.say(TABLE, b"ready starting gone")
+    async with asyncio.timeout(PATIENCE):
+        while station.post.states() != ("ready", "ready", "gone"):
+            await asyncio.sleep(0.005)
+
+
+async def test_it_beats_again_and_again(station: Station) -> None:
+    for _ in range(3):
+        assert await station.hears(STATE) == "starting"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_it_ends_when_it_is_told_or_its_supervisor_is_gone(station: Station, gone: bool) -> None:
+    if gone:
+        station.line.close()
+    else:
+        station.line.say(END)
+    async with asyncio.timeout(PATIENCE):
+        await station.told.wait()
+    assert station.post.orphaned is gone

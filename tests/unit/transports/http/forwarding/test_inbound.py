@@ -1,0 +1,189 @@
+"""Requests that other processes have brought, by themselves: who brings them and who answers are played here."""
+
+import asyncio
+import gc
+
+import pytest
+from tests.limits import PATIENCE
+
+from trunkline.clock import LoopClock
+from trunkline.config import Settings
+from trunkline.server.access.principal_codec import Crossing
+from trunkline.transports.http.forwarding.frames import Answer, Ask, Credit, End, FromHolder, Head, HungUp, Part
+from trunkline.transports.http.forwarding.inbound import Arrivals, Carried
+from trunkline.transports.http.respond import Answering
+from trunkline.transports.http.session.event_store import MemoryEvents
+from trunkline.transports.http.session.streams import STANDALONE, Stream
+from trunkline.wire import sse
+
+
+class Patient:
+    """Holds everything, and answers nothing before its client has gone."""
+
+    def __init__(self) -> None:
+        self.begun, self.left = asyncio.Event(), asyncio.Event()
+
+    async def carried(self, visit: Carried) -> bool:
+        self.begun.set()
+        await visit.hung_up()
+        self.left.set()
+        return True
+
+    def renamed(self) -> None:
+        pass
+
+
+@pytest.fixture
+def said() -> list[FromHolder]:
+    return []
+
+
+@pytest.fixture
+async def arrivals(said: list[FromHolder]) -> Arrivals:
+    """What one process has been brought that answers one request at a time."""
+
+    async def sent() -> None:
+        pass
+
+    def reply(_: str, frame: FromHolder) -> bool:
+        said.append(frame)
+        return True
+
+    return Arrivals(reply, sent, Crossing(), LoopClock(asyncio.get_running_loop()), most=1)
+
+
+def ask(visit: int, size: int = 0) -> Ask:
+    """A request whose body, if it has one, is still to come."""
+    return Ask(visit, "POST", "s", False, [], "", "", None, None, 1000, size, b"")
+
+
+async def test_what_a_process_that_is_lost_has_brought_is_waited_for_by_nobody(arrivals: Arrivals) -> None:
+    host = Patient()
+    arrivals.hosts.append(host)
+    arrivals.heard("a", ask(1))
+    await host.begun.wait()
+    arrivals.lost("b")
+    await asyncio.sleep(0)
+    assert not host.left.is_set()
+    arrivals.lost("a")
+    async with asyncio.timeout(PATIENCE):
+        await host.left.wait()
+    await arrivals.close()
+
+
+async def test_of_too_many_requests_no_body_is_waited_for(arrivals: Arrivals, said: list[FromHolder]) -> None:
+    arrivals.hosts.append(Patient())
+    arrivals.heard("a", ask(1, 5))
+    arrivals.heard("a", ask(2, 5))
+    await arrivals.close()
+    assert [(frame.visit, frame.status) for frame in said if isinstance(frame, Answer)] == [(2, 503)]
+    arrivals.heard("a", HungUp(1))
+    arrivals.heard("a", ask(3, 0))
+    arrivals.heard("a", HungUp(3))
+    await arrivals.close()
+    assert len(said) == 1
+
+
+async def test_what_was_turned_away_is_not_done_though_the_rest_of_it_comes_at_once(
+    arrivals: Arrivals, said: list[FromHolder]
+) -> None:
+    class Noting(Patient):
+        async def carried(self, visit: Carried) -> bool:
+            posted.append(visit.posted)
+            return await super().carried(visit)
+
+    posted: list[bytes] = []
+    arrivals.hosts.append(Noting())
+    arrivals.heard("a", ask(1))
+    arrivals.heard("a", ask(2, 1))
+    arrivals.heard("a", Part(2, b"x"))
+    arrivals.heard("a", HungUp(1))
+    await arrivals.close()
+    arrivals.heard("a", HungUp(2))
+    assert posted == [b""]
+    assert [(frame.visit, frame.status) for frame in said if isinstance(frame, Answer)] == [(2, 503)]
+
+
+@pytest.mark.parametrize(("begins", "told"), [(False, Answer), (True, End)])
+async def test_what_fails_in_our_own_hands_is_answered_so_or_goes_no_further(
+    arrivals: Arrivals,
+    said: list[FromHolder],
+    caplog: pytest.LogCaptureFixture,
+    begins: bool,
+    told: type[FromHolder],
+) -> None:
+    class Broken(Patient):
+        async def carried(self, visit: Carried) -> bool:
+            if begins:
+                await visit.begin_stream()
+            raise RuntimeError("broken")
+
+    arrivals.hosts.append(Broken())
+    arrivals.heard("a", ask(1))
+    await arrivals.close()
+    gc.collect()
+    assert isinstance(said[-1], told)
+    assert [frame.status for frame in said if isinstance(frame, Answer | Head)] == [200 if begins else 500]
+    assert "broken" in caplog.text
+
+
+async def test_what_is_not_answered_by_the_end_is_given_up(arrivals: Arrivals, said: list[FromHolder]) -> None:
+    class Stuck(Patient):
+        async def carried(self, visit: Carried) -> bool:
+            try:
+                return await super().carried(visit)
+            finally:
+                ended.set()
+
+    ended = asyncio.Event()
+    arrivals.hosts.append(Stuck())
+    arrivals.heard("a", ask(1))
+    await arrivals.close()
+    assert ended.is_set()
+    assert said == []
+
+
+async def test_w06_what_a_process_has_not_passed_on_is_for_whoever_comes_next_to_a_stream(
+    arrivals: Arrivals, said: list[FromHolder]
+) -> None:
+    stream, begun = Stream(STANDALONE, MemoryEvents(10, 10_000)), asyncio.Event()
+
+    class Reader(Patient):
+        async def carried(self, visit: Carried) -> bool:
+            begun.set()
+            await Answering(Settings(), LoopClock(asyncio.get_running_loop())).flow(visit, stream)
+            self.left.set()
+            return True
+
+    host = Reader()
+    arrivals.hosts.append(host)
+    older = [(b"mcp-protocol-version", b"2025-06-18")]
+    arrivals.heard("a", Ask(1, "GET", "s", False, older, "", "", None, None, 1000, 0, b""))
+    await begun.wait()
+    for number in range(3):
+        stream.write(b'{"number":%d}' % number)
+        await asyncio.sleep(0)
+    parts = [frame for frame in said if isinstance(frame, Part)]
+    arrivals.heard("a", Credit(1, len(parts[0].data)))
+    arrivals.lost("a")
+    async with asyncio.timeout(PATIENCE):
+        await host.left.wait()
+    assert sum(len(part.data) for part in parts) == 3 * len(parts[0].data)
+    assert stream.read == 1
+
+
+def test_only_events_are_given_back_by_who_reads_the_stream_that_anybody_may_come_to() -> None:
+    for number, mine, size, read in (
+        (STANDALONE, True, len(sse.COMMENT), 2),
+        (STANDALONE, True, 60, 1),
+        (STANDALONE, True, 10_000, 0),
+        (STANDALONE, False, 10_000, 2),
+        (1, True, 10_000, 2),
+    ):
+        stream = Stream(number, MemoryEvents(10, 10_000))
+        stream.write(b'{"number":1}')
+        stream.write(b'{"number":2}')
+        reader = stream.attach()
+        stream.take()
+        stream.give_back(reader if mine else object(), size)
+        assert stream.read == read

@@ -1,0 +1,63 @@
+"""What proxies say is believed only if they are trusted."""
+
+from typing import Any
+
+import pytest
+
+from trunkline.errors import ConfigError
+from trunkline.transports.http.forwarded_headers import Proxies
+
+
+def scope(client: str | None = "10.0.0.7", **headers: str) -> dict[str, Any]:
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return {"client": None if client is None else (client, 5), "scheme": "http", "root_path": "", "headers": raw}
+
+
+def test_from_anybody_else_the_headers_mean_nothing() -> None:
+    asked = scope("192.0.2.1", x_forwarded_for="1.2.3.4", x_forwarded_proto="https", x_forwarded_prefix="/evil")
+    assert Proxies(["10.0.0.0/8"]).seen_through(asked) is asked
+    assert Proxies([]).seen_through(asked) is asked
+
+
+@pytest.mark.parametrize("client", [None, "/run/a.sock"])
+def test_a_caller_without_an_address_is_no_proxy(client: str | None) -> None:
+    asked = scope(client, x_forwarded_for="1.2.3.4")
+    assert Proxies(["0.0.0.0/0"]).seen_through(asked) is asked
+
+
+def test_a_trusted_proxy_names_the_caller_the_scheme_and_the_prefix() -> None:
+    seen = Proxies(["10.0.0.7"]).seen_through(
+        scope(x_forwarded_for="1.2.3.4", x_forwarded_proto="HTTPS", x_forwarded_prefix="/tools/")
+    )
+    assert (seen["client"], seen["scheme"], seen["prefix"]) == (("1.2.3.4", 0), "https", "/tools")
+
+
+@pytest.mark.parametrize(
+    ("passed", "caller"),
+    [
+        ("1.2.3.4, 10.0.0.9", "1.2.3.4"),
+        ("6.6.6.6, 1.2.3.4, 10.0.0.9", "1.2.3.4"),  # the first was invented by the caller
+        ("10.0.0.8, 10.0.0.9", "10.0.0.8"),
+        ("not-an-address", "not-an-address"),
+    ],
+)
+def test_the_caller_is_the_last_who_is_no_proxy(passed: str, caller: str) -> None:
+    assert Proxies(["10.0.0.0/8"]).seen_through(scope(x_forwarded_for=passed))["client"] == (caller, 0)
+
+
+def test_a_header_that_stands_there_twice_is_read_as_one() -> None:
+    asked = scope(x_forwarded_for="1.2.3.4")
+    asked["headers"].append((b"x-forwarded-for", b"10.0.0.9"))
+    assert Proxies(["10.0.0.0/8"]).seen_through(asked)["client"] == ("1.2.3.4", 0)
+
+
+@pytest.mark.parametrize("prefix", ["//evil.example", "tools", "", "/a\rb"])
+@pytest.mark.parametrize("scheme", ["ftp", ""])
+def test_what_makes_no_sense_is_passed_over(prefix: str, scheme: str) -> None:
+    seen = Proxies(["10.0.0.7"]).seen_through(scope(x_forwarded_proto=scheme, x_forwarded_prefix=prefix))
+    assert ("prefix" in seen, seen["scheme"], seen["client"]) == (False, "http", ("10.0.0.7", 5))
+
+
+def test_a_proxy_has_to_be_an_address_or_a_network() -> None:
+    with pytest.raises(ConfigError, match="trusted_proxies must be addresses or networks"):
+        Proxies(["proxy.example.org"])

@@ -1,0 +1,141 @@
+"""HTTP+SSE of revision 2024-11-05: a stream from us, and an address to post to."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.contract.lines import guard
+from tests.unit.transports.http.asgi import Answer, call, request
+
+from trunkline import Server, Settings
+from trunkline.transports.channel import Closed
+from trunkline.transports.http.http_sse import LegacyChannel, LegacyEndpoint
+from trunkline.transports.http.request import Visit
+from trunkline.wire.messages import Notification
+
+
+class Host:
+    """Both addresses of a server."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.server = Server("legacy", settings=Settings(**settings))
+
+        @self.server.tool
+        async def echo(text: str) -> str:
+            return text
+
+        self.endpoint = LegacyEndpoint(guard(self.server.connect, self.server.settings), "/messages")
+        self.principal: Any = None
+
+    def visit(self, handle: Callable[[Visit], Awaitable[None]], body: bytes | None = None, query: str = "") -> Answer:
+        answer = Answer()
+        waiting = [] if body is None else [body]
+
+        async def receive() -> dict[str, Any]:
+            if waiting:
+                return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+            await answer.gone.wait()
+            return {"type": "http.disconnect"}
+
+        scope: dict[str, Any] = {
+            "method": "POST" if handle == self.endpoint.post else "GET",
+            "headers": [(b"content-type", b"application/json")],
+            "root_path": "/app",
+            "query_string": query.encode(),
+        }
+        visit = Visit(scope, receive, answer.send)
+        visit.principal = self.principal
+        answer.task = asyncio.get_running_loop().create_task(handle(visit))  # type: ignore[arg-type]
+        return answer
+
+    async def opened(self) -> tuple[Answer, str]:
+        stream = self.visit(self.endpoint.stream)
+        event = await stream.event()
+        assert event.kind == "endpoint"
+        path, _, query = event.data.decode().partition("?")
+        assert path == "/app/messages"
+        return stream, query
+
+    async def post(self, query: str, message: Any) -> Answer:
+        return await self.visit(self.endpoint.post, json.dumps(message).encode(), query).finished()
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    one = Host()
+    yield one
+    one.endpoint.close("over")
+    await one.server.aclose()
+
+
+async def test_w06_what_is_posted_is_answered_on_the_stream(host: Host) -> None:
+    stream, query = await host.opened()
+    params = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    assert (await host.post(query, request("initialize", params, id=0))).status == 202
+    assert (await stream.message())["result"]["protocolVersion"] == "2024-11-05"
+    await host.post(query, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+    await host.post(query, call("echo", text="hi"))
+    assert (await stream.message())["result"]["content"][0]["text"] == "hi"
+    host.server.add_tool(lambda: 1, name="new")
+    assert (await stream.message())["method"] == "notifications/tools/list_changed"
+    stream.gone.set()
+    await stream.finished()
+    assert len(host.endpoint) == 0
+    assert host.server.connections == []
+
+
+async def test_a_stream_of_another_principal_does_not_exist(host: Host) -> None:
+    host.principal = "ada"
+    _, query = await host.opened()
+    host.principal = "eve"
+    assert (await host.post(query, request("ping"))).status == 404
+    assert (await host.post("session_id=guess", request("ping"))).status == 404
+    assert (await host.post("", request("ping"))).status == 404
+
+
+async def test_the_end_of_the_endpoint_ends_every_stream(host: Host) -> None:
+    stream, _ = await host.opened()
+    host.endpoint.close("over")
+    await stream.finished()
+    assert stream.ended
+
+
+async def test_too_many_streams_and_too_large_messages_are_refused() -> None:
+    host = Host(max_connections=1, http_body_size_limit=1024)
+    stream, query = await host.opened()
+    assert (await host.visit(host.endpoint.stream).finished()).status == 503
+    assert (await host.post(query, "x" * 2000)).status == 413
+    gone = host.visit(host.endpoint.post, None, query)
+    gone.gone.set()
+    assert (await gone.finished()).status == 0
+    stream.gone.set()
+    await stream.finished()
+
+
+async def test_a_silent_stream_is_kept_awake() -> None:
+    host = Host(stream_keepalive=0.01)
+    stream, _ = await host.opened()
+    while b"\n:\n\n" not in stream.body:
+        await asyncio.sleep(0)
+    stream.gone.set()
+    await stream.finished()
+
+
+async def test_n14_a_peer_that_does_not_read_is_cut_off() -> None:
+    told: list[Closed] = []
+
+    class Told:
+        def received(self, messages: Any, origin: Any) -> None:
+            raise AssertionError
+
+        def closed(self, closed: Closed) -> None:
+            told.append(closed)
+
+    channel = LegacyChannel("", Settings(unsent_high=1024, unsent_limit=2048))
+    channel.open(Told())
+    for _ in range(3):
+        channel.send(Notification("notifications/message", "x" * 1500))
+    assert channel.closed
+    assert "unread" in told[0].reason

@@ -1,0 +1,87 @@
+"""Hearing that a child has ended."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from tests.contract.lines import Recorder, turns, until
+
+from trunkline.transports.stdio.client import Command
+from trunkline.transports.stdio.exit_watch import on_exit
+from trunkline.wire.messages import Notification
+
+
+def refuse(*_: Any) -> None:
+    raise NotImplementedError
+
+
+@pytest.fixture(params=["descriptor", "thread, no descriptors", "thread, no polling"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How the end is heard of, by what the system and the loop can do."""
+    if request.param == "thread, no descriptors":
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+    return request.param
+
+
+@pytest.fixture
+async def loop(way: str, monkeypatch: pytest.MonkeyPatch) -> asyncio.AbstractEventLoop:
+    running = asyncio.get_running_loop()
+    if way == "thread, no polling":
+        monkeypatch.setattr(running, "add_reader", refuse)
+    return running
+
+
+async def test_an_end_is_heard_of_once_and_nobody_has_waited_yet(loop: asyncio.AbstractEventLoop) -> None:
+    before, ends = len(os.listdir("/proc/self/fd")), list[int]()
+    process = subprocess.Popen(["sh", "-c", "exit 3"])
+    stop = on_exit(loop, process, lambda: ends.append(1))
+    await until(lambda: ends)
+    assert os.waitpid(process.pid, 0)[1] == 3 << 8  # it is still ours to wait for
+    process.returncode = 3
+    stop()
+    assert ends == [1]
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+async def test_an_end_that_nobody_wants_to_hear_of_any_more_is_not_told(loop: asyncio.AbstractEventLoop) -> None:
+    ends: list[int] = []
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    stop = on_exit(loop, process, lambda: ends.append(1))
+    stop()
+    stop()
+    process.kill()
+    process.communicate()
+    await turns(100)
+    assert ends == []
+
+
+async def test_an_end_after_that_of_the_loop_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+
+    async def watch() -> None:
+        on_exit(asyncio.get_running_loop(), process, lambda: None)
+
+    await asyncio.to_thread(asyncio.run, watch())
+    process.communicate()
+    assert process.returncode == 0
+
+
+async def test_a_server_can_be_spoken_to_however_its_end_is_heard_of(loop: asyncio.AbstractEventLoop) -> None:
+    script = "import sys; [print(line, end='', flush=True) for line in sys.stdin]; sys.stderr.write('bye'); sys.exit(7)"
+    recorder = Recorder()
+    channel = await Command([sys.executable, "-c", script]).connect(lambda _: recorder)
+    channel.send(Notification("echo"))
+    await until(lambda: recorder.messages)
+    await channel.close()
+    assert [end.reason for end in recorder.ends] == ["closed"]
+    recorder = Recorder()
+    channel = await Command([sys.executable, "-c", script + "# 2"]).connect(lambda _: recorder)
+    channel._sink.close()  # type: ignore[attr-defined]
+    channel._source._process.stdin.close()  # type: ignore[attr-defined]
+    await until(lambda: recorder.ends)
+    assert (recorder.ends[0].status, recorder.ends[0].last_words) == (7, "bye")
+    await channel.close()

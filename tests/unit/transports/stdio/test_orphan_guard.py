@@ -1,0 +1,119 @@
+"""Who ends our children when we could not: a guard beside us, and a pipe that breaks with us."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.limits import PATIENCE
+from tests.processes import eventually, gone
+
+from trunkline.transports.stdio import orphan_guard
+
+
+def guards() -> list[int]:
+    """The guards of this process: those who hold the other end of its lifeline."""
+    if orphan_guard._lifeline is None:
+        return []
+    pipe = os.readlink(f"/proc/self/fd/{orphan_guard._lifeline}")
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _reads(entry, pipe)]
+
+
+def _reads(process: Path, pipe: str) -> bool:
+    try:
+        return int(process.name) != os.getpid() and os.readlink(process / "fd/0") == pipe
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two children, each with a group of its own."""
+    made = [subprocess.Popen(["sleep", "100"], start_new_session=True) for _ in range(2)]
+    yield made
+    for process in made:
+        orphan_guard.release(process.pid)
+        process.kill()
+        process.wait()
+
+
+def test_a_guard_stands_beside_us_as_long_as_there_are_children(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    one, two = (process.pid for process in sleepers)
+    orphan_guard.hold(one)
+    (guard,) = eventually(guards)
+    orphan_guard.hold(two)
+    orphan_guard.release(one)
+    assert guards() == [guard]
+    assert os.getsid(guard) not in {os.getsid(0), one, two}
+    orphan_guard.release(two)
+    assert orphan_guard._lifeline is None
+    eventually(lambda: gone(guard))
+    assert [process.poll() for process in sleepers] == [None, None]  # they were released, and live
+
+
+def test_the_guard_ends_those_that_it_was_told_of_last(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    one, two = sleepers
+    orphan_guard.hold(one.pid)
+    orphan_guard.hold(two.pid)
+    orphan_guard.release(one.pid)
+    orphan_guard._forget()  # as a process that is killed
+    assert two.wait(PATIENCE) == -signal.SIGTERM
+    assert one.poll() is None
+
+
+def test_a_guard_that_was_killed_is_replaced_and_told_everything(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    one, two = sleepers
+    orphan_guard.hold(one.pid)
+    (guard,) = eventually(guards)
+    os.kill(guard, signal.SIGKILL)
+    eventually(lambda: gone(guard))
+    orphan_guard.hold(two.pid)
+    assert guards() != [guard]
+    orphan_guard._forget()
+    assert [one.wait(PATIENCE), two.wait(PATIENCE)] == [-signal.SIGTERM, -signal.SIGTERM]
+
+
+def test_a_guard_that_was_killed_is_not_replaced_for_nobody(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    orphan_guard.hold(sleepers[0].pid)
+    (guard,) = eventually(guards)
+    os.kill(guard, signal.SIGKILL)
+    eventually(lambda: gone(guard))
+    orphan_guard.release(sleepers[0].pid)
+    assert orphan_guard._lifeline is None
+
+
+def test_without_a_shell_there_is_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphan_guard, "_SHELL", "/no/such/shell")
+    before = len(os.listdir("/proc/self/fd"))
+    orphan_guard.hold(4711)
+    assert orphan_guard._lifeline is None
+    assert len(os.listdir("/proc/self/fd")) <= before
+    orphan_guard.release(4711)
+
+
+FORKS = """
+import os, subprocess, time
+from trunkline.transports import lifeline
+held = subprocess.Popen(["sleep", "100"], start_new_session=True)
+lifeline.hold(held.pid)
+copy = os.fork()
+if copy == 0:
+    assert lifeline._lifeline is None and not lifeline._groups
+    time.sleep(100)
+print(held.pid, copy, flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_copy_of_us_does_not_hold_our_lifeline() -> None:
+    with subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE) as host:
+        assert host.stdout is not None
+        held, copy = map(int, host.stdout.readline().split())
+        host.kill()
+        host.wait()
+        eventually(lambda: gone(held))
+        assert not gone(copy)
+        os.kill(copy, signal.SIGKILL)

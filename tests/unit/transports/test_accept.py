@@ -1,0 +1,218 @@
+"""Accepting connections: how many descriptors they may take, and how long a peer has."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import resource
+import socket
+from collections.abc import AsyncIterator, Iterator
+from itertools import count, islice
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from tests.contract.lines import server_tls
+from tests.limits import PATIENCE
+
+from trunkline import Client, Server, Settings
+from trunkline.backlog import DescriptorsShort, ListenerEnded, accept_waiting
+from trunkline.errors import TransportError
+from trunkline.fdlimit import Reserve
+from trunkline.transports.accept import Acceptor, bind, resolve
+
+ROOM = 20  # descriptors between what is open and the reserve
+CLIENTS = 15
+
+
+@pytest.fixture
+def little_room() -> Iterator[Reserve]:
+    """A reserve that few connections reach: `ROOM` descriptors are free below it."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = {int(name) for name in os.listdir("/proc/self/fd")}
+    first_reserved = next(islice((number for number in count() if number not in opened), ROOM, None))
+    limit = first_reserved * 4 // 3
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
+    yield Reserve(limit - first_reserved)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@contextlib.asynccontextmanager
+async def accepting(reserve: Reserve) -> AsyncIterator[tuple[int, "asyncio.Queue[socket.socket]"]]:
+    listening = bind("127.0.0.1", 0)
+    accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
+    port = listening[0].getsockname()[1]
+    acceptor = Acceptor(listening, reserve)
+    acceptor.begin(accepted.put_nowait)
+    try:
+        yield port, accepted
+    finally:
+        acceptor.stop()
+        while not accepted.empty():
+            accepted.get_nowait().close()
+    assert listening[0].fileno() == -1
+
+
+async def test_accepting_pauses_at_the_reserve_and_goes_on_when_descriptors_are_free(
+    little_room: Reserve, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with accepting(little_room) as (port, accepted):
+        with contextlib.ExitStack() as clients:
+            for _ in range(CLIENTS):  # each takes a descriptor here, and one more when it is accepted
+                clients.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
+            async with asyncio.timeout(PATIENCE):
+                while not caplog.records:
+                    await asyncio.sleep(0.01)
+            at_once = accepted.qsize()
+            assert at_once < CLIENTS
+            assert "no connections are accepted until file descriptors are free" in caplog.text
+            for _ in range(at_once):
+                accepted.get_nowait().close()
+            async with asyncio.timeout(PATIENCE):
+                for _ in range(CLIENTS - at_once):
+                    (await accepted.get()).close()
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+async def test_a_burst_is_accepted_whole(little_room: Reserve) -> None:
+    async with accepting(Reserve(1)) as (port, accepted):
+        for _ in range(5):
+            with contextlib.ExitStack() as clients:
+                for _ in range(CLIENTS):
+                    clients.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
+                async with asyncio.timeout(PATIENCE):
+                    for _ in range(CLIENTS):
+                        (await accepted.get()).close()
+
+
+async def test_accepting_goes_on_after_no_descriptor_was_left(little_room: Reserve) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with accepting(little_room) as (port, accepted):
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, limits[1]))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert accepted.empty()
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            async with asyncio.timeout(PATIENCE):
+                (await accepted.get()).close()
+
+
+@pytest.mark.parametrize("address", ["https://127.0.0.1:0/mcp", "tls://127.0.0.1:0"])
+async def test_a_peer_that_does_not_begin_its_tls_handshake_is_cut_off(address: str) -> None:
+    server = Server("t", observers=[], settings=Settings(header_timeout=0.2, initialize_timeout=0.2))
+    listener = await server.listen(address, tls=server_tls())
+    port = int(listener.address.partition("://")[2].partition("/")[0].rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(PATIENCE):
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    writer.close()
+    await server.aclose()
+
+
+async def test_connections_are_accepted_on_a_loop_that_cannot_watch_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    def add_reader(*_: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", add_reader)
+    async with accepting(Reserve(1)) as (port, accepted), asyncio.timeout(PATIENCE):
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", port), PATIENCE):
+                (await accepted.get()).close()
+
+
+async def test_a_host_that_has_no_address_is_named() -> None:
+    with pytest.raises(TransportError, match=r"cannot listen at no-such-host\.invalid:80: "):
+        await resolve("no-such-host.invalid", 80)
+
+
+async def test_a_name_is_resolved_as_well_as_a_number() -> None:
+    assert {entry[4][0] for entry in await resolve("127.0.0.1", 80)} == {"127.0.0.1"}
+    assert {entry[4][0] for entry in await resolve("localhost", 80)} & {"127.0.0.1", "::1"}
+    assert {entry[4][0] for entry in await resolve("", 80)} & {"0.0.0.0", "::"}
+
+
+def listening_at(address: object) -> socket.socket:
+    """A duplicate of the socket in this process that listens at an address."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            descriptor = os.dup(int(name))
+            try:
+                found = socket.socket(fileno=descriptor)
+            except OSError:  # it is no socket
+                os.close(descriptor)
+                continue
+            if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname() == address:
+                return found
+            found.close()
+    raise AssertionError(f"nothing listens at {address}")
+
+
+@pytest.mark.parametrize("transport", ["tcp", "unix", "http", "websocket"])
+async def test_a_listener_whose_socket_is_shut_down_ends_with_one_line_in_the_log(
+    transport: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server("listening", observers=[])
+    where = {"tcp": "tcp://127.0.0.1:0", "unix": f"unix://{tmp_path}/socket"}.get(transport, "http://127.0.0.1:0/")
+    listener = await server.listen(where)
+    target = listener.address.replace("http://", "ws://" if transport == "websocket" else "http://")
+    parts = urlsplit(target)
+    address = str(tmp_path / "socket") if transport == "unix" else (parts.hostname, parts.port)
+    async with Client(target, observers=[]) as client:
+        await client.ping()
+        with listening_at(address) as listening, caplog.at_level(logging.ERROR):
+            listening.shutdown(socket.SHUT_RDWR)
+            async with asyncio.timeout(PATIENCE):
+                while not caplog.records:
+                    await asyncio.sleep(0)
+        for _ in range(20):
+            await client.ping()
+        with pytest.raises(AssertionError):
+            listening_at(address).close()
+    await server.aclose()
+    (record,) = caplog.records
+    place = address if isinstance(address, str) else f"{address[0]}:{address[1]}"
+    assert f"the listener at {place} has ended" in record.getMessage()
+
+
+async def test_the_other_sockets_of_a_listener_stay_open(caplog: pytest.LogCaptureFixture) -> None:
+    first, second = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
+    accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
+    port = second[0].getsockname()[1]
+    acceptor = Acceptor([*first, *second], Reserve(0))
+    acceptor.begin(accepted.put_nowait)
+    first[0].shutdown(socket.SHUT_RDWR)
+    async with asyncio.timeout(PATIENCE):
+        while not caplog.records:
+            await asyncio.sleep(0)
+        with socket.create_connection(("127.0.0.1", port), PATIENCE):
+            (await accepted.get()).close()
+    assert first[0].fileno() == -1
+    acceptor.stop()
+    assert second[0].fileno() == -1
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "raises"),
+    [(errno.ENFILE, True), (errno.EMFILE, True), (errno.ENETUNREACH, False), (errno.EAGAIN, False)],
+)
+def test_accepting_pauses_only_if_no_descriptor_is_left(
+    number: int, raises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def accept(_: socket.socket) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    expected = pytest.raises(DescriptorsShort) if raises else contextlib.nullcontext()
+    with bind("127.0.0.1", 0)[0] as listening, expected:
+        assert list(accept_waiting(listening, Reserve(0))) == []
+
+
+def test_a_socket_that_was_closed_has_ended() -> None:
+    listening = socket.socket()
+    listening.close()
+    with pytest.raises(ListenerEnded, match="an address that is not known any more has ended"):
+        next(accept_waiting(listening, Reserve(0)))

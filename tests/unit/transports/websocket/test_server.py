@@ -1,0 +1,207 @@
+"""The server's side of a WebSocket, with an ASGI server played by hand."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.contract.lines import Recorder, turns, until, ws
+from tests.limits import PATIENCE
+
+from trunkline import Settings
+from trunkline.clock import LoopClock
+from trunkline.transports.channel import Channel, Origin
+from trunkline.transports.listener_limits import Guard
+from trunkline.transports.websocket.close_codes import Code, sentence, shortened
+from trunkline.transports.websocket.server import WebSocketEndpoint
+from trunkline.wire.messages import Encoded, Incoming, Notification
+
+NOTE = '{"jsonrpc":"2.0","method":"n"}'
+
+
+class Asgi:
+    """One connection, as an ASGI server has it."""
+
+    def __init__(self, receiver: Recorder | None = None, *, settings: Settings | None = None, **scope: Any) -> None:
+        self.recorder = receiver or Recorder()
+        self.channels: list[Channel] = []
+        self.sent: list[dict[str, Any]] = []
+        self.taking = asyncio.Event()  # what is sent
+        self.taking.set()
+        self.error: Exception | None = None
+        self.scope = {"type": "websocket", "headers": [], "client": None, **scope}
+        self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.events.put_nowait({"type": "websocket.connect"})
+        used = settings or Settings()
+        guard = Guard(self._accept, used, LoopClock(asyncio.get_running_loop()))
+        self.endpoint = WebSocketEndpoint(guard, used)
+        self.running = asyncio.ensure_future(self.endpoint.handle(self.scope, self.events.get, self.send))
+
+    def _accept(self, channel: Channel) -> Recorder:
+        self.channels.append(channel)
+        return self.recorder
+
+    async def send(self, event: dict[str, Any]) -> None:
+        await self.taking.wait()
+        if self.error is not None:
+            raise self.error
+        self.sent.append(event)
+
+    def say(self, **event: Any) -> None:
+        self.events.put_nowait({"type": "websocket.receive", **event})
+
+    def leave(self, **event: Any) -> None:
+        self.events.put_nowait({"type": "websocket.disconnect", **event})
+
+    @property
+    def texts(self) -> list[str]:
+        return [event["text"] for event in self.sent if event["type"] == "websocket.send"]
+
+    async def open(self) -> Channel:
+        await until(lambda: self.channels and self.sent)
+        return self.channels[0]
+
+
+def test_a_reason_is_cut_where_a_letter_ends() -> None:
+    assert shortened("é" * 100) == "é" * 61
+    assert shortened("fine") == "fine"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [
+        (1000, "", "the peer closed the connection: 1000"),
+        (4000, "why", "the peer closed the connection: 4000 why"),
+        (Code.UNSPOKEN, "", "the peer closed the connection"),
+        (Code.BROKEN, "", "the connection broke"),
+    ],
+)
+def test_the_end_in_words(code: int, reason: str, words: str) -> None:
+    assert sentence(code, reason) == words
+
+
+async def test_who_is_refused_by_a_server_without_words_for_it_sees_a_close() -> None:
+    asgi = Asgi(subprotocols=["other"])
+    await asgi.running
+    why = "none of the subprotocols is 'mcp'; offer that, or none"
+    assert asgi.sent == [{"type": "websocket.close", "code": 1008, "reason": why}]
+
+
+async def test_the_headers_of_the_handshake_come_with_every_message() -> None:
+    async with ws(Settings()) as line:
+        line.ours.send(Notification("n"))
+        await until(lambda: line.at_theirs.messages)
+        headers = line.at_theirs.origins[0].headers
+        assert headers is not None
+        assert headers["Sec-WebSocket-Protocol"] == "mcp"
+        await line.ours.close()
+
+
+async def test_a_message_encoded_on_several_lines_or_with_bad_letters_is_one_frame() -> None:
+    asgi = Asgi()
+    channel = await asgi.open()
+    channel.send(Encoded(b'{"a":\n1}'))
+    channel.send(Encoded(b'{"a":"\xff"}'))
+    await until(lambda: len(asgi.texts) == 2)
+    assert asgi.texts == ['{"a": 1}', '{"a":"�"}']
+    asgi.leave(code=1000)
+    await asgi.running
+
+
+async def test_an_empty_frame_says_nothing() -> None:
+    asgi = Asgi()
+    await asgi.open()
+    asgi.say(text="")
+    asgi.say(text=NOTE)
+    asgi.leave()
+    await asgi.running
+    assert asgi.recorder.methods == ["n"]
+    assert asgi.recorder.ends[0].reason == "the peer closed the connection"
+
+
+async def test_what_came_before_the_end_is_handed_up_though_reading_was_paused() -> None:
+    asgi = Asgi()
+    channel = await asgi.open()
+    channel.pause()
+    asgi.say(text=NOTE)
+    asgi.say(text=NOTE)
+    asgi.leave(code=1001, reason="bye")
+    asgi.error = OSError("gone")
+    channel.send(Notification("n"))  # which shows that the peer has gone
+    await asgi.running
+    assert asgi.recorder.methods == ["n", "n"]
+    assert asgi.recorder.ends[0].reason == "the peer closed the connection: 1001 bye"
+
+
+async def test_while_reading_is_paused_messages_stay_with_the_asgi_server() -> None:
+    asgi = Asgi()
+    channel = await asgi.open()
+    channel.pause()
+    for _ in range(5):
+        asgi.say(text=NOTE)
+    await turns()
+    assert asgi.events.qsize() == 4  # one was being waited for
+    assert asgi.recorder.messages == []
+    channel.resume()
+    await until(lambda: len(asgi.recorder.messages) == 5)
+    asgi.leave()
+    await asgi.running
+
+
+async def test_a_peer_that_goes_before_it_was_taken_leaves_nothing_behind() -> None:
+    asgi = Asgi()
+    asgi.error = OSError("gone")
+    asgi.leave(code=1006)
+    await asgi.running
+    assert [end.reason for end in asgi.recorder.ends] == ["the connection broke"]
+    assert len(asgi.endpoint) == 0
+
+
+async def test_who_closes_to_a_peer_that_takes_nothing_does_not_wait_long() -> None:
+    asgi = Asgi(settings=Settings(drain_timeout=0.01))
+    channel = await asgi.open()
+    asgi.taking.clear()
+    channel.send(Notification("n"))
+    async with asyncio.timeout(PATIENCE):
+        await channel.close()
+        await asgi.running
+    assert len(asgi.recorder.ends) == 1
+    assert asgi.texts == []
+    assert len(asgi.endpoint) == 0
+
+
+async def test_an_asgi_server_that_gives_up_takes_the_line_with_it() -> None:
+    asgi = Asgi()
+    channel = await asgi.open()
+    asgi.running.cancel()
+    await asyncio.wait([asgi.running])
+    assert asgi.running.cancelled()
+    assert asgi.recorder.ends[0].reason == "the connection was given up"
+    await channel.close()
+
+
+async def test_a_fault_of_ours_is_told_to_the_asgi_server_and_ends_the_line() -> None:
+    class Broken(Recorder):
+        def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+            raise RuntimeError("broken")
+
+    asgi = Asgi(Broken())
+    await asgi.open()
+    asgi.say(text=NOTE)
+    with pytest.raises(RuntimeError, match="broken"):
+        await asgi.running
+    assert len(asgi.recorder.ends) == 1
+    assert len(asgi.endpoint) == 0
+
+
+async def test_many_messages_of_one_turn_are_written_by_one_task() -> None:
+    asgi = Asgi()
+    channel = await asgi.open()
+    before = asyncio.all_tasks()
+    for _ in range(100):
+        channel.send(Notification("n"))
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+    await until(lambda: len(asgi.texts) == 100)
+    asgi.leave()
+    await asgi.running
