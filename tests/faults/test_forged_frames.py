@@ -21,7 +21,7 @@ from tests.limits import PATIENCE
 from tests.spec.many import branches
 
 from trunkline.server.access.principal_codec import Crossing
-from trunkline.stores import hearing
+from trunkline.stores import bus_listener
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.redis.bus import Channels
 from trunkline.stores.signed_frames import ALL, FrameSigner, Rejection
@@ -168,7 +168,7 @@ async def test_many_rejected_frames_are_one_line_in_the_log(
         await victims.attack(forged)
         await until(lambda: len(victims.one.rejections) == 5)
         assert [record.message.split(" on the bus")[0] for record in caplog.records] == ["dropped 1 frames"]
-        monkeypatch.setattr(hearing, "_LOG_EVERY", 0.0)
+        monkeypatch.setattr(bus_listener, "_LOG_EVERY", 0.0)
         await victims.attack(forged[:1])
         await until(lambda: len(victims.one.rejections) == 6)
     assert caplog.records[-1].message.startswith("dropped 5 frames on the bus at ")

@@ -12,7 +12,7 @@ from msgspec import Raw
 from tests.limits import PATIENCE
 from tests.modern import enveloped
 from tests.spec.kept import Peer, Process
-from tests.unit.server.crews import Watching
+from tests.unit.server.cluster.clusters import Watching
 from tests.unit.server.lives import Slow
 from tests.unit.transports.http.asgi import Host, request
 

@@ -1,9 +1,166 @@
-"""`trunkline auth`: what there is about authorization."""
+"""`trunkline auth`: see why authorization fails, and see and forget logins."""
 
-from trunkline.cli import doctor, logout, status
-from trunkline.cli.commands import Commands, explain
+import argparse
+import asyncio
+import os
+import re
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from trunkline.auth.doctor.report import Finding, first_failed, without_secrets
+from trunkline.cli import printing
+from trunkline.cli.commands import NOT_WELL, WELL, Commands, explain
+from trunkline.cli.printing import harmless
+from trunkline.config import Settings
+from trunkline.errors import ConfigError
+from trunkline.wire.codec import to_json
+
+if TYPE_CHECKING:
+    from trunkline.auth.client.tokens import Kept
+
 
 __all__ = ["add_to"]
+
+
+def _add_status(commands: Commands) -> None:
+
+    told = "Says what is kept of a login to an MCP server, other than its tokens. Ends with 1 if there is nothing."
+    parser = commands.add_parser("status", help="see whether somebody is logged in", description=told)
+    parser.add_argument("url", metavar="URL", help="the address of the MCP server")
+    parser.set_defaults(run=_run_status)
+
+
+def _run_status(options: argparse.Namespace) -> int:
+    from trunkline.auth.client.authorization_code import CodeGrant
+    from trunkline.auth.client.token_store import FileTokens
+    from trunkline.auth.client.tokens import key_for, read_kept
+
+    kept = read_kept(asyncio.run(FileTokens().get(key_for(options.url, CodeGrant.name))))
+    if kept is None:
+        sys.stdout.write(f"{options.url}: nobody is logged in\n")
+        return NOT_WELL
+    sys.stdout.write("".join(f"{harmless(line)}\n" for line in _lines(options.url, kept, time.time())))
+    return WELL
+
+
+def _lines(url: str, kept: "Kept", now: float) -> list[str]:
+    return [
+        f"{url}: logged in",
+        f"  issuer   {kept.issuer}",
+        f"  client   {kept.client_id}",
+        f"  scopes   {' '.join(kept.granted) or 'none are known'}",
+        f"  token    {_lifetime(kept, now)}",
+    ]
+
+
+def _lifetime(kept: "Kept", now: float) -> str:
+    after = "and is renewed without asking" if kept.refresh is not None else "and then somebody has to log in again"
+    if kept.expires is None:
+        return "does not say when it ends"
+    until = datetime.fromtimestamp(kept.expires, UTC).isoformat(" ", "seconds")
+    return f"{'ended' if kept.expires <= now else 'ends'} at {until}, {after}"
+
+
+def _add_logout(commands: Commands) -> None:
+
+    told = "Forgets the tokens for an MCP server. The next client that wants one has to ask somebody to log in."
+    parser = commands.add_parser("logout", help="forget a login", description=told)
+    parser.add_argument("url", metavar="URL", help="the address of the MCP server")
+    parser.set_defaults(run=_run_logout)
+
+
+def _run_logout(options: argparse.Namespace) -> int:
+    known = asyncio.run(_forget(options.url))
+    told = "logged out" if known else "nobody was logged in"
+    sys.stdout.write(f"{options.url}: {told}\n")
+    return WELL
+
+
+async def _forget(url: str) -> bool:
+    """Whether there was something to forget."""
+    from trunkline.auth.client.authorization_code import CodeGrant
+    from trunkline.auth.client.token_store import FileTokens
+    from trunkline.auth.client.tokens import key_for
+
+    store, key = FileTokens(), key_for(url, CodeGrant.name)
+    async with store.locked(key):
+        known = await store.get(key) is not None
+        await store.put(key, None)
+    return known
+
+
+_TOKEN: Final = re.compile(r"[!-~]+")
+_DESCRIPTION: Final = """\
+Walks the way that a client goes to get a token for an MCP server, without logging in, and says of each hop whether it
+is well. Ends with 0 if none failed and with 1 if one did."""
+
+
+def _add_doctor(commands: Commands) -> None:
+
+    parser = commands.add_parser("doctor", help="find out why authorization fails", description=_DESCRIPTION)
+    parser.add_argument("url", metavar="URL", help="the address of the MCP server, such as https://example.com/mcp")
+    parser.add_argument("--json", action="store_true", help="write what was found as one line of JSON")
+    parser.add_argument(
+        "--allow",
+        metavar="HOST",
+        action="append",
+        default=[],
+        help="a host that may be gone to though its address is a private one; can be given several times",
+    )
+    parser.add_argument("--timeout", metavar="S", type=_seconds, default=10.0, help="seconds for each request (10)")
+    parser.add_argument(
+        "--token",
+        metavar="FROM",
+        help="try a token, too: the name of the environment variable that holds it, or - for standard input",
+    )
+    parser.set_defaults(run=_run_doctor)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
+def _run_doctor(options: argparse.Namespace) -> int:
+    findings = asyncio.run(_examine(options, _token(options.token)))
+    if options.json:
+        sys.stdout.write(f"{_as_json(options.url, findings)}\n")
+    else:
+        printing.show(findings)
+    return WELL if first_failed(findings) is None else NOT_WELL
+
+
+def _token(source: str | None) -> str | None:
+    """The token, from where it is; never from the command line, which every process on the machine can read."""
+    if source is None:
+        return None
+    token = (sys.stdin.readline() if source == "-" else os.environ.get(source, "")).strip()
+    if not _TOKEN.fullmatch(token):  # what was given is not repeated: it may be the token itself
+        raise ConfigError(
+            "--token takes the name of an environment variable that holds the token, or - for standard input"
+        )
+    return token
+
+
+async def _examine(options: argparse.Namespace, token: str | None) -> list[Finding]:
+    from trunkline.auth.doctor.examine import examine
+    from trunkline.auth.fetch import Egress
+    from trunkline.auth.ssrf import Reach
+
+    settings = Settings(
+        egress_allowed=tuple(options.allow), egress_timeout=options.timeout, connect_timeout=options.timeout
+    )
+    egress = Egress(Reach.around(options.url, settings), settings=settings)
+    return await examine(options.url, egress, patience=options.timeout, token=token)
+
+
+def _as_json(url: str, findings: list[Finding]) -> str:
+    failed = first_failed(findings)
+    return to_json({"url": without_secrets(url), "failed": failed and failed.hop, "findings": findings}).decode()
 
 
 def add_to(commands: Commands) -> None:
@@ -11,6 +168,6 @@ def add_to(commands: Commands) -> None:
     told = "find out why authorization fails; see and forget logins"
     parser = commands.add_parser("auth", help=told, description=f"{told.capitalize()}.")
     below = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (doctor, status, logout):
-        command.add_to(below)
+    for add in (_add_doctor, _add_status, _add_logout):
+        add(below)
     explain(parser)

@@ -17,7 +17,6 @@ from trunkline.auth.ssrf import Reach, Refused
 from trunkline.client.connection import Connection
 from trunkline.client.elicitation import Question, UrlQuestion, checked, unusable
 from trunkline.client.tasks.hosted import OwnTasks
-from trunkline.conversation.drive import Work
 from trunkline.errors import InvalidParams, MisuseError
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import progress_token
@@ -35,6 +34,7 @@ from trunkline.registry.handlers import OnThread
 from trunkline.registry.signatures import called
 from trunkline.rpc.dispatch import Feature
 from trunkline.rpc.progress import report
+from trunkline.rpc.run_handler import Work
 
 __all__ = ["Answering", "Answers", "Elicit", "OpenUrl", "RootLike", "Sample", "root_of"]
 

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from trunkline.conversation.drive import Work
 from trunkline.errors import MisuseError
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import ALIASES, METHODS, Side
 from trunkline.rpc.connection import Connection
 from trunkline.rpc.dispatch import Feature
+from trunkline.rpc.run_handler import Work
 
 __all__ = ["Notice", "Notices", "Reader"]
 

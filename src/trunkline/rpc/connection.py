@@ -16,7 +16,6 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from trunkline.clock import Clock
-from trunkline.conversation import drive
 from trunkline.errors import (
     Interrupted,
     InvalidRequest,
@@ -45,6 +44,7 @@ from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.methods import Side, Wait, find
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
+from trunkline.rpc import run_handler
 from trunkline.rpc.asking import Asking
 from trunkline.rpc.batches import Batches
 from trunkline.rpc.dispatch import Dispatcher
@@ -108,7 +108,9 @@ class Connection(Asking):
         self._waiting: deque[tuple[Running, Any]] | None = None  # calls whose turn has not come
         self._advancing = False  # among those who wait
         self._paused = False
-        self._notices: set[drive.Working] | None = None  # notifications being taken; the session keeps requests only
+        self._notices: set[run_handler.Working] | None = (
+            None  # notifications being taken; the session keeps requests only
+        )
         self._fewer: asyncio.Future[None] | None = None  # calls than before
         self._heartbeat = self._make_heartbeat()
         self._burial: asyncio.Task[None] | None = None  # of a peer that is dead
@@ -243,7 +245,7 @@ class Connection(Asking):
         except BaseException as error:  # noqa: BLE001 - becomes an answer
             self._ended(call, None, error)
             return
-        working = drive.start(work, self.threads, self._ended, call)
+        working = run_handler.start(work, self.threads, self._ended, call)
         if working is not None and not call.done:
             call.work = working
             if call.deadline is None:  # unless the feature has set one
@@ -423,7 +425,7 @@ class Connection(Asking):
         except BaseException as error:  # noqa: BLE001 - reported, never answered
             self._noticed(call, None, error)
             return
-        call.work = drive.start(work, self.threads, self._noticed, call)
+        call.work = run_handler.start(work, self.threads, self._noticed, call)
         if call.work is not None:
             self._notices = self._notices or set()
             self._notices.add(call.work)

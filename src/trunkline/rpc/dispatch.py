@@ -13,7 +13,6 @@ from typing import Any, Final, cast
 
 from msgspec import UNSET, Raw, Struct, to_builtins
 
-from trunkline.conversation.drive import Work
 from trunkline.errors import (
     ContentTooLarge,
     InternalError,
@@ -36,6 +35,7 @@ from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import CallToolResult, TextContent
 from trunkline.registry.results import BadResult
 from trunkline.registry.validators import Fault
+from trunkline.rpc.run_handler import Work
 from trunkline.wire import codec
 
 __all__ = ["Answer", "Dispatcher", "Failure", "Feature", "failure_of"]

@@ -18,12 +18,12 @@ from trunkline.protocol.types import LOGGING_LEVELS, Implementation, InputRequir
 from trunkline.rpc import connection
 from trunkline.rpc.dispatch import Failure
 from trunkline.rpc.progress import report
+from trunkline.server.call_peer import ClientFacts
 from trunkline.server.catalog import Offer
 from trunkline.server.connections import Resting
 from trunkline.server.current_call import CURRENT, Current
 from trunkline.server.input.ask import Asker, LiveAsker
 from trunkline.server.input.multi_round import RoundAsker, Seals, ending
-from trunkline.server.line import ClientFacts
 from trunkline.server.notifications.listen import Listeners, Listening
 from trunkline.server.notifications.subscription_hooks import Watchers
 from trunkline.stores.store import Store

@@ -45,9 +45,9 @@ from trunkline.registry.access import is_scope
 from trunkline.registry.options import from_mapping
 from trunkline.registry.resources import check_uri
 from trunkline.server.access.rules import Ruled, held_by
+from trunkline.server.call_peer import ClientFacts, Line
 from trunkline.server.input.ask import Asker, ClientLacks, OnProgress
 from trunkline.server.input.multi_round import Once
-from trunkline.server.line import ClientFacts, Line
 from trunkline.wire import codec
 
 if TYPE_CHECKING:

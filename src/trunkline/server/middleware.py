@@ -11,7 +11,6 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.conversation.drive import Work
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.methods import find
 from trunkline.protocol.types import CallToolParams, CallToolResult, CreateTaskResult
@@ -20,7 +19,7 @@ from trunkline.protocol.types.tools import ToolResult
 from trunkline.registry.handlers import exited
 from trunkline.registry.results import BadResult, unspliced
 from trunkline.rpc.dispatch import Answer
-from trunkline.rpc.run_handler import perform
+from trunkline.rpc.run_handler import Work, perform
 from trunkline.server.access.enforcement import Wanted, admitted
 from trunkline.server.catalog import Offer
 from trunkline.server.connection import Connection

@@ -3,18 +3,23 @@
 The loop reads into one room that all lines of a listener share, since what was read is taken out of it at once. A line
 that ends does so in both directions: what is unsent is sent, then ours is closed, and what the peer still says is read
 and dropped for a moment, since closing on unread bytes would make the system throw away what the peer has yet to read.
+
+What TCP and Unix sockets have in common: getting through to a server, and waiting for clients.
 """
 
 import asyncio
-from collections.abc import Callable
+import ssl
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 from trunkline.config import Settings
+from trunkline.errors import TransportError
 from trunkline.transports.addresses import spelt
-from trunkline.transports.channel import ChannelInfo, Closed, Receiver
+from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed, Receiver
+from trunkline.transports.listener_limits import Guard
 from trunkline.transports.stream import Spoken, StreamChannel
 
-__all__ = ["LINGER", "Admit", "Lines", "SocketLine"]
+__all__ = ["LINGER", "Admit", "Lines", "SocketLine", "dial", "guarded", "why_not"]
 
 LINGER: Final = 1.0  # seconds that a peer has to take what was sent, and to close its side too
 READ_SIZE: Final = 256 * 1024
@@ -210,3 +215,55 @@ class SocketLine(asyncio.BufferedProtocol):
 
 Admit = Callable[[SocketLine], Receiver | None]
 Report = Callable[[str, str, BaseException], object]
+
+
+Open = Callable[[Callable[[], SocketLine]], Awaitable[tuple[Any, SocketLine]]]
+
+
+async def dial(name: str, lines: Lines, accept: Accept, open_: Open) -> Channel:
+    """Opens a line. Raises `TransportError` with a sentence if nobody answers."""
+    failures: list[Exception] = []
+
+    def admit(line: SocketLine) -> Any:
+        try:
+            return accept(line.channel)
+        except Exception as error:  # noqa: BLE001 - raised below, where somebody waits for it
+            failures.append(error)
+            return None
+
+    limit = lines.settings.connect_timeout
+    try:
+        async with asyncio.timeout(limit):
+            _, line = await open_(lambda: lines.line(admit))
+    except TransportError:
+        raise
+    except TimeoutError as error:
+        raise TransportError(f"cannot reach {name}: no answer within {limit:g} s") from error
+    except OSError as error:
+        raise TransportError(f"cannot reach {name}: {why_not(error)}") from error
+    if failures:
+        await line.gone()
+        raise failures[0]
+    return line.channel
+
+
+def why_not(error: OSError) -> str:
+    """Why nobody was reached, in words that somebody can act on."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not to be trusted: {error.verify_message}"
+        case ssl.SSLError():
+            return f"it does not speak TLS as we do: {error.reason or error}"
+        case ConnectionRefusedError() | FileNotFoundError():
+            return "nobody listens there; is the server running?"
+        case _:
+            return str(error.strerror or error)
+
+
+def guarded(lines: Lines, guard: Guard) -> Callable[[], SocketLine]:
+    """Makes the lines of a listener: each is asked for its channel's receiver, or turned away."""
+
+    def admit(line: SocketLine) -> Any:
+        return None if guard.full else guard.admit(line.channel, line.channel.lost)
+
+    return lambda: lines.line(admit)

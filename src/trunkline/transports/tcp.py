@@ -15,9 +15,8 @@ from trunkline.config import Settings
 from trunkline.transports.accept import Acceptor, Opener, bind, resolve, tls_arguments
 from trunkline.transports.addresses import spelt
 from trunkline.transports.channel import Accept, Channel, Listener
-from trunkline.transports.dialling import dial, guarded
 from trunkline.transports.listener_limits import Guard
-from trunkline.transports.sockets import LINGER, Lines, SocketLine
+from trunkline.transports.sockets import LINGER, Lines, SocketLine, dial, guarded
 from trunkline.transports.stream import Spoken
 
 __all__ = ["LOOPBACK", "TcpConnector", "listen_tcp"]

@@ -16,9 +16,8 @@ from trunkline.config import Settings
 from trunkline.errors import TransportError
 from trunkline.transports.accept import BACKLOG, Acceptor, Opener
 from trunkline.transports.channel import Accept, Channel, Listener
-from trunkline.transports.dialling import dial, guarded
 from trunkline.transports.listener_limits import Guard
-from trunkline.transports.sockets import Lines, SocketLine
+from trunkline.transports.sockets import Lines, SocketLine, dial, guarded
 from trunkline.transports.stream import Spoken
 
 __all__ = ["UnixConnector", "listen_unix"]

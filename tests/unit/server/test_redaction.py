@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from trunkline.server.redaction import redacted
+from trunkline.server.crash_dump import redacted
 
 CASES = [
     ("division by zero", "division by zero"),

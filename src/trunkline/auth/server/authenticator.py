@@ -11,10 +11,9 @@ from msgspec import Struct
 from trunkline.auth.metadata import ResourceMetadata
 from trunkline.auth.server.authorization_header import Given, Malformed, given_in, in_query
 from trunkline.auth.server.challenges import Refusing, proof_algorithms
-from trunkline.auth.server.choosing import candidates
 from trunkline.auth.server.issuer_requests import TooManyRejected
 from trunkline.auth.server.resource_url import Place, place_of, published_at, said_place
-from trunkline.auth.server.verifiers import BadToken, Unavailable, Verified, Verifier
+from trunkline.auth.server.verifiers import BadToken, Unavailable, Verified, Verifier, candidates
 from trunkline.errors import StoreError
 from trunkline.transports.http.authenticator import Admitted, Turned, Verdict
 from trunkline.wire import codec

@@ -15,7 +15,6 @@ from msgspec import Raw
 from trunkline.client.connection import Connection
 from trunkline.clock import Timer, WallClock
 from trunkline.config import Settings
-from trunkline.conversation.drive import Work
 from trunkline.errors import InternalError, InvalidParams, ProtocolError
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.projection import project
@@ -36,7 +35,7 @@ from trunkline.protocol.types import (
     TaskStatusParams,
 )
 from trunkline.rpc.dispatch import Feature, failure_of
-from trunkline.rpc.run_handler import perform
+from trunkline.rpc.run_handler import Work, perform
 from trunkline.wire import codec
 
 __all__ = ["OwnTasks"]

@@ -12,13 +12,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from trunkline.conversation.drive import Work
 from trunkline.errors import InsufficientScope, InternalError, NotPermitted, ProtocolError
 from trunkline.protocol.inflight import Running
 from trunkline.registry.access import Access
 from trunkline.registry.registry import Registry
 from trunkline.registry.tools import ToolEntry
-from trunkline.rpc.run_handler import perform
+from trunkline.rpc.run_handler import Work, perform
 from trunkline.server.access.rules import Ruled, held_by, holds
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context

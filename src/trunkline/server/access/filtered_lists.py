@@ -10,14 +10,13 @@ from typing import Any, Final, cast
 
 from msgspec import Raw
 
-from trunkline.conversation.drive import Work
 from trunkline.errors import InvalidCursor
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import ListResourcesResult, PaginatedParams, Resource
 from trunkline.registry.handlers import Handler
 from trunkline.registry.registry import Registry
 from trunkline.registry.resources import TemplateEntry
-from trunkline.rpc.run_handler import perform
+from trunkline.rpc.run_handler import Work, perform
 from trunkline.server.access.enforcement import answers
 from trunkline.server.access.rules import Viewer, held_by
 from trunkline.server.catalog import Offer

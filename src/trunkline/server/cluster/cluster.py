@@ -12,14 +12,23 @@ from collections.abc import Callable
 from trunkline.clock import Clock
 from trunkline.errors import StoreError
 from trunkline.facts import Observers
-from trunkline.server.cluster.failure_detector import Lookout
+from trunkline.server.cluster.broadcast import Talk
+from trunkline.server.cluster.failure_detector import Deaths, Lookout
 from trunkline.server.cluster.heartbeat import Pulse
-from trunkline.server.cluster.messages import Audience, Handler
-from trunkline.server.crew.deaths import Deaths
-from trunkline.server.crew.kinds import ALIVE, CALL, CONFIRMED, DEAD, HERE, LEAVING, LOOK, MISSED, TOLD
-from trunkline.server.crew.place import Place
-from trunkline.server.crew.roster import Roster
-from trunkline.server.crew.talk import Talk
+from trunkline.server.cluster.membership import Place, Roster
+from trunkline.server.cluster.messages import (
+    ALIVE,
+    CALL,
+    CONFIRMED,
+    DEAD,
+    HERE,
+    LEAVING,
+    LOOK,
+    MISSED,
+    TOLD,
+    Audience,
+    Handler,
+)
 from trunkline.stores.bus import Bus
 from trunkline.stores.store import Store
 

@@ -1,20 +1,106 @@
-"""Who is there, and who is gone: looked after for as long as somebody needs to know."""
+"""Finds out who is dead: once for each, however many ask at the same time.
+
+Who was lost sight of: nothing should be sent to those before they were heard of again, or are known to be gone.
+
+Who is there, and who is gone: looked after for as long as somebody needs to know.
+"""
 
 import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from trunkline.clock import Clock, Timer
 from trunkline.errors import StoreUnavailable
+from trunkline.server.cluster.broadcast import Talk
 from trunkline.server.cluster.heartbeat import BEATS, Pulse
-from trunkline.server.cluster.messages import Audience
-from trunkline.server.crew.deaths import Deaths
-from trunkline.server.crew.doubts import Doubts
-from trunkline.server.crew.kinds import CALL, DEAD
-from trunkline.server.crew.place import Place
-from trunkline.server.crew.roster import Roster
-from trunkline.server.crew.talk import Talk
+from trunkline.server.cluster.membership import MARGIN, Place, Roster, declare
+from trunkline.server.cluster.messages import CALL, DEAD, Audience
+from trunkline.stores.store import Held, Lease, Store
 
-__all__ = ["Lookout"]
+__all__ = ["Deaths", "Doubts", "Lookout"]
+
+
+class Deaths:
+    """Those that are being found out, for one process."""
+
+    def __init__(self, store: Store, roster: Roster, seconds: float, clock: Clock, wall: Clock) -> None:
+        self._store = store
+        self._roster = roster
+        self._seconds = seconds
+        self._clock = clock
+        self._wall = wall
+        self._checking: dict[tuple[str, bool], asyncio.Task[bool]] = {}
+
+    def check(self, name: str, by: str, found: Callable[[str, bool], None], *, certain: bool) -> "asyncio.Task[bool]":
+        """What says whether a process is dead. If it is, `found` is told, and whether it was declared so just now; if
+        not, nobody needs to ask for some time. `certain` says that nobody is there, whatever the lease says."""
+        checking = self._checking.get((name, certain))
+        if checking is None:
+            checking = asyncio.get_running_loop().create_task(self._check(name, by, found, certain=certain))
+            self._checking[name, certain] = checking
+            checking.add_done_callback(partial(self._checked, (name, certain)))
+        return checking
+
+    def _checked(self, what: tuple[str, bool], checking: "asyncio.Task[bool]") -> None:
+        del self._checking[what]
+        if not checking.cancelled():
+            checking.exception()  # whoever waits has it; who does not asks again
+
+    async def _check(self, name: str, by: str, found: Callable[[str, bool], None], *, certain: bool) -> bool:
+        lease = await declare(self._store, name, by, self._seconds, certain=certain)
+        if isinstance(lease, Held) and lease.holder == name:
+            left = min(max(lease.expires - self._wall.now(), MARGIN * self._seconds), self._seconds)
+            self._roster.alive(name, self._clock.now() + left)
+            return False
+        found(name, isinstance(lease, Lease))
+        return True
+
+    async def close(self) -> None:
+        """Finds out nothing more."""
+        checking = list(self._checking.values())
+        for task in checking:
+            task.cancel()
+        await asyncio.gather(*checking, return_exceptions=True)
+
+
+class Doubts:
+    """Those of whom it is in doubt whether they hear anything."""
+
+    def __init__(self) -> None:
+        self._settled: dict[str, asyncio.Future[None]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._settled
+
+    def about(self, names: Iterable[str]) -> None:
+        """What those were sent may not have arrived."""
+        for name in names:
+            if name not in self._settled:
+                self._settled[name] = asyncio.get_running_loop().create_future()
+
+    def settle(self, name: str) -> None:
+        """That one was heard of, or is gone."""
+        if (settled := self._settled.pop(name, None)) is not None and not settled.done():
+            settled.set_result(None)
+
+    def settle_all(self) -> None:
+        """Nobody waits any more."""
+        for name in list(self._settled):
+            self.settle(name)
+
+    async def wait(self, name: str, clock: Clock, until: float) -> None:
+        """Waits until that is settled, at most until then."""
+        if (settled := self._settled.get(name)) is None:
+            return
+        due = asyncio.Event()
+        timer, waiting = clock.call_at(until, due.set), asyncio.ensure_future(due.wait())
+        try:
+            await asyncio.wait([settled, waiting], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            waiting.cancel()
+
 
 _PATIENCE: Final = 2  # leases, for which one is waited for that was lost sight of and lives
 

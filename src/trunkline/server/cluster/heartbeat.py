@@ -7,10 +7,8 @@ from typing import Final
 
 from trunkline.clock import Clock, Timer
 from trunkline.errors import StoreError, StoreUnavailable
-from trunkline.server.cluster.messages import Audience
-from trunkline.server.crew.kinds import ALIVE
-from trunkline.server.crew.place import Place
-from trunkline.server.crew.roster import Roster
+from trunkline.server.cluster.membership import Place, Roster
+from trunkline.server.cluster.messages import ALIVE, Audience
 
 __all__ = ["BEATS", "Pulse"]
 

@@ -1,4 +1,6 @@
-"""A process's standing in the store: the lease that says it is alive, and what it takes to be declared dead.
+"""Who serves together, seen from one process: who was met, who was silent for how long, and who is gone.
+
+A process's standing in the store: the lease that says it is alive, and what it takes to be declared dead.
 
 A process is dead when somebody else holds the lease of its name. That can be only once it has run out, or by one who
 knows for certain that nobody is there. Such a lease is held for so long that whoever wakes up later finds out.
@@ -7,21 +9,96 @@ A store that loses its data loses all leases, the record of every eviction, and 
 acquire its lease again compares the identity with the one that it joined under: if it is another, the process counts as
 evicted, for another process may have been given what it holds. And while an identity is younger than a lease, silence
 evicts no process: one that has not noticed the loss counts on its lease until it should have been renewed.
+
+The place of this process among the others: its name, the lease that goes with it, and the bus on which it is known
+by it. Who was declared dead has no place, until it comes back under another name.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
+from contextlib import suppress
 from secrets import token_hex
 from typing import Final, TypeVar
 
 from trunkline.clock import Clock
-from trunkline.errors import Fenced, StoreUnavailable
+from trunkline.errors import Fenced, StoreError, StoreUnavailable
+from trunkline.server.cluster.messages import ALIVE, CALL, LOOK, Audience, CrewEars
+from trunkline.stores.bus import Bus, Ears
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.shared_values import load_identity, read_identity
 from trunkline.stores.store import Held, Lease, Store, key_of
 
-__all__ = ["MARGIN", "Standing", "declare"]
+__all__ = ["MARGIN", "Place", "Roster", "Standing", "declare"]
+
+_REMEMBERED: Final = 1000  # names of those who are gone; of others it is found out again
+_NEVER: Final = float("-inf")
+
+
+class Roster:
+    """All of them but this process."""
+
+    def __init__(self, seconds: float) -> None:
+        """`seconds` is how long one may be silent."""
+        self._seconds = seconds
+        self._sure: dict[str, float] = {}  # of those who were met: until when nobody needs to ask after them
+        self._gone: dict[str, None] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Those who were met and are not gone."""
+        return frozenset(self._sure)
+
+    def __len__(self) -> int:
+        return len(self._sure)
+
+    def met(self, name: str, now: float) -> bool:
+        """One is there; False if that is known, or if it is not really."""
+        if name in self._sure or name in self._gone:
+            return False
+        self._sure[name] = now + self._seconds
+        return True
+
+    def alive(self, name: str, until: float) -> None:
+        """Nobody needs to ask after that one until then."""
+        if name in self._sure:
+            self._sure[name] = until
+
+    def spare(self, until: float) -> None:
+        """Nobody needs to ask after anybody until then: it was this process that has heard nothing."""
+        self._sure = dict.fromkeys(self._sure, until)
+
+    def depart(self, name: str) -> bool:
+        """One is gone, for ever; False if that is known."""
+        if name in self._gone:
+            return False
+        self._sure.pop(name, None)
+        self._gone[name] = None
+        if len(self._gone) > _REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+        return True
+
+    def forget(self) -> None:
+        """Nobody was met."""
+        self._sure.clear()
+
+    def is_gone(self, name: str) -> bool:
+        """Whether that one is known to be gone."""
+        return name in self._gone
+
+    def is_silent(self, name: str, now: float) -> bool:
+        """Whether somebody needs to ask after that one."""
+        return self._sure.get(name, _NEVER) <= now
+
+    def silence(self, names: Iterable[str], now: float) -> float | None:
+        """When the next of those who are not silent will be, if nothing is heard; None if all are."""
+        return min((until for name in names if (until := self._sure.get(name, _NEVER)) > now), default=None)
+
+    @property
+    def most_silent(self) -> str | None:
+        """The one that was not heard of for longest."""
+        return min(self._sure, key=self._sure.__getitem__, default=None)
+
 
 MARGIN: Final = 0.1  # of a lease: for clocks that do not go alike
 _DEAD: Final = 24 * 3600.0  # seconds that it can be found out
@@ -122,3 +199,101 @@ async def answered(asked: Awaitable[T], seconds: float) -> T:
 
 def _lease(name: str) -> str:
     return key_of("process", name)
+
+
+class Place:
+    """One place at a time."""
+
+    def __init__(
+        self, store: Store, bus: Bus, roster: Roster, audience: Audience, *, seconds: float, clock: Clock, wall: Clock
+    ) -> None:
+        """`bus` is for the first place; the store has others."""
+        self._store = store
+        self._roster = roster
+        self._audience = audience
+        self._seconds = seconds
+        self._clock = clock
+        self._wall = wall
+        self._unused: Bus | None = bus
+        self._bus: Bus | None = None  # open, between entering and leaving
+        self._ears: CrewEars | None = None
+        self.standing = self._new_standing()
+
+    def _new_standing(self) -> Standing:
+        return Standing(self._store, self._seconds, self._clock, self._wall)
+
+    @property
+    def name(self) -> str:
+        """What this process is called, or was called last."""
+        return self.standing.name
+
+    @property
+    def sure(self) -> bool:
+        """Whether nobody can have declared this process dead."""
+        return self._clock.now() < self.standing.sure_until
+
+    @property
+    def may_evict(self) -> bool:
+        """Whether this process may declare others dead that are silent: it is sure that it lives itself, and all that
+        were sure of it before the store lost its data have found out."""
+        return self.sure and self._clock.now() >= self.standing.settled_at
+
+    @property
+    def taken(self) -> bool:
+        """Whether this process has a place now."""
+        return self._bus is not None
+
+    async def enter(self, crew: Ears) -> None:
+        """Makes up a name, and has it known."""
+        bus, self._unused = self._unused or self._store.bus(), None
+        standing = self._new_standing()
+        ears = CrewEars(crew)
+        try:
+            if bus is None or not await standing.take() or standing.identity is None:
+                raise StoreUnavailable("there is no way to the processes that share the store")
+            await bus.open(standing.name, ears, standing.identity)
+        except BaseException:
+            with suppress(StoreError):
+                await standing.release()
+            raise
+        self.standing, self._bus, self._ears = standing, bus, ears
+        self._audience.step("Join", standing.name)
+        ears.begin()
+        bus.publish(ALIVE)
+
+    async def leave(self) -> None:
+        """Says and hears nothing any more."""
+        bus, self._bus = self._bus, None
+        self._roster.forget()
+        if self._ears is not None:
+            self._ears.end()
+        if bus is not None:
+            await bus.close()
+
+    # --- saying ------------------------------------------------------------------------------------
+
+    def send(self, to: str, kind: bytes, body: bytes = b"") -> bool:
+        """Sends something to one process. False if nothing was sent: it is certain that nobody is there, or this
+        process has no name for now."""
+        if self._roster.is_gone(to):
+            return False
+        return self._bus is not None and self._bus.send(to, kind + body)
+
+    def broadcast(self, kind: bytes, body: bytes = b"") -> None:
+        """Sends something to all others."""
+        if self._bus is not None:
+            self._bus.publish(kind + body)
+
+    async def sent(self) -> None:
+        """Waits while much of what was sent has not left yet."""
+        if self._bus is not None:
+            await self._bus.sent()
+
+    def reaches(self, name: str) -> bool:
+        """False if it is certain that a process is not there; otherwise it is asked to say that it is."""
+        return self._bus is None or self._bus.send(name, CALL)
+
+    def warn(self, name: str) -> None:
+        """Tells a process that others take for dead, and that does not know, to see for itself."""
+        if self._bus is not None:
+            self._bus.send(name, LOOK)

@@ -1,17 +1,46 @@
-"""Who in this process is told what others say, and what becomes of them and of this process; observers, too.
+"""What processes say to each other of themselves: the first byte of a message. Those up to 15 are the crew's own.
+
+Who in this process is told what others say, and what becomes of them and of this process; observers, too.
 
 What one of these raises is reported, and keeps nobody else from being told.
+
+What a process hears over one bus, for as long as it is known there by one name.
 """
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from trunkline.clock import Clock
 from trunkline.facts import CrewStep, Dropped, HandlerFailed, Observers
+from trunkline.stores.bus import Ears
 
-__all__ = ["Audience", "Handler"]
+__all__ = [
+    "ALIVE",
+    "CALL",
+    "CONFIRMED",
+    "DEAD",
+    "HERE",
+    "LEAVING",
+    "LOOK",
+    "MISSED",
+    "TOLD",
+    "Audience",
+    "CrewEars",
+    "Handler",
+]
+
+ALIVE: Final = b"\x00"  # a process has renewed its lease
+TOLD: Final = b"\x01"
+CONFIRMED: Final = b"\x02"
+MISSED: Final = b"\x03"  # who is told this has not confirmed something, and nobody waits for it any longer
+LEAVING: Final = b"\x04"
+DEAD: Final = b"\x05"  # somebody was declared dead: the name
+LOOK: Final = b"\x06"  # who is told this was declared dead
+CALL: Final = b"\x07"  # who is told this says that it is there
+HERE: Final = b"\x08"  # says no more than that
+
 
 Handler = Callable[[str, bytes], "asyncio.Future[Any] | None"]
 """Is told who says something, and what. Of what was told it may give what is done when that can be confirmed."""
@@ -92,3 +121,45 @@ class Audience:
             self._observers.on(
                 HandlerFailed(connection=0, at=at, request=None, method=what, reference="-", error=error)
             )
+
+
+class CrewEars:
+    """Passes on what is heard; what comes before the process has its name waits until then."""
+
+    def __init__(self, crew: Ears) -> None:
+        self._crew = crew
+        self._early: list[Callable[[], None]] | None = []
+        self._ended = False
+
+    def begin(self) -> None:
+        """The process has its name."""
+        early, self._early = self._early or [], None
+        for heard in early:
+            heard()
+
+    def end(self) -> None:
+        """It has it no more."""
+        self._ended = True
+
+    def _pass_on(self, heard: Callable[[], None]) -> None:
+        if self._early is not None:
+            self._early.append(heard)
+        elif not self._ended:
+            heard()
+
+    def heard(self, sender: str, message: bytes) -> None:
+        """A message from another process."""
+        self._pass_on(lambda: self._crew.heard(sender, message))
+
+    def met(self, name: str) -> None:
+        """Another process is there."""
+        self._pass_on(lambda: self._crew.met(name))
+
+    def lost(self, name: str | None) -> None:
+        """Something may not have arrived."""
+        self._pass_on(lambda: self._crew.lost(name))
+
+    def rejected(self, why: str) -> None:
+        """A frame failed verification."""
+        if not self._ended:
+            self._crew.rejected(why)

@@ -2,13 +2,13 @@
 
 from functools import partial
 
-from trunkline.conversation.drive import Work
 from trunkline.errors import CompletionNotFound, InvalidParams
 from trunkline.errors.suggestions import suggesting
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import CompleteParams, Reference
 from trunkline.registry.completions import Completed, arguments_of, completion_key, no_completion
 from trunkline.rpc.dispatch import Feature
+from trunkline.rpc.run_handler import Work
 from trunkline.server.access.enforcement import Wanted, admitted
 from trunkline.server.catalog import Offer
 from trunkline.server.connection import Connection

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from trunkline.conversation.drive import Work
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.types import Empty, InitializeParams
 from trunkline.rpc.dispatch import Feature
+from trunkline.rpc.run_handler import Work
 from trunkline.server.connection import Connection
 from trunkline.server.input.multi_round import named
 

@@ -1,9 +1,9 @@
 """Logging: which messages a client wants to hear."""
 
-from trunkline.conversation.drive import Work
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.types import LOGGING_LEVELS, Empty, SetLevelParams
 from trunkline.rpc.dispatch import Feature
+from trunkline.rpc.run_handler import Work
 from trunkline.server.connection import Connection
 from trunkline.server.sessions.durable import KeptSession
 

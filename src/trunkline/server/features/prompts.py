@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from trunkline.conversation.drive import Work
 from trunkline.errors import PromptNotFound
 from trunkline.facts import PromptStep
 from trunkline.protocol.inflight import Running
@@ -10,6 +9,7 @@ from trunkline.protocol.meta import progress_token
 from trunkline.protocol.types import GetPromptParams, PaginatedParams
 from trunkline.registry.prompts import PromptEntry
 from trunkline.rpc.dispatch import Feature
+from trunkline.rpc.run_handler import Work
 from trunkline.server.access.enforcement import Wanted, admitted, visible
 from trunkline.server.access.filtered_lists import listed
 from trunkline.server.catalog import Offer

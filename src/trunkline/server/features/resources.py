@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from trunkline.conversation.drive import Work
 from trunkline.errors import ResourceNotFound
 from trunkline.facts import SubscriptionStep
 from trunkline.protocol.inflight import Running
@@ -20,6 +19,7 @@ from trunkline.protocol.types import (
 )
 from trunkline.registry.resources import ResourceEntry, TemplateEntry, check_uri
 from trunkline.rpc.dispatch import Feature
+from trunkline.rpc.run_handler import Work
 from trunkline.server.access.enforcement import Wanted, admitted, visible
 from trunkline.server.access.filtered_lists import listed, listed_with_templates
 from trunkline.server.catalog import Offer

@@ -16,7 +16,7 @@ from trunkline.server.access.owner_id import owner_of
 from trunkline.server.connection import Connection
 from trunkline.server.notifications.listen import Listening, honoured
 from trunkline.server.notifications.subscriptions import TooManySubscriptions
-from trunkline.server.tasks.choosing import require_extension
+from trunkline.server.tasks.create import require_extension
 from trunkline.server.tasks.repository import Kept
 
 __all__ = ["FEATURE"]

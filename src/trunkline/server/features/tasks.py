@@ -6,7 +6,6 @@ from typing import Any, Final, assert_never
 
 from msgspec import Raw
 
-from trunkline.conversation.drive import Work
 from trunkline.errors import InvalidParams, NotNow, ProtocolError, StoreUnavailable
 from trunkline.protocol import lenient
 from trunkline.protocol.inflight import Running
@@ -43,14 +42,13 @@ from trunkline.protocol.types.tasks_founding import (
 )
 from trunkline.registry.tools import ToolEntry
 from trunkline.rpc.dispatch import Answer, Feature
-from trunkline.rpc.run_handler import perform
+from trunkline.rpc.run_handler import Work, perform
 from trunkline.server.access.enforcement import Wanted, admitted
 from trunkline.server.access.owner_id import owner_of
 from trunkline.server.catalog import Offer
 from trunkline.server.connection import Connection
 from trunkline.server.features import tools
-from trunkline.server.tasks.choosing import require_extension
-from trunkline.server.tasks.create import Making, create_task
+from trunkline.server.tasks.create import Making, create_task, require_extension
 from trunkline.server.tasks.errors import TaskFailed, TaskNotFound
 from trunkline.server.tasks.result import awaited
 from trunkline.wire import codec

@@ -6,7 +6,6 @@ from typing import Any
 
 from msgspec import Raw
 
-from trunkline.conversation.drive import Work
 from trunkline.errors import (
     HeaderMismatch,
     InternalError,
@@ -25,6 +24,7 @@ from trunkline.protocol.types import NO_ARGUMENTS, CallToolParams, PaginatedPara
 from trunkline.registry.handlers import Run
 from trunkline.registry.tools import ToolEntry
 from trunkline.rpc.dispatch import Feature
+from trunkline.rpc.run_handler import Work
 from trunkline.server.access.enforcement import Wanted, admitted, visible
 from trunkline.server.access.filtered_lists import listed
 from trunkline.server.access.owner_id import owner_of
@@ -33,8 +33,7 @@ from trunkline.server.connection import Connection, Shared
 from trunkline.server.context import Context
 from trunkline.server.input.multi_round import begin
 from trunkline.server.limits.tool_limits import Guard
-from trunkline.server.tasks.choosing import runs_as
-from trunkline.server.tasks.create import Making, become_task, start_task
+from trunkline.server.tasks.create import Making, become_task, runs_as, start_task
 from trunkline.server.tasks.service import Begin
 from trunkline.wire.codec import DecodeError, as_written, decoder
 

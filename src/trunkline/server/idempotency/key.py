@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Raw, Struct
 
-from trunkline.conversation.drive import Work
 from trunkline.errors import InvalidParams, ProtocolError
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import CallToolParams, CallToolResult
+from trunkline.rpc.run_handler import Work
 from trunkline.server.access.owner_id import owner_of
 from trunkline.server.input.multi_round import asked_by
 from trunkline.stores.store import Put, key_of

@@ -26,7 +26,6 @@ from typing import Any, Final, TypeVar, cast
 
 from trunkline.clock import Clock, Timer
 from trunkline.config import Settings
-from trunkline.conversation.drive import Work
 from trunkline.errors import (
     Conflict,
     MisuseError,
@@ -40,7 +39,7 @@ from trunkline.protocol.error_codes import code_of
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import CallToolResult
 from trunkline.rpc.dispatch import failure_of
-from trunkline.rpc.run_handler import perform
+from trunkline.rpc.run_handler import Work, perform
 from trunkline.server.idempotency.key import (
     Became,
     Begun,

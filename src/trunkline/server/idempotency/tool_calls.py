@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from trunkline.conversation.drive import Work
 from trunkline.protocol.inflight import Running
 from trunkline.protocol.modern import wrapped_result
 from trunkline.protocol.projection import project
@@ -14,6 +13,7 @@ from trunkline.protocol.types import CallToolParams, CallToolResult, CreateTaskR
 from trunkline.protocol.types.tasks_extension import TaskCreated
 from trunkline.protocol.types.tasks_founding import CreateFoundingTaskParams, CreateFoundingTaskResult
 from trunkline.registry.tools import ToolEntry
+from trunkline.rpc.run_handler import Work
 from trunkline.server.connection import Connection
 from trunkline.server.idempotency.key import Keyed, RunLost, Start
 from trunkline.server.tasks.create import (

@@ -23,7 +23,6 @@ from weakref import WeakValueDictionary
 
 from trunkline.clock import Clock
 from trunkline.config import Settings
-from trunkline.conversation.drive import After, Work
 from trunkline.errors import Fenced, Interrupted, NotNow, StoreError, StoreUnavailable, StoreUnusable
 from trunkline.facts import HandlerFailed, Observers, RestoreStep
 from trunkline.protocol.capabilities import Negotiated
@@ -32,6 +31,7 @@ from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.methods import METHODS
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import LOGGING_LEVELS, ResourceUpdatedParams
+from trunkline.rpc.run_handler import After, Work
 from trunkline.server.input.multi_round import named
 from trunkline.server.sessions.event_log import KeptEvents
 from trunkline.server.sessions.lease import Holding

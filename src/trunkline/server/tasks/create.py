@@ -1,23 +1,30 @@
-"""A call of a tool that becomes a task."""
+"""Whether a call runs as a task: what its tool allows, what its client wants and what both can do.
+
+A call of a tool that becomes a task.
+"""
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from trunkline.errors import NotNow, StoreUnavailable
+from trunkline.errors import MissingCapability, NotNow, StoreUnavailable
+from trunkline.protocol.capabilities import declared
+from trunkline.protocol.extensions import agreed
 from trunkline.protocol.inflight import Running
-from trunkline.protocol.task_dialects import augmented, extended
+from trunkline.protocol.revisions import Revision
+from trunkline.protocol.task_dialects import Dialect, augmented, extended
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import CallToolParams, CreateTaskResult, Task
-from trunkline.protocol.types.tasks_extension import TaskCreated
+from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION, TaskCreated
 from trunkline.protocol.types.tasks_founding import CreateFoundingTaskParams, CreateFoundingTaskResult
 from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.access.owner_id import owner_of
 from trunkline.server.connection import Connection
 from trunkline.server.tasks.detached_peer import caller_of
+from trunkline.server.tasks.errors import TaskSupportMismatch
 from trunkline.server.tasks.notify import Teller
 from trunkline.server.tasks.service import Begin, with_known
 from trunkline.wire import codec
@@ -25,17 +32,67 @@ from trunkline.wire import codec
 if TYPE_CHECKING:
     from trunkline.server.idempotency.key import Claim, Keyed
 
+
 __all__ = [
     "Making",
     "become_task",
     "create_task",
     "created",
     "founding_record",
+    "has_extension",
     "make_founding",
     "make_task",
     "record_of",
+    "require_extension",
+    "runs_as",
     "start_task",
 ]
+
+_PATH: Final = f"extensions.{TASKS_EXTENSION}"
+
+
+def runs_as(entry: ToolEntry, connection: Connection, call: Running, params: CallToolParams) -> Dialect | None:
+    """How a call is told of its task; None if it is answered with its result. Raises if its tool cannot be called like
+    that."""
+    if call.envelope is not None:
+        return _by_extension(entry, connection, call)
+    policy = entry.task
+    if params.task is not None and _augments(connection):
+        if policy is None:
+            raise TaskSupportMismatch(entry.name, "forbidden")
+        return Dialect.AUGMENTED
+    if policy is not None and policy.support == "required":
+        raise TaskSupportMismatch(entry.name, "required")
+    return None
+
+
+def _augments(connection: Connection) -> bool:
+    """Whether requests may ask to run as a task, in this conversation; if not, nobody looks at what they ask."""
+    session = connection.session
+    spoken = session.revision is Revision.V2025_11_25 and session.negotiated is not None
+    return spoken and declared(session.negotiated.server if session.negotiated else {}, "tasks.requests.tools.call")
+
+
+def _by_extension(entry: ToolEntry, connection: Connection, call: Running) -> Dialect | None:
+    if entry.task is None:
+        return None
+    if has_extension(connection, call):
+        return Dialect.EXTENSION
+    if entry.task.support == "required":
+        raise MissingCapability(_PATH)
+    return None
+
+
+def has_extension(connection: Connection, call: Running) -> bool:
+    """Whether whoever sent a request of the modern era knows of tasks, as that very request says."""
+    said = call.envelope
+    return said is not None and agreed(TASKS_EXTENSION, connection.offer.capabilities(), said.capabilities) is not None
+
+
+def require_extension(connection: Connection, call: Running) -> None:
+    """Raises `MissingCapability` if it does not."""
+    if not has_extension(connection, call):
+        raise MissingCapability(_PATH)
 
 
 class Making(NamedTuple):

@@ -15,9 +15,9 @@ from trunkline.protocol.tasks import TaskCaller
 from trunkline.protocol.types import LOGGING_LEVELS
 from trunkline.rpc.fact_reporter import Telling
 from trunkline.server.access.principal_codec import read, written
+from trunkline.server.call_peer import ClientFacts, Line
 from trunkline.server.catalog import Offer
 from trunkline.server.input.ask import Asker
-from trunkline.server.line import ClientFacts, Line
 
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection, Shared

@@ -29,7 +29,7 @@ from typing import Any, Final
 from trunkline.errors import MisuseError, StoreUnavailable
 from trunkline.stores import validation
 from trunkline.stores.bus import Ears
-from trunkline.stores.hearing import Hearing
+from trunkline.stores.bus_listener import Hearing
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.redis.client import Line
 from trunkline.stores.redis.connection import command

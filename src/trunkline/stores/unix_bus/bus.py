@@ -28,7 +28,7 @@ from typing import Final
 from trunkline.errors import MisuseError, StoreUnavailable, StoreUnusable
 from trunkline.stores import validation
 from trunkline.stores.bus import MOST_NAME_CHARACTERS, Ears
-from trunkline.stores.hearing import Hearing
+from trunkline.stores.bus_listener import Hearing
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.signed_frames import ALL, Frame, FrameSigner, Rejection
 from trunkline.stores.unix_bus.links import Incoming, Outgoing, framed

@@ -17,7 +17,7 @@ from trunkline.transports.http.body import Reading
 from trunkline.transports.http.forwarding.inbound import Carried
 from trunkline.transports.http.forwarding.outbound import Front, Outcome
 from trunkline.transports.http.request import HeaderView, Visit, cancel
-from trunkline.transports.http.seeking import LOST
+from trunkline.transports.http.session.lookup import LOST
 from trunkline.transports.listener_limits import Guard
 from trunkline.wire import codec, sse
 from trunkline.wire.messages import Batch, Encoded, ErrorResponse, Incoming, Message, Request, RequestId, Response

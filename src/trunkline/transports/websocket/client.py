@@ -14,9 +14,8 @@ from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed, ConfigError, TransportError
 from trunkline.transports.addresses import WEBSOCKET, parse, spelt
 from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed
-from trunkline.transports.dialling import dial
 from trunkline.transports.http.client.credentials import Auth, Heard, credentials_for
-from trunkline.transports.sockets import LINGER, Admit, Lines, SocketLine
+from trunkline.transports.sockets import LINGER, Admit, Lines, SocketLine, dial
 from trunkline.transports.stream import StreamChannel
 from trunkline.transports.websocket.proxy import Proxy
 

@@ -17,8 +17,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from trunkline.config import Settings
 from trunkline.errors import TransportError
-from trunkline.transports.dialling import why_not
 from trunkline.transports.http.client.http_backend import Forbidden, NotReached, Reply, Resolve, Vet
+from trunkline.transports.sockets import why_not
 
 __all__ = ["Aiohttp"]
 

@@ -16,11 +16,10 @@ from trunkline.transports.http.forwarding.outbound import Front
 from trunkline.transports.http.modern import StatelessEndpoint, is_modern, known_version, refuse_malformed
 from trunkline.transports.http.request import HeaderView, Visit
 from trunkline.transports.http.respond import VERSION, Answering, refuse_kinds
-from trunkline.transports.http.seeking import SESSION, UNKEPT, Seeking
 from trunkline.transports.http.session.backend import KeptSession, SessionKeeper
 from trunkline.transports.http.session.channel import HttpChannel
 from trunkline.transports.http.session.event_store import read_position
-from trunkline.transports.http.session.lookup import NO_SUCH, Missing, Restoring
+from trunkline.transports.http.session.lookup import NO_SUCH, SESSION, UNKEPT, Missing, Restoring, Seeking
 from trunkline.transports.http.session.sessions import HttpSession, Sessions, Stage
 from trunkline.transports.http.session.streams import STANDALONE
 from trunkline.transports.listener_limits import STOPPING, Busy, Guard

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.server.coalescing import Coalescer
+from trunkline.server.notifications.debounce import Coalescer
 
 
 def test_x13_n04_the_first_change_is_announced_at_once() -> None:

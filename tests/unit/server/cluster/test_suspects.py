@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.contract.lines import turns
 from tests.limits import PATIENCE
-from tests.unit.server.crews import Crews, round_trip
+from tests.unit.server.cluster.clusters import Crews, round_trip
 
 from trunkline.errors import StoreUnavailable
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from tests.contract.lines import until
 from tests.contract.valkey import started, valkey
-from tests.unit.server.crews import SECONDS, Crews, Member, done, on_redis, round_trip
+from tests.unit.server.cluster.clusters import SECONDS, Crews, Member, done, on_redis, round_trip
 
 from trunkline import Server, Settings
 from trunkline.errors import StoreUnavailable
 from trunkline.facts import Dropped
-from trunkline.server.crew.kinds import DEAD
+from trunkline.server.cluster.messages import DEAD
 from trunkline.stores.redis.bus import Channels
 from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.shared_values import IDENTITY, read_identity

@@ -8,7 +8,7 @@ import pytest
 from tests.contract.lines import until
 from tests.contract.valkey import started, valkey
 from tests.limits import PATIENCE
-from tests.unit.server.crews import BEAT, SECONDS, Crews, Member, done, on_redis, round_trip
+from tests.unit.server.cluster.clusters import BEAT, SECONDS, Crews, Member, done, on_redis, round_trip
 
 from trunkline.errors import StoreUnavailable
 from trunkline.facts import Dropped, HandlerFailed

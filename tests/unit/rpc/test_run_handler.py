@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.limits import PATIENCE
 
-from trunkline.conversation import drive
 from trunkline.registry.handlers import OnThread
+from trunkline.rpc import run_handler
 from trunkline.rpc.run_handler import perform
 from trunkline.rpc.threads import Threads
 
@@ -44,7 +44,7 @@ class Told:
 
 async def test_an_outcome_is_told_at_once(threads: Threads) -> None:
     told = Told()
-    assert drive.start("outcome", threads, told, CALL) is None
+    assert run_handler.start("outcome", threads, told, CALL) is None
     assert told.ends == [("outcome", None)]
 
 
@@ -54,7 +54,7 @@ async def test_a_coroutine_that_does_not_wait_is_told_of_once(threads: Threads) 
     async def quick() -> str:
         return "quick"
 
-    working = drive.start(quick(), threads, told, CALL)
+    working = run_handler.start(quick(), threads, told, CALL)
     if sys.version_info >= (3, 12):
         assert working is None
         assert told.ends == [("quick", None)]
@@ -63,21 +63,21 @@ async def test_a_coroutine_that_does_not_wait_is_told_of_once(threads: Threads) 
 
 async def test_an_outcome_that_waits_for_something_else_is_told_when_that_is_done(threads: Threads) -> None:
     told, failed, first = Told(), Told(), asyncio.get_running_loop().create_future()
-    drive.start(drive.After(first, "kept"), threads, told, CALL)
+    run_handler.start(run_handler.After(first, "kept"), threads, told, CALL)
     assert told.ends == []
     first.set_result(None)
     assert await told.end() == ("kept", None)
-    assert await perform(drive.After(first, "kept"), threads) == "kept"
+    assert await perform(run_handler.After(first, "kept"), threads) == "kept"
     error, never = OSError("on purpose"), asyncio.get_running_loop().create_future()
     never.set_exception(error)
-    drive.start(drive.After(never, "never"), threads, failed, CALL)
+    run_handler.start(run_handler.After(never, "never"), threads, failed, CALL)
     assert await failed.end() == (None, error)
 
 
 async def test_who_waits_no_more_for_something_leaves_it_to_the_others(threads: Threads) -> None:
     told, others, first = Told(), Told(), asyncio.get_running_loop().create_future()
-    working = drive.start(drive.After(first, "kept"), threads, told, CALL)
-    drive.start(drive.After(first, "kept"), threads, others, CALL)
+    working = run_handler.start(run_handler.After(first, "kept"), threads, told, CALL)
+    run_handler.start(run_handler.After(first, "kept"), threads, others, CALL)
     assert working is not None
     working.cancel()
     working.cancel()
@@ -96,7 +96,7 @@ async def test_a_coroutine_that_waits_can_be_cancelled_and_that_is_its_end(threa
         began.set()
         await asyncio.Event().wait()
 
-    working = drive.start(slow(), threads, told, CALL)
+    working = run_handler.start(slow(), threads, told, CALL)
     await began.wait()
     assert working is not None
     working.cancel()
@@ -114,14 +114,14 @@ async def test_what_a_coroutine_raises_is_told(threads: Threads, *, waits: bool)
             await asyncio.sleep(0)
         raise ValueError("no")
 
-    drive.start(fail(), threads, told, CALL)
+    run_handler.start(fail(), threads, told, CALL)
     assert str((await told.end())[1]) == "no"
 
 
 async def test_a_plain_function_runs_on_a_thread_and_its_value_is_finished_on_the_loop(threads: Threads) -> None:
     told, here = Told(), threading.get_ident()
     work = OnThread(threading.get_ident, lambda value: (value, threading.get_ident()))
-    assert drive.start(work, threads, told, CALL) is not None
+    assert run_handler.start(work, threads, told, CALL) is not None
     (ran_on, finished_on), error = await told.end()
     assert ran_on != here
     assert finished_on == here
@@ -134,7 +134,7 @@ async def test_what_a_plain_function_or_its_finish_raises_is_told(threads: Threa
 
     for work in (OnThread(fail, lambda value: value), OnThread(lambda: 1, fail)):
         told = Told()
-        drive.start(work, threads, told, CALL)
+        run_handler.start(work, threads, told, CALL)
         assert str((await told.end())[1]) == "no"
 
 
@@ -145,7 +145,7 @@ async def test_a_plain_function_that_gives_an_awaitable_is_awaited_on_the_loop(t
         await asyncio.sleep(0)
         return threading.current_thread().name
 
-    drive.start(OnThread(later, str.upper), threads, told, CALL)
+    run_handler.start(OnThread(later, str.upper), threads, told, CALL)
     assert await told.end() == (threading.current_thread().name.upper(), None)
 
 
@@ -159,7 +159,7 @@ async def test_a_plain_function_whose_awaitable_waits_can_be_cancelled(threads: 
         finally:
             stopped.set()
 
-    working = drive.start(OnThread(later, lambda value: value), threads, told, CALL)
+    working = run_handler.start(OnThread(later, lambda value: value), threads, told, CALL)
     assert working is not None
     await asyncio.wait_for(began.wait(), PATIENCE)
     working.cancel()
@@ -176,7 +176,7 @@ async def test_a_thread_that_is_given_up_is_told_of_at_once_and_only_once(thread
         ended.set()
         return "late"
 
-    working = drive.start(OnThread(work, lambda value: value), threads, told, CALL)
+    working = run_handler.start(OnThread(work, lambda value: value), threads, told, CALL)
     assert working is not None
     assert await asyncio.to_thread(began.wait, 10)
     working.cancel()
@@ -185,6 +185,6 @@ async def test_a_thread_that_is_given_up_is_told_of_at_once_and_only_once(thread
     go.set()
     assert await asyncio.to_thread(ended.wait, 10)
     other = Told()
-    drive.start(OnThread(lambda: "next", lambda value: value), threads, other, CALL)
+    run_handler.start(OnThread(lambda: "next", lambda value: value), threads, other, CALL)
     await other.end()
     assert len(told.ends) == 1
