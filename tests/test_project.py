@@ -196,11 +196,13 @@ def allowed_to(module: str, target: str) -> bool:
 # --- who imports whom ---------------------------------------------------------------------------
 
 
-def test_w22_imports_point_one_way() -> None:
+@pytest.mark.row("W22")
+def test_imports_point_one_way() -> None:
     assert [str(found) for found in imports() if found.own and not allowed_to(found.module, found.target)] == []
 
 
-def test_w22_transports_never_import_a_feature() -> None:
+@pytest.mark.row("W22")
+def test_transports_never_import_a_feature() -> None:
     reached = {found.target for found in imports() if found.own and part(found.module) == "transports"}
     assert {part(target) for target in reached} <= GROUND_FLOOR | {"wire", "protocol", "transports"}
 
@@ -273,13 +275,15 @@ def test_what_decides_neither_waits_nor_looks_at_the_clock() -> None:
 # --- size, documents, packaging -----------------------------------------------------------------
 
 
-def test_z09_the_reference_has_every_public_name() -> None:
+@pytest.mark.row("Z09")
+def test_the_reference_has_every_public_name() -> None:
     page = (ROOT / "docs/reference/api.md").read_text("utf-8")
     section = page.partition("<!-- generated: api-names -->")[2].partition("<!-- end -->")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == trunkline.__all__
 
 
-def test_z09_every_public_name_says_what_it_is() -> None:
+@pytest.mark.row("Z09")
+def test_every_public_name_says_what_it_is() -> None:
     undocumented = []
     for name in trunkline.__all__:
         thing = getattr(trunkline, name)
@@ -303,13 +307,15 @@ def test_every_exported_class_and_function_has_a_docstring() -> None:
     assert undocumented == []
 
 
-def test_z09_generated_parts_of_the_manual_are_fresh() -> None:
+@pytest.mark.row("Z09")
+def test_generated_parts_of_the_manual_are_fresh() -> None:
     command = [sys.executable, str(ROOT / "tools/generated.py"), "--check"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
-def test_n18_the_manual_tells_which_change_is_told_how() -> None:
+@pytest.mark.row("N18")
+def test_the_manual_tells_which_change_is_told_how() -> None:
     page = (ROOT / "docs/reference/methods.md").read_text("utf-8")
     told = page.partition("<!-- generated: changes -->")[2].partition("<!-- end -->")[0]
     for name in ("tools/list_changed", "resources/list_changed", "prompts/list_changed", "resources/updated"):

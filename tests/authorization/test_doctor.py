@@ -18,15 +18,17 @@ async def look(url: str) -> list[Finding]:
     return await examine(url, Egress(Reach.around(url, Settings())))
 
 
-async def test_promise_11_nothing_is_wrong_with_a_server_of_ours_and_its_provider(provider: Provider) -> None:
+@pytest.mark.row("PROMISE-11")
+async def test_nothing_is_wrong_with_a_server_of_ours_and_its_provider(provider: Provider) -> None:
     async with serving(notes(Jwt(provider.issuer))) as url:
         findings = await look(url)
 
     assert [(finding.hop, finding.verdict) for finding in findings] == [(hop, "ok") for hop in HOPS]
 
 
+@pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("name", NAMES)
-async def test_promise_11_of_those_that_are_known_only_the_ones_without_pkce_fail(name: str) -> None:
+async def test_of_those_that_are_known_only_the_ones_without_pkce_fail(name: str) -> None:
     async with protected(name) as (_, url):
         findings = await look(url)
 

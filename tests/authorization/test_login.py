@@ -18,8 +18,9 @@ from trunkline.testing import ManualClock
 HERE = Path(__file__).parent
 
 
+@pytest.mark.row("AUT-17", "AUT-18")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_aut_17_aut_18_a_person_logs_in_once_and_every_request_names_the_resource(
+async def test_a_person_logs_in_once_and_every_request_names_the_resource(
     revision: str, url: str, provider: Provider, person: Person
 ) -> None:
     async with Client(url, auth=oauth(person), revision=revision) as client:
@@ -34,9 +35,8 @@ async def test_aut_17_aut_18_a_person_logs_in_once_and_every_request_names_the_r
     assert page["scope"] == READS
 
 
-async def test_aut_11_aut_12_a_client_is_known_by_the_address_of_its_metadata(
-    url: str, provider: Provider, person: Person
-) -> None:
+@pytest.mark.row("AUT-11", "AUT-12")
+async def test_a_client_is_known_by_the_address_of_its_metadata(url: str, provider: Provider, person: Person) -> None:
     document = "https://app.example.com/client.json"
     known = {"client_id": document, "client_name": "Notes", "redirect_uris": [person.redirect_uri]}
     kind = {"application_type": "native", "grant_types": ["authorization_code", "refresh_token"]}
@@ -47,7 +47,8 @@ async def test_aut_11_aut_12_a_client_is_known_by_the_address_of_its_metadata(
     assert provider.told("/reg") == []
 
 
-async def test_aut_11_a_client_that_was_registered_by_hand_does_not_register(
+@pytest.mark.row("AUT-11")
+async def test_a_client_that_was_registered_by_hand_does_not_register(
     url: str, provider: Provider, person: Person
 ) -> None:
     async with Client(url, auth=oauth(person, client_id="desk")) as client:
@@ -56,7 +57,8 @@ async def test_aut_11_a_client_that_was_registered_by_hand_does_not_register(
     assert provider.told("/reg") == []
 
 
-async def test_aut_14_a_client_that_nobody_knows_registers_as_a_program_on_this_machine(
+@pytest.mark.row("AUT-14")
+async def test_a_client_that_nobody_knows_registers_as_a_program_on_this_machine(
     url: str, provider: Provider, person: Person
 ) -> None:
     async with Client(url, auth=oauth(person)) as client:
@@ -74,8 +76,9 @@ async def test_a_person_who_says_no_is_not_asked_twice(url: str) -> None:
     assert (failed.value.hop, len(nobody.opened)) == ("authorization", 1)
 
 
+@pytest.mark.row("AUT-25")
 @pytest.mark.parametrize("change", [("iss=http", "iss=https"), ("&iss=", "&other=")], ids=["another", "none"])
-async def test_aut_25_a_code_from_another_issuer_is_not_used(
+async def test_a_code_from_another_issuer_is_not_used(
     change: tuple[str, str], url: str, provider: Provider, person: Person
 ) -> None:
     async def mixed_up(page: str) -> str:
@@ -142,9 +145,8 @@ async def test_a_websocket_is_opened_with_the_token(url: str, provider: Provider
     assert len(person.opened) == 1
 
 
-async def test_aut_20_aut_21_more_is_asked_for_when_more_is_needed(
-    url: str, provider: Provider, person: Person
-) -> None:
+@pytest.mark.row("AUT-20", "AUT-21")
+async def test_more_is_asked_for_when_more_is_needed(url: str, provider: Provider, person: Person) -> None:
     async with Client(url, auth=oauth(person)) as client:
         await client.call_tool("whoami")
         assert (await client.call_tool("write")).text == "written"
@@ -173,12 +175,14 @@ async def test_over_a_websocket_whoever_needs_more_is_told_what(url: str, person
 # --- programs that nobody sits in front of -------------------------------------------------------------------
 
 
-async def test_aut_29_a_program_is_known_by_its_secret(url: str) -> None:
+@pytest.mark.row("AUT-29")
+async def test_a_program_is_known_by_its_secret(url: str) -> None:
     async with Client(url, auth=ClientCredentials("robot", secret="told-to-the-robot")) as client:
         assert (await client.call_tool("whoami")).text == "robot by robot"
 
 
-async def test_aut_29_a_program_is_known_by_its_key(url: str, provider: Provider) -> None:
+@pytest.mark.row("AUT-29")
+async def test_a_program_is_known_by_its_key(url: str, provider: Provider) -> None:
     key = SigningKey.generate()
     ident = await registered(
         provider,

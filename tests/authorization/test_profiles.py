@@ -74,10 +74,9 @@ async def asked_once(url: str, auth: OAuth, revision: str = "2026-07-28") -> str
         return (await client.call_tool("whoami")).text
 
 
+@pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("name", NAMES)
-async def test_promise_11_a_login_and_after_a_restart_nobody_is_asked_again(
-    name: str, person: Person, tmp_path: Path
-) -> None:
+async def test_a_login_and_after_a_restart_nobody_is_asked_again(name: str, person: Person, tmp_path: Path) -> None:
     clock = Ahead()
     async with protected(name, clock) as (server, url):
         options = options_for(server)
@@ -90,8 +89,9 @@ async def test_promise_11_a_login_and_after_a_restart_nobody_is_asked_again(
     assert server.refreshed == (0 if name in ENDLESS else 1)
 
 
+@pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ENDLESS])
-async def test_promise_11_what_a_refresh_gives_is_good_for_the_next(name: str, person: Person, tmp_path: Path) -> None:
+async def test_what_a_refresh_gives_is_good_for_the_next(name: str, person: Person, tmp_path: Path) -> None:
     async with protected(name) as (server, url):
         server.lifetime = NEARLY_OVER
         auth = oauth(person, store=FileTokens(tmp_path), **options_for(server))
@@ -103,8 +103,9 @@ async def test_promise_11_what_a_refresh_gives_is_good_for_the_next(name: str, p
     assert server.refreshed >= 3
 
 
+@pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("name", ["auth0", "google"])
-async def test_promise_11_while_an_authorization_server_is_out_of_order_nobody_is_asked_and_nothing_is_lost(
+async def test_while_an_authorization_server_is_out_of_order_nobody_is_asked_and_nothing_is_lost(
     name: str, person: Person, tmp_path: Path
 ) -> None:
     async with protected(name, clock := Ahead()) as (server, url):
@@ -121,10 +122,9 @@ async def test_promise_11_while_an_authorization_server_is_out_of_order_nobody_i
     assert len(person.opened) == 1
 
 
+@pytest.mark.row("AUT-16")
 @pytest.mark.parametrize("name", UNTOLD)
-async def test_aut_16_whoever_does_not_say_that_it_supports_pkce_is_refused(
-    name: str, person: Person, tmp_path: Path
-) -> None:
+async def test_whoever_does_not_say_that_it_supports_pkce_is_refused(name: str, person: Person, tmp_path: Path) -> None:
     async with protected(name) as (server, url):
         options = options_for(server)
         assert options.pop("assume_pkce")
@@ -135,8 +135,9 @@ async def test_aut_16_whoever_does_not_say_that_it_supports_pkce_is_refused(
     assert failed.value.clause == "authorization, Authorization Code Protection"
 
 
+@pytest.mark.row("AUT-11")
 @pytest.mark.parametrize("name", CLOSED)
-async def test_aut_11_where_nobody_can_register_it_is_said_that_a_client_id_is_needed(
+async def test_where_nobody_can_register_it_is_said_that_a_client_id_is_needed(
     name: str, person: Person, tmp_path: Path
 ) -> None:
     async with protected(name) as (server, url):

@@ -25,7 +25,8 @@ async def asking_url(provider: Provider) -> AsyncIterator[str]:
         yield address
 
 
-async def test_aut_26_a_token_is_renewed_before_it_runs_out_and_refresh_tokens_are_used_once(
+@pytest.mark.row("AUT-26")
+async def test_a_token_is_renewed_before_it_runs_out_and_refresh_tokens_are_used_once(
     url: str, provider: Provider, person: Person
 ) -> None:
     provider.set(lifetime=NEARLY_OVER)
@@ -55,8 +56,9 @@ async def test_a_token_that_the_server_says_has_expired_is_renewed(
     assert len(provider.told("/token", grant_type="refresh_token", status=200)) >= 1
 
 
+@pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_promise_11_after_a_restart_a_refresh_token_does_without_the_person(
+async def test_after_a_restart_a_refresh_token_does_without_the_person(
     revision: str, url: str, provider: Provider, person: Person, tmp_path: Path
 ) -> None:
     provider.set(lifetime=NEARLY_OVER)
@@ -166,9 +168,8 @@ async def test_what_a_key_has_signed_that_is_published_no_more_is_refused_and_re
     assert len(person.opened) == 1
 
 
-async def test_aut_23_sec_01_a_token_for_another_server_is_refused(
-    url: str, provider: Provider, person: Person
-) -> None:
+@pytest.mark.row("AUT-23", "SEC-01")
+async def test_a_token_for_another_server_is_refused(url: str, provider: Provider, person: Person) -> None:
     elsewhere = url.replace("/mcp", "/another")
     ours, theirs = [
         (await exchanged(provider, await logged_in(provider, person, resource), resource=resource))["access_token"]

@@ -20,8 +20,9 @@ SEVERAL: list[tuple[House, tuple[Kind, ...]]] = [
 ]
 
 
+@pytest.mark.row("D08", "D09", "D10")
 @pytest.mark.parametrize(("house", "kind"), [("file", "death"), ("workers", "kill")])
-async def test_d08_d09_d10_nothing_is_lost_or_done_twice_by_few_clients_of_a_server_that_is_killed(
+async def test_nothing_is_lost_or_done_twice_by_few_clients_of_a_server_that_is_killed(
     house: House, kind: Kind, tmp_path: Path
 ) -> None:
     mischief = (Mischief(kind, answers=40, after=0.0),)
@@ -30,9 +31,10 @@ async def test_d08_d09_d10_nothing_is_lost_or_done_twice_by_few_clients_of_a_ser
     assert [trouble.kind for trouble in history.troubles][:1] == [kind]
 
 
+@pytest.mark.row("D03", "D08", "D09", "D10", "J15")
 @pytest.mark.long
 @pytest.mark.parametrize(("house", "kinds"), SEVERAL)
-async def test_d03_d08_d09_d10_j15_nothing_is_lost_or_done_twice_whatever_is_done_to_the_server(
+async def test_nothing_is_lost_or_done_twice_whatever_is_done_to_the_server(
     house: House, kinds: tuple[Kind, ...], tmp_path: Path, seed: int
 ) -> None:
     history, _ = await run(plan(seed, clients=24, rounds=3, house=house, only=kinds), tmp_path)

@@ -18,19 +18,22 @@ WITH_WORKERS = {  # one run of the suite each
 }
 
 
+@pytest.mark.row("Z08")
 @pytest.mark.parametrize(("revision", "scenario"), SERVER)
-def test_z08_conformance_server_passes(revision: str, scenario: str, server_run: Callable[[str], Run]) -> None:
+def test_conformance_server_passes(revision: str, scenario: str, server_run: Callable[[str], Run]) -> None:
     checks = server_run(revision).checks.get(scenario)
     assert complaints(checks, LEAST[revision]["server"][scenario]) == []
 
 
+@pytest.mark.row("Z08")
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_z08_the_suite_is_content_with_the_server(revision: str, server_run: Callable[[str], Run]) -> None:
+def test_the_suite_is_content_with_the_server(revision: str, server_run: Callable[[str], Run]) -> None:
     outcome = server_run(revision)
     assert outcome.status == 0, outcome.said
 
 
-async def test_z08_promise_4_conformance_server_passes_though_every_request_reaches_another_worker(
+@pytest.mark.row("PROMISE-4", "Z08")
+async def test_conformance_server_passes_though_every_request_reaches_another_worker(
     tmp_path: Path,
 ) -> None:
     with serving(workers=4) as url:
@@ -45,27 +48,31 @@ async def test_z08_promise_4_conformance_server_passes_though_every_request_reac
                 }
 
 
+@pytest.mark.row("Z08")
 @pytest.mark.parametrize(("revision", "scenario"), CLIENT)
-def test_z08_conformance_client_passes(revision: str, scenario: str, tmp_path: Path) -> None:
+def test_conformance_client_passes(revision: str, scenario: str, tmp_path: Path) -> None:
     outcome = play(scenario, revision, tmp_path)
     assert outcome.status == 0, outcome.said
     assert complaints(outcome.checks.get(scenario), LEAST[revision]["client"][scenario]) == []
 
 
+@pytest.mark.row("Z08")
 @pytest.mark.parametrize("scenario", LEAST_OF_OLDEST)
-def test_z08_conformance_client_passes_for_servers_of_2025_03_26(scenario: str, tmp_path: Path) -> None:
+def test_conformance_client_passes_for_servers_of_2025_03_26(scenario: str, tmp_path: Path) -> None:
     outcome = run_client(scenario, output=tmp_path)
     assert outcome.status == 0, outcome.said
     assert complaints(outcome.checks.get(scenario), LEAST_OF_OLDEST[scenario]) == []
 
 
+@pytest.mark.row("Z08")
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_z08_the_gate_knows_every_scenario_and_no_other(revision: str) -> None:
+def test_the_gate_knows_every_scenario_and_no_other(revision: str) -> None:
     assert [*LEAST[revision]["server"]] == servable(revision)
     assert [*LEAST[revision]["client"]] == playable(revision)
 
 
-def test_z08_the_manual_names_every_scenario_that_is_run() -> None:
+@pytest.mark.row("Z08")
+def test_the_manual_names_every_scenario_that_is_run() -> None:
     page = (ROOT / "docs/reference/conformance.md").read_text("utf-8")
     run = [*(scenario for _, scenario in [*SERVER, *CLIENT]), *LEAST_OF_OLDEST]
     assert [scenario for scenario in run if f"`{scenario}`" not in page] == []

@@ -17,21 +17,24 @@ from tests.conformance.suite import (
 CLIENT = ["initialize", "tools_call", "elicitation-sep1034-client-defaults", "sse-retry"]
 
 
-def test_z08_the_old_suite_is_content_with_the_server(url: str, tmp_path: Path) -> None:
+@pytest.mark.row("Z08")
+def test_the_old_suite_is_content_with_the_server(url: str, tmp_path: Path) -> None:
     outcome = run("server", "--url", url, "--suite", "all", output=tmp_path, suite=OLD_SUITE)
     told = {name: old_complaints(name, checks) for name, checks in outcome.checks.items()}
     assert {name: words for name, words in told.items() if words} == {}
     assert (outcome.status, len(told)) == (0, OLD_SERVER_SCENARIOS), outcome.said
 
 
-def test_z08_the_old_suite_has_all_its_scenarios_for_clients() -> None:
+@pytest.mark.row("Z08")
+def test_the_old_suite_has_all_its_scenarios_for_clients() -> None:
     scenarios = playable_before()
     assert len(scenarios) == OLD_CLIENT_SCENARIOS
     assert [name for name in scenarios if not name.startswith("auth/")] == CLIENT
 
 
+@pytest.mark.row("Z08")
 @pytest.mark.parametrize("scenario", CLIENT)
-def test_z08_the_old_suite_is_content_with_the_client(scenario: str, tmp_path: Path) -> None:
+def test_the_old_suite_is_content_with_the_client(scenario: str, tmp_path: Path) -> None:
     outcome = run_client(scenario, output=tmp_path, suite=OLD_SUITE)
     assert outcome.status == 0, outcome.said
     assert old_complaints(scenario, outcome.checks.get(scenario)) == []

@@ -38,13 +38,15 @@ def held() -> tuple[Any, ...]:
 # --- what passes -----------------------------------------------------------------------------------------
 
 
-async def test_w01_w08_a_channel_says_what_kind_of_line_it_is(line: Line) -> None:
+@pytest.mark.row("W01", "W08")
+async def test_a_channel_says_what_kind_of_line_it_is(line: Line) -> None:
     assert line.ours.info.transport in {"memory", "stream", "stdio", "tcp", "unix", "websocket"}
     assert line.ours.info.peer
     assert line.theirs.info.peer
 
 
-async def test_w01_w12_messages_arrive_whole_and_in_order_in_both_directions(line: Line) -> None:
+@pytest.mark.row("W01", "W12")
+async def test_messages_arrive_whole_and_in_order_in_both_directions(line: Line) -> None:
     for number in range(100):
         line.ours.send(Request(number, "ask", {"x": "x" * number * 300}))
         line.theirs.send(Response(number, {"n": number}))
@@ -106,7 +108,8 @@ async def test_what_cannot_be_read_is_handed_up_as_such(line: Line) -> None:
     assert [type(message) for message in line.at_theirs.messages] == [Notification, Malformed, Notification]
 
 
-async def test_w15_letters_of_several_bytes_arrive_intact_however_they_are_cut(line: Line) -> None:
+@pytest.mark.row("W15")
+async def test_letters_of_several_bytes_arrive_intact_however_they_are_cut(line: Line) -> None:
     text = "é€😀" * 100_000  # more than any one read brings
     line.ours.send(Notification("n", {"text": text}))
     await until(lambda: line.at_theirs.messages)
@@ -117,7 +120,8 @@ async def test_w15_letters_of_several_bytes_arrive_intact_however_they_are_cut(l
 # --- flow ------------------------------------------------------------------------------------------------
 
 
-async def test_w01_pause_holds_messages_back_and_resume_lets_them_come_in_order(line: Line) -> None:
+@pytest.mark.row("W01")
+async def test_pause_holds_messages_back_and_resume_lets_them_come_in_order(line: Line) -> None:
     line.theirs.pause()
     for number in range(3):
         line.ours.send(Request(number, "ask"))
@@ -143,8 +147,9 @@ async def test_drain_returns_at_once_when_the_peer_reads_or_is_gone(line: Line, 
         await draining
 
 
+@pytest.mark.row("W01", "N14")
 @pytest.mark.parametrize("open_", OVER_BYTES.values(), ids=OVER_BYTES)
-async def test_w01_n14_who_sends_to_a_slow_reader_can_wait_for_it_and_nothing_is_lost(open_: Open) -> None:
+async def test_who_sends_to_a_slow_reader_can_wait_for_it_and_nothing_is_lost(open_: Open) -> None:
     async with open_(Settings(unsent_high=64 * 1024)) as line:
         line.theirs.pause()
         for number in range(24):
@@ -174,8 +179,9 @@ async def test_both_ends_may_send_much_at_once_and_neither_waits_for_the_other_f
         await line.theirs.close()
 
 
+@pytest.mark.row("N14")
 @pytest.mark.parametrize("open_", OVER_BYTES.values(), ids=OVER_BYTES)
-async def test_n14_who_never_reads_is_cut_off(open_: Open) -> None:
+async def test_who_never_reads_is_cut_off(open_: Open) -> None:
     async with open_(Settings(unsent_high=MIB, unsent_limit=2 * MIB)) as line:
         line.theirs.pause()
         for number in range(40):  # more than the system keeps for anybody
@@ -189,8 +195,9 @@ async def test_n14_who_never_reads_is_cut_off(open_: Open) -> None:
         await line.theirs.close()
 
 
+@pytest.mark.row("W16")
 @pytest.mark.parametrize("open_", STREAMS.values(), ids=STREAMS)
-async def test_w16_a_message_of_the_limit_passes_and_one_byte_more_is_not_sent_or_refused(open_: Open) -> None:
+async def test_a_message_of_the_limit_passes_and_one_byte_more_is_not_sent_or_refused(open_: Open) -> None:
     async with open_(Settings(unsent_limit=64 * MIB)) as line:
         frame = b'{"jsonrpc":"2.0","method":"n","params":{"x":"%b"}}'
         room = 16 * MIB - len(frame) + 2
@@ -212,8 +219,9 @@ async def test_w16_a_message_of_the_limit_passes_and_one_byte_more_is_not_sent_o
 # --- the end ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("W01")
 @pytest.mark.parametrize("closer", ["ours", "theirs"])
-async def test_w01_both_ends_are_told_of_the_end_once_whoever_began_it(line: Line, closer: str) -> None:
+async def test_both_ends_are_told_of_the_end_once_whoever_began_it(line: Line, closer: str) -> None:
     await getattr(line, closer).close()
     await getattr(line, closer).close()
     await until(lambda: line.at_ours.ends and line.at_theirs.ends)
@@ -245,7 +253,8 @@ async def test_what_was_sent_before_the_end_still_arrives(line: Line) -> None:
     assert line.at_theirs.methods == ["many", "last words"]
 
 
-async def test_w01_sending_after_the_end_does_nothing(line: Line) -> None:
+@pytest.mark.row("W01")
+async def test_sending_after_the_end_does_nothing(line: Line) -> None:
     await line.ours.close()
     await until(lambda: line.at_theirs.ends)
     line.ours.send(Notification("n"))

@@ -65,7 +65,8 @@ def keys(prefix: str) -> set[str]:
 # --- other processes, and sudden ends --------------------------------------------------------------------
 
 
-async def test_d02_what_was_reported_as_kept_outlives_a_redis_that_is_killed_in_a_storm(tmp_path: Path) -> None:
+@pytest.mark.row("D02")
+async def test_what_was_reported_as_kept_outlives_a_redis_that_is_killed_in_a_storm(tmp_path: Path) -> None:
     server = started(tmp_path, **SAFE)
     where = server.url
     one, two = await asyncio.gather(Storm.begin(where, "one"), Storm.begin(where, "two"))
@@ -96,7 +97,8 @@ async def test_two_processes_share_a_redis_and_one_outlives_the_other(tmp_path: 
     server.kill()
 
 
-async def test_d02_a_redis_that_is_started_again_has_all_it_had_and_is_found_again(tmp_path: Path) -> None:
+@pytest.mark.row("D02")
+async def test_a_redis_that_is_started_again_has_all_it_had_and_is_found_again(tmp_path: Path) -> None:
     server = started(tmp_path, **SAFE)
     store = await opened(server.url)
     version = await store.commit([Put(KEY, b"kept"), Put("session/1/more", b"x", expires=time.time() + 600)])
@@ -376,7 +378,8 @@ async def sweeps(place: Place, store: Store, times: int = 15) -> None:
         await store._sweeping
 
 
-async def test_d01_nothing_is_left_of_homes_whose_items_and_leases_have_ended(place: Place, prefix: str) -> None:
+@pytest.mark.row("D01")
+async def test_nothing_is_left_of_homes_whose_items_and_leases_have_ended(place: Place, prefix: str) -> None:
     store, now = await place.enter(), place.clock.now()
     lease(await store.acquire("session/leased", "us", 30))
     await store.commit([Put("session/ended", b"", expires=now + 30), Put("session/ended/x", b"", expires=now + 200)])

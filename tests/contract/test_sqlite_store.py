@@ -71,7 +71,8 @@ def rows_of(path: Path) -> list[Item]:
     return [Item(*row) for row in rows(path, "SELECT key, value, version, expires FROM items")]  # type: ignore[arg-type]
 
 
-async def test_d02_what_was_reported_as_kept_outlives_kill_9_in_a_storm_of_commits(path: Path) -> None:
+@pytest.mark.row("D02")
+async def test_what_was_reported_as_kept_outlives_kill_9_in_a_storm_of_commits(path: Path) -> None:
     storms = []
     for number in range(3):  # each finds what the one before has left
         storm = await Storm.begin(path, f"life {number}")
@@ -94,7 +95,8 @@ async def test_two_processes_share_a_file_and_one_outlives_the_other(path: Path)
     await judge_file(path, one, two)
 
 
-async def test_d02_a_full_disk_is_said_and_what_was_kept_stays(path: Path) -> None:
+@pytest.mark.row("D02")
+async def test_a_full_disk_is_said_and_what_was_kept_stays(path: Path) -> None:
     storm = await Storm.begin(path, "one", 2_000_000)
     await storm.hear()
     assert await storm.process.wait() == 0
@@ -102,7 +104,8 @@ async def test_d02_a_full_disk_is_said_and_what_was_kept_stays(path: Path) -> No
     await judge_file(path, storm)
 
 
-async def test_d02_a_store_that_is_opened_again_has_all_it_had(path: Path) -> None:
+@pytest.mark.row("D02")
+async def test_a_store_that_is_opened_again_has_all_it_had(path: Path) -> None:
     store = await opened(path)
     version = await store.commit([Put(KEY, b"kept")])
     held = lease(await store.acquire("session/1", "us", 600))

@@ -51,7 +51,8 @@ async def value(store: Store, key: str) -> bytes | None:
 # --- values and versions ---------------------------------------------------------------------------------
 
 
-async def test_d01_d02_d04_what_was_put_is_there_until_it_is_deleted(store: Store) -> None:
+@pytest.mark.row("D01", "D02", "D04")
+async def test_what_was_put_is_there_until_it_is_deleted(store: Store) -> None:
     assert await store.get(KEY) is None
     first = await store.commit([Put(KEY, b"one", expires=2_000_000.0)])
     assert await store.get(KEY) == Item(KEY, b"one", first, 2_000_000.0)
@@ -61,7 +62,8 @@ async def test_d01_d02_d04_what_was_put_is_there_until_it_is_deleted(store: Stor
     assert await store.get(KEY) is None
 
 
-async def test_d04_versions_of_a_key_only_grow_also_when_it_was_gone_meanwhile(store: Store) -> None:
+@pytest.mark.row("D04")
+async def test_versions_of_a_key_only_grow_also_when_it_was_gone_meanwhile(store: Store) -> None:
     versions = []
     for _ in range(3):
         versions += [await store.commit([Put(KEY, b"x")]), await store.commit([Put(KEY, b"x")])]
@@ -70,7 +72,8 @@ async def test_d04_versions_of_a_key_only_grow_also_when_it_was_gone_meanwhile(s
     assert versions[0] > ABSENT
 
 
-async def test_d04_a_write_for_another_version_changes_nothing_and_says_which_it_found(store: Store) -> None:
+@pytest.mark.row("D04")
+async def test_a_write_for_another_version_changes_nothing_and_says_which_it_found(store: Store) -> None:
     with pytest.raises(Conflict, match=r"is not there, and should be at 7") as missing:
         await store.commit([Put(KEY, b"x", version=7)])
     assert (missing.value.key, missing.value.expected, missing.value.found) == (KEY, 7, ABSENT)
@@ -86,7 +89,8 @@ async def test_d04_a_write_for_another_version_changes_nothing_and_says_which_it
     assert await store.get(KEY) is None
 
 
-async def test_d04_a_version_from_before_a_deletion_is_not_good_afterwards(store: Store) -> None:
+@pytest.mark.row("D04")
+async def test_a_version_from_before_a_deletion_is_not_good_afterwards(store: Store) -> None:
     before = await store.commit([Put(KEY, b"before")])
     await store.commit([Delete(KEY)])
     await store.commit([Put(KEY, b"after")])
@@ -95,8 +99,9 @@ async def test_d04_a_version_from_before_a_deletion_is_not_good_afterwards(store
     assert await value(store, KEY) == b"after"
 
 
+@pytest.mark.row("D04")
 @pytest.mark.parametrize("kept", [b"", b"\0", b"\xff\xfe", b"x" * 3_000_000], ids=["empty", "nul", "no text", "3 MB"])
-async def test_d04_values_are_any_bytes(store: Store, kept: bytes) -> None:
+async def test_values_are_any_bytes(store: Store, kept: bytes) -> None:
     await store.commit([Put(KEY, kept)])
     assert await value(store, KEY) == kept
 
@@ -104,7 +109,8 @@ async def test_d04_values_are_any_bytes(store: Store, kept: bytes) -> None:
 HOSTILE = ["", "a/b", "{a}", "}", "%", "%2F", "\0", "\x10FFFF", "\U0010ffff", "\ud800", "ä", "😀", "a\nb", "%u00D800"]
 
 
-async def test_d04_a_key_can_be_made_of_any_texts_and_no_two_are_the_same(store: Store) -> None:
+@pytest.mark.row("D04")
+async def test_a_key_can_be_made_of_any_texts_and_no_two_are_the_same(store: Store) -> None:
     keys = [key_of("whose", f"x{text}", "thing") for text in HOSTILE]
     assert len(set(keys)) == len(HOSTILE)
     for number, key in enumerate(keys):
@@ -116,15 +122,17 @@ async def test_d04_a_key_can_be_made_of_any_texts_and_no_two_are_the_same(store:
 # --- commits ---------------------------------------------------------------------------------------------
 
 
-async def test_d04_a_commit_is_done_as_a_whole(store: Store) -> None:
+@pytest.mark.row("D04")
+async def test_a_commit_is_done_as_a_whole(store: Store) -> None:
     await store.commit([Put("session/1/a", b"a"), Put("session/1/b", b"b"), Put("session/1/c", b"c")])
     version = await store.commit([Put("session/1/a", b"A"), Delete("session/1/b"), Put("session/1/d", b"D")])
     found = {item.key: (item.value, item.version == version) for item in await walk(store)}
     assert found == {"session/1/a": (b"A", True), "session/1/c": (b"c", False), "session/1/d": (b"D", True)}
 
 
+@pytest.mark.row("D04")
 @pytest.mark.parametrize("last", [Put("session/1/z", b"z", version=99), Delete("session/1/z", version=99)])
-async def test_d04_a_commit_is_not_done_at_all_if_one_of_its_writes_cannot_be(store: Store, last: Write) -> None:
+async def test_a_commit_is_not_done_at_all_if_one_of_its_writes_cannot_be(store: Store, last: Write) -> None:
     await store.commit([Put("session/1/a", b"a"), Put("session/1/b", b"b")])
     before = await walk(store)
     with pytest.raises(Conflict):
@@ -132,12 +140,14 @@ async def test_d04_a_commit_is_not_done_at_all_if_one_of_its_writes_cannot_be(st
     assert await walk(store) == before
 
 
-async def test_d04_versions_are_compared_with_what_was_there_before_the_commit(store: Store) -> None:
+@pytest.mark.row("D04")
+async def test_versions_are_compared_with_what_was_there_before_the_commit(store: Store) -> None:
     one = await store.commit([Put("session/1/a", b"a"), Put("session/1/b", b"b")])
     two = await store.commit([Put("session/1/a", b"A", version=one), Put("session/1/b", b"B", version=one)])
     assert two > one
 
 
+@pytest.mark.row("D04")
 @pytest.mark.parametrize(
     "writes",
     [
@@ -164,13 +174,14 @@ async def test_d04_versions_are_compared_with_what_was_there_before_the_commit(s
     ],
     ids=lambda writes: f"{len(writes)} {writes[-1].key[:12]!a}" if writes else "none",
 )
-async def test_d04_what_no_store_could_do_is_refused_by_all(store: Store, writes: Sequence[Write]) -> None:
+async def test_what_no_store_could_do_is_refused_by_all(store: Store, writes: Sequence[Write]) -> None:
     with pytest.raises(MisuseError):
         await store.commit(writes)
     assert await walk(store) == []
 
 
-async def test_d04_questions_that_make_no_sense_are_refused_by_all(store: Store) -> None:
+@pytest.mark.row("D04")
+async def test_questions_that_make_no_sense_are_refused_by_all(store: Store) -> None:
     given = lease(await store.acquire("session/1", "us", 10))
     for call in (
         store.get("no key"),
@@ -193,7 +204,8 @@ async def test_d04_questions_that_make_no_sense_are_refused_by_all(store: Store)
     assert await store.renew(given, 10) == given
 
 
-async def test_d04_commits_of_one_turn_are_done_in_order_and_each_has_its_own_outcome(store: Store) -> None:
+@pytest.mark.row("D04")
+async def test_commits_of_one_turn_are_done_in_order_and_each_has_its_own_outcome(store: Store) -> None:
     version = await store.commit([Put(KEY, b"0")])
     first, second, third, other, fourth = await outcomes(
         store.commit([Put(KEY, b"1", version=version)]),
@@ -208,7 +220,8 @@ async def test_d04_commits_of_one_turn_are_done_in_order_and_each_has_its_own_ou
     assert await store.get(KEY) == Item(KEY, b"4", fourth)
 
 
-async def test_d04_commits_of_several_turns_are_done_in_order_though_nobody_waits_in_between(store: Store) -> None:
+@pytest.mark.row("D04")
+async def test_commits_of_several_turns_are_done_in_order_though_nobody_waits_in_between(store: Store) -> None:
     calls: list[asyncio.Future[int]] = []
     for number in range(20):
         calls.append(asyncio.ensure_future(store.commit([Put(KEY, b"%d" % number)])))
@@ -267,7 +280,8 @@ async def test_who_is_cancelled_leaves_the_others_alone(store: Store) -> None:
 # --- scans -----------------------------------------------------------------------------------------------
 
 
-async def test_d04_a_scan_has_its_prefix_in_the_order_of_keys_page_by_page(store: Store) -> None:
+@pytest.mark.row("D04")
+async def test_a_scan_has_its_prefix_in_the_order_of_keys_page_by_page(store: Store) -> None:
     names = ["a", "a/1", "a/10", "a/2", "b", "ä", "\uffff", "😀"]
     for name in reversed(names):
         await store.commit([Put(f"x/{name}", name.encode())])
@@ -283,7 +297,8 @@ async def test_d04_a_scan_has_its_prefix_in_the_order_of_keys_page_by_page(store
     assert await walk(store, "nothing") == []
 
 
-async def test_d04_homes_whose_names_begin_alike_are_in_the_order_of_keys_too(store: Store) -> None:
+@pytest.mark.row("D04")
+async def test_homes_whose_names_begin_alike_are_in_the_order_of_keys_too(store: Store) -> None:
     keys = ["a/b", "a/b!", "a/b!/x", "a/b-/y", "a/b/1", "a/b/2", "a/b0", "a/b0/z", "a/bc", "aa/b/c"]
     for key in keys:
         await store.commit([Put(key, key.encode())])
@@ -298,7 +313,8 @@ async def test_d04_homes_whose_names_begin_alike_are_in_the_order_of_keys_too(st
     assert await store.scan("a/b/", after="a/c") == []
 
 
-async def test_d04_a_walk_sees_all_that_stays_once_whatever_else_happens(store: Store) -> None:
+@pytest.mark.row("D04")
+async def test_a_walk_sees_all_that_stays_once_whatever_else_happens(store: Store) -> None:
     def key(number: int) -> str:
         return f"list/us/{number:04}"
 
@@ -315,7 +331,8 @@ async def test_d04_a_walk_sees_all_that_stays_once_whatever_else_happens(store: 
     assert set(seen) >= {key(number) for number in range(0, 200, 2)} - deleted
 
 
-async def test_d04_ten_thousand_keys_are_kept_and_walked(store: Store) -> None:
+@pytest.mark.row("D04")
+async def test_ten_thousand_keys_are_kept_and_walked(store: Store) -> None:
     await asyncio.gather(*(store.commit([Put(f"many/{h}/{n:04}", b"%d" % n) for n in range(500)]) for h in range(20)))
     assert [item.key for item in await walk(store, "many/7/", 200)] == [f"many/7/{n:04}" for n in range(500)]
     assert len(await walk(store, "many/", MOST_IN_A_PAGE)) == 10_000
@@ -730,7 +747,8 @@ async def test_a_store_has_to_be_opened_first_and_stays_closed(kind: str, tmp_pa
 # --- memory ----------------------------------------------------------------------------------------------
 
 
-async def test_d01_a_sweep_gives_back_the_memory_of_what_has_expired(tmp_path: Path) -> None:
+@pytest.mark.row("D01")
+async def test_a_sweep_gives_back_the_memory_of_what_has_expired(tmp_path: Path) -> None:
     place = Place("memory", tmp_path)
     store = await place.enter()
 

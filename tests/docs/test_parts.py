@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from trunkline import CallToolResult, Server, TextContent
 from trunkline.facts import CallEnded
 from trunkline.rpc.dispatch import Feature
@@ -11,7 +13,8 @@ from trunkline.transports.channel import ChannelInfo, Origin
 from trunkline.wire.messages import Message, Request, Response
 
 
-async def test_a20_a_fake_feature_clock_and_observer_take_the_place_of_ours() -> None:
+@pytest.mark.row("A20")
+async def test_a_fake_feature_clock_and_observer_take_the_place_of_ours() -> None:
     def fake_call(connection, call, params) -> CallToolResult:
         clock.advance(7)
         return CallToolResult([TextContent(f"faked {params.name}")])
@@ -48,7 +51,8 @@ class FakeChannel:
     async def close(self) -> None: ...
 
 
-async def test_a20_w08_a_fake_channel_is_served_like_any_other() -> None:
+@pytest.mark.row("A20", "W08")
+async def test_a_fake_channel_is_served_like_any_other() -> None:
     channel, server = FakeChannel(), Server("parts", clock=ManualClock())
     receiver = server.connect(channel)
     receiver.received([Request(1, "ping")], Origin())

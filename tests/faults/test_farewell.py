@@ -120,8 +120,9 @@ async def post(port: int, session: str, message: Any) -> Answer:
     return await ask(port, "POST", "/mcp", message, mcp_session_id=session)
 
 
+@pytest.mark.row("D11")
 @pytest.mark.parametrize("command", ["run", "uvicorn"])
-async def test_d11_what_is_to_outlive_a_busy_process_is_written_before_it_ends_and_gone_on_with_at_once(
+async def test_what_is_to_outlive_a_busy_process_is_written_before_it_ends_and_gone_on_with_at_once(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP_STORE", str(tmp_path / "store"))

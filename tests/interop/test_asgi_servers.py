@@ -35,7 +35,8 @@ async def accept(_: Any) -> dict[str, Any]:
     return {"sure": True}
 
 
-async def test_promise_4_processes_of_another_asgi_server_are_one(port: int) -> None:
+@pytest.mark.row("PROMISE-4")
+async def test_processes_of_another_asgi_server_are_one(port: int) -> None:
     async with asyncio.timeout(PATIENCE), forwarded(port) as front, AsyncExitStack() as stack:
         url = f"http://127.0.0.1:{front.port}/"
         revisions = ("2025-11-25", "2026-07-28")

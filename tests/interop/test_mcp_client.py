@@ -80,8 +80,9 @@ def run_peer(peer: Peer, line: str) -> dict[str, Any]:
     return dict(zip(revisions, json.loads(ended.stdout), strict=True))
 
 
+@pytest.mark.row("W21")
 @pytest.mark.parametrize(("peer", "line", "revision", "cell"), CELLS, ids=shown)
-def test_w21_the_official_client_can_use(peer: Peer, cell: str, used: Outcome) -> None:
+def test_the_official_client_can_use(peer: Peer, cell: str, used: Outcome) -> None:
     assert cell in used.matrix, f"the {peer.name} peer has no probe for {cell!r}"
     assert used.matrix[cell]["ok"], used.matrix[cell]["why"]
 

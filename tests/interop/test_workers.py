@@ -174,8 +174,9 @@ async def played(folder: Path) -> dict[str, Cells]:
     return {name: matrix for outcomes in found for name, matrix in outcomes.items()}
 
 
+@pytest.mark.row("PROMISE-4", "D08")
 @pytest.mark.parametrize("run", RUNS, ids=called)
-def test_promise_4_d08_official_clients_see_one_server_though_a_process_of_it_is_killed(
+def test_official_clients_see_one_server_though_a_process_of_it_is_killed(
     run: Run, shared_folder: Path, tmp_path: Path
 ) -> None:
     matrix = kept(shared_folder, "workers", lambda: asyncio.run(played(tmp_path)))[called(run)]

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
@@ -64,35 +65,40 @@ def opened(message: Incoming) -> Incoming:
     return message
 
 
+@pytest.mark.row("P18")
 @given(messages)
-def test_p18_a_message_survives_its_way_over_the_wire(message: Message) -> None:
+def test_a_message_survives_its_way_over_the_wire(message: Message) -> None:
     assert opened(codec.decode(codec.encode(message))) == message
 
 
+@pytest.mark.row("P05", "P18")
 @given(st.lists(messages, min_size=1, max_size=4))
-def test_p05_p18_a_batch_survives_its_way_over_the_wire(batch: list[Message]) -> None:
+def test_a_batch_survives_its_way_over_the_wire(batch: list[Message]) -> None:
     read = codec.decode(codec.to_json(batch))
     assert isinstance(read, Batch)
     assert [opened(message) for message in read.messages] == batch
 
 
+@pytest.mark.row("P07")
 @given(st.binary(max_size=64))
 @example(b"[" * 50_000)
 @example(b'{"a":' * 50_000)
 @example(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"\xff":1}}')
-def test_p07_decoding_never_raises_whatever_the_bytes(frame: bytes) -> None:
+def test_decoding_never_raises_whatever_the_bytes(frame: bytes) -> None:
     assert isinstance(codec.decode(frame), Incoming)
 
 
+@pytest.mark.row("P07", "X27")
 @given(st.one_of(values, nearly, st.lists(nearly, max_size=3)))
-def test_p07_x27_json_is_never_called_a_parse_error(value: Any) -> None:
+def test_json_is_never_called_a_parse_error(value: Any) -> None:
     message = codec.decode(json.dumps(value).encode())
     found = message.messages if isinstance(message, Batch) else [message]
     assert all(not isinstance(part, Malformed) or part.code in {-32600, -32602} for part in found)
 
 
+@pytest.mark.row("P08", "P09", "P11", "P12")
 @given(nearly)
-def test_p08_p09_p11_p12_an_object_is_a_message_exactly_when_it_follows_the_rules(value: dict[str, Any]) -> None:
+def test_an_object_is_a_message_exactly_when_it_follows_the_rules(value: dict[str, Any]) -> None:
     message = codec.decode(json.dumps(value).encode())
     assert isinstance(message, Malformed) is not is_message(value)
 
@@ -117,8 +123,9 @@ def is_message(value: dict[str, Any]) -> bool:
     return "result" in value and has_id
 
 
+@pytest.mark.row("P07")
 @given(st.binary(max_size=48))
-def test_p07_what_a_message_carries_can_be_read_unless_a_number_in_it_is_out_of_range(inside: bytes) -> None:
+def test_what_a_message_carries_can_be_read_unless_a_number_in_it_is_out_of_range(inside: bytes) -> None:
     message = codec.decode(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":%b}}' % inside)
     if isinstance(message, Request):
         with contextlib.suppress(msgspec.ValidationError):

@@ -1,5 +1,6 @@
 """Walking the pages of a registry while it changes."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
@@ -15,12 +16,13 @@ class Thing(Struct, frozen=True):
 changes = st.tuples(st.sampled_from(["add", "remove", "disable", "enable", "replace"]), st.integers(0, 40))
 
 
+@pytest.mark.row("Y04")
 @given(
     count=st.integers(0, 25),
     limits=st.lists(st.integers(1, 7), min_size=1),
     between=st.lists(st.lists(changes, max_size=4), max_size=25),
 )
-def test_y04_a_walk_sees_everything_that_stays_exactly_once_and_nothing_twice(
+def test_a_walk_sees_everything_that_stays_exactly_once_and_nothing_twice(
     count: int, limits: list[int], between: list[list[tuple[str, int]]]
 ) -> None:
     registry: Registry[Thing] = Registry("thing", on_duplicate="replace")
@@ -59,8 +61,9 @@ def test_y04_a_walk_sees_everything_that_stays_exactly_once_and_nothing_twice(
     assert registry.live == {thing.key: thing for thing in registry}
 
 
+@pytest.mark.row("Y04")
 @given(count=st.integers(0, 60), limit=st.integers(1, 20))
-def test_y04_pages_of_any_size_put_together_are_the_whole_list(count: int, limit: int) -> None:
+def test_pages_of_any_size_put_together_are_the_whole_list(count: int, limit: int) -> None:
     registry: Registry[Thing] = Registry("thing")
     for number in range(count):
         registry.add(Thing(str(number)))

@@ -166,8 +166,9 @@ async def run(kind: str, sequence: list[Any]) -> None:
         await place.leave()
 
 
+@pytest.mark.row("D04")
 @pytest.mark.parametrize("kind", STORES)
 @settings(max_examples=40, deadline=None)
 @given(sequence=st.lists(steps, max_size=25))
-def test_d04_a_store_does_what_the_model_does(kind: str, sequence: list[Any]) -> None:
+def test_a_store_does_what_the_model_does(kind: str, sequence: list[Any]) -> None:
     asyncio.run(run(kind, sequence))

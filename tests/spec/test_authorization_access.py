@@ -126,13 +126,12 @@ async def listed(peer: Peer) -> dict[str, list[str]]:
 # --- scopes -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("AUT-20")
 @ERAS
 @pytest.mark.parametrize(
     ("principal", "may"), [(WRITER, True), (READER, False), (NOBODY_ELSE, False), ("ann", False), (None, True)]
 )
-async def test_aut_20_who_has_the_scopes_is_shown_and_served_and_nobody_else(
-    era: str, principal: object, may: bool
-) -> None:
+async def test_who_has_the_scopes_is_shown_and_served_and_nobody_else(era: str, principal: object, may: bool) -> None:
     async with talking(offering(scopes=["notes:write", "mail"]), principal, era) as peer:
         assert await listed(peer) == (ALL if may else OPEN)
         for method, params in USES:
@@ -140,8 +139,9 @@ async def test_aut_20_who_has_the_scopes_is_shown_and_served_and_nobody_else(
             assert ("result" in answer) is may, answer
 
 
+@pytest.mark.row("AUT-20")
 @ERAS
-async def test_aut_20_what_is_missing_is_an_error_that_names_all_scopes_of_the_entry_before_anything_runs(
+async def test_what_is_missing_is_an_error_that_names_all_scopes_of_the_entry_before_anything_runs(
     era: str,
 ) -> None:
     server, ran = offering(scopes=["notes:read", "notes:write"]), []
@@ -167,7 +167,8 @@ def _noting(ran: list[str]) -> Any:
     return note
 
 
-async def test_aut_20_who_has_not_the_scopes_cannot_subscribe() -> None:
+@pytest.mark.row("AUT-20")
+async def test_who_has_not_the_scopes_cannot_subscribe() -> None:
     async with talking(offering(scopes=["notes:write"]), READER, "handshake") as peer:
         for uri in ("x:one", "y:1"):
             error = await peer.error("resources/subscribe", uri=uri)
@@ -205,7 +206,8 @@ def _without_name(error: Mapping[str, Any]) -> tuple[Any, ...]:
     return error["code"], error["data"]["kind"], sorted(error["data"])
 
 
-async def test_sec_02_scopes_are_those_of_this_very_request_not_of_the_session() -> None:
+@pytest.mark.row("SEC-02")
+async def test_scopes_are_those_of_this_very_request_not_of_the_session() -> None:
     async with hosted(offering(scopes=["notes:write"])) as host:
         host.principal = WRITER
         session = await host.session()
@@ -428,8 +430,9 @@ async def test_who_was_let_in_to_one_thing_is_not_let_in_to_another_by_a_middlew
 # --- from inside of a handler --------------------------------------------------------------------------
 
 
+@pytest.mark.row("AUT-20")
 @ERAS
-async def test_aut_20_a_handler_can_require_scopes_by_its_arguments(era: str) -> None:
+async def test_a_handler_can_require_scopes_by_its_arguments(era: str) -> None:
     server = Server("s", observers=[])
 
     @server.tool(scopes=["notes:read"])
@@ -506,8 +509,9 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.row("SUB-03")
 @pytest.mark.parametrize("options", [{"scopes": ["notes:write"]}, {"allow": is_bob}, {"allow": is_bob_after_a_while}])
-async def test_sub_03_who_listens_is_told_of_what_it_may_read_and_nothing_else(options: Any) -> None:
+async def test_who_listens_is_told_of_what_it_may_read_and_nothing_else(options: Any) -> None:
     server, wanted = offering(**options), ["x:one", "y:1", "open:one"]
     for principal, may in ((Principal("bob", scopes=("notes:write",)), True), (READER, False)):
         async with RawPeer(server, principal=principal) as peer:
@@ -521,7 +525,8 @@ async def test_sub_03_who_listens_is_told_of_what_it_may_read_and_nothing_else(o
             assert heard == acknowledged["resourceSubscriptions"]
 
 
-async def test_sub_03_who_listens_is_told_no_more_once_a_predicate_says_no() -> None:
+@pytest.mark.row("SUB-03")
+async def test_who_listens_is_told_no_more_once_a_predicate_says_no() -> None:
     allowed = {"ann"}
     server = offering(allow=lambda ctx: ctx.principal in allowed)
     async with RawPeer(server, principal="ann") as peer:
@@ -607,7 +612,8 @@ async def test_what_is_not_for_everybody_is_kept_by_nobody_else(options: Any) ->
         assert (await peer.result("resources/read", uri="open:one"))["cacheScope"] == "public"
 
 
-async def test_y04_a_cursor_of_a_list_with_rules_is_good_for_whoever_got_it_alone() -> None:
+@pytest.mark.row("Y04")
+async def test_a_cursor_of_a_list_with_rules_is_good_for_whoever_got_it_alone() -> None:
     server = Server("s", observers=[], settings=Settings(page_size=1))
     for number in range(3):
         server.add_prompt("text", name=f"prompt{number}", scopes=["notes:read"] if number == 1 else None)
@@ -667,7 +673,8 @@ async def lifespan(app: Any) -> Any:
     return said.get_nowait()
 
 
-async def test_p12_in_strict_mode_a_server_starts_only_if_it_says_of_everything_who_may_have_it() -> None:
+@pytest.mark.row("P12")
+async def test_in_strict_mode_a_server_starts_only_if_it_says_of_everything_who_may_have_it() -> None:
     auth = ResourceServer(StaticTokens({"a-token-that-is-long-enough-for-anybody": Principal("ann")}), strict=True)
     server = Server("s", observers=[], auth=auth)
     server.add_tool(lambda: None, name="open", scopes=())

@@ -79,14 +79,16 @@ class Refusing:
 # --- a token of one's own --------------------------------------------------------------------------
 
 
+@pytest.mark.row("AUT-22")
 @ERAS
 @pytest.mark.parametrize("scheme", ["http", "ws"])
-async def test_aut_22_a_text_is_a_token(revision: str, scheme: str) -> None:
+async def test_a_text_is_a_token(revision: str, scheme: str) -> None:
     async with guarded() as url, Client(url.replace("http", scheme, 1), auth="good", revision=revision) as client:
         assert (await client.call_tool("whoami")).text == "ada"
 
 
-async def test_aut_22_a_token_goes_with_the_older_transport_too() -> None:
+@pytest.mark.row("AUT-22")
+async def test_a_token_goes_with_the_older_transport_too() -> None:
     async with guarded() as url, Client(url.replace("/mcp", "/sse"), auth="good") as client:
         assert (await client.call_tool("whoami")).text == "ada"
 
@@ -170,12 +172,13 @@ def test_a_wrong_auth_is_told_by_what_is_wrong_with_it(scheme: str, auth: Any, w
     assert "SECRET" not in str(failed.value)
 
 
+@pytest.mark.row("AUT-01")
 @pytest.mark.parametrize(
     "target",
     ["python server.py", ["python", "server.py"], "tcp://127.0.0.1:1", "unix:///tmp/x", Server("here"), HttpConnector("https://a.example/mcp")],
     ids=["text", "list", "tcp", "unix", "server", "connector"],
 )  # fmt: skip
-def test_aut_01_only_servers_on_the_web_are_told_who_we_are(target: Any) -> None:
+def test_only_servers_on_the_web_are_told_who_we_are(target: Any) -> None:
     with pytest.raises(MisuseError, match="auth= is for addresses"):
         Client(target, auth="token")
 
@@ -219,7 +222,8 @@ async def test_metadata_that_breaks_a_rule_is_told_with_its_hop_and_clause(revis
     assert (failed.value.hop, failed.value.clause.partition(";")[0]) == ("resource-metadata", "RFC 9728, section 3.3")
 
 
-async def test_aut_21_a_call_that_cannot_be_allowed_raises_that_and_the_line_lives_on() -> None:
+@pytest.mark.row("AUT-21")
+async def test_a_call_that_cannot_be_allowed_raises_that_and_the_line_lives_on() -> None:
     async with office() as there:
         there.needs = {"write": {"write"}}
         there.grants = lambda _: "notes"
@@ -372,7 +376,8 @@ async def test_credentials_do_not_follow_a_redirect_to_another_origin() -> None:
         assert calls == ["tools/call"]
 
 
-async def test_aut_06_the_challenge_of_a_call_may_name_the_metadata() -> None:
+@pytest.mark.row("AUT-06")
+async def test_the_challenge_of_a_call_may_name_the_metadata() -> None:
     async with office() as there:
         there.world.pages["GET /meta"] = there.world.pages.pop(RESOURCE)
         there.world.challenge = f'Bearer resource_metadata="{there.world.origin}/meta"'

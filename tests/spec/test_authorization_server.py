@@ -102,8 +102,9 @@ async def followed(url: str, token: str, audience: str) -> None:
     assert (status, answer["result"]["serverInfo"]["name"]) == (200, "notes")
 
 
+@pytest.mark.row("AUT-03", "AUT-04")
 @pytest.mark.parametrize("path", ["", "/mcp", "/deep/mcp"])
-async def test_aut_03_aut_04_a_listener_leads_to_its_metadata_and_takes_tokens_for_what_it_names(path: str) -> None:
+async def test_a_listener_leads_to_its_metadata_and_takes_tokens_for_what_it_names(path: str) -> None:
     async with issuing() as issuer:
         server = notes(ResourceServer(Jwt(issuer.url), now=issuer.wall))
         place = (await server.listen(f"http://127.0.0.1:0{path}")).address
@@ -112,7 +113,8 @@ async def test_aut_03_aut_04_a_listener_leads_to_its_metadata_and_takes_tokens_f
         await server.aclose()
 
 
-async def test_aut_04_a_mounted_application_leads_to_its_metadata() -> None:
+@pytest.mark.row("AUT-04")
+async def test_a_mounted_application_leads_to_its_metadata() -> None:
     async with issuing() as issuer:
         app: Any = notes(ResourceServer(Jwt(issuer.url), now=issuer.wall)).asgi()
         async with asgi_server(Starlette(routes=[Mount("/tools", app=app)])) as (host, port):
@@ -121,7 +123,8 @@ async def test_aut_04_a_mounted_application_leads_to_its_metadata() -> None:
             await app.aclose()
 
 
-async def test_sec_01_a_token_for_another_port_is_none_for_us_whatever_host_is_asked_for() -> None:
+@pytest.mark.row("SEC-01")
+async def test_a_token_for_another_port_is_none_for_us_whatever_host_is_asked_for() -> None:
     async with issuing() as issuer:
         server = notes(ResourceServer(Jwt(issuer.url), now=issuer.wall))
         place = (await server.listen("http://127.0.0.1:0/mcp")).address
@@ -154,17 +157,20 @@ async def host() -> AsyncIterator[Host]:
         yield made
 
 
-async def test_aut_20_a_missing_scope_is_status_403_with_all_that_is_needed_in_a_session(host: Host) -> None:
+@pytest.mark.row("AUT-20")
+async def test_a_missing_scope_is_status_403_with_all_that_is_needed_in_a_session(host: Host) -> None:
     ident = await session(host, bearer("ada"))
     refused(await host.ask("POST", call("write"), authorization=bearer("ada"), mcp_session_id=ident))
 
 
-async def test_aut_20_a_missing_scope_is_status_403_with_all_that_is_needed_in_the_modern_era(host: Host) -> None:
+@pytest.mark.row("AUT-20")
+async def test_a_missing_scope_is_status_403_with_all_that_is_needed_in_the_modern_era(host: Host) -> None:
     params = modern.enveloped(name="write", arguments={})
     refused(await modern.ask(host, "tools/call", params, authorization=bearer("ada")))
 
 
-async def test_aut_20_a_missing_scope_is_status_403_without_sessions() -> None:
+@pytest.mark.row("AUT-20")
+async def test_a_missing_scope_is_status_403_without_sessions() -> None:
     gate = ResourceServer(StaticTokens({"ada": Principal("ada", scopes=("notes", "base"))}), scopes=["base"]).within(
         "/"
     )
@@ -318,7 +324,8 @@ def test_identify_and_auth_exclude_each_other() -> None:
         notes(ResourceServer(StaticTokens(TOKENS))).asgi(identify=lambda _: "ada")
 
 
-async def test_promise_12_a_strict_server_starts_only_if_it_says_who_may_have_what() -> None:
+@pytest.mark.row("PROMISE-12")
+async def test_a_strict_server_starts_only_if_it_says_who_may_have_what() -> None:
     server = Server("strict", auth=ResourceServer(StaticTokens(TOKENS), strict=True))
     server.add_tool(lambda: None, name="said", scopes=["notes"])
     server.add_tool(lambda: None, name="open", scopes=())

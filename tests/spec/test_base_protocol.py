@@ -51,15 +51,17 @@ def text(answer: Any) -> str:
 # --- requests and their answers ------------------------------------------------------------------
 
 
+@pytest.mark.row("P01")
 @pytest.mark.parametrize("ident", [1, "init-1", 0, "", -3, 2**53])
-async def test_p01_a_request_is_answered_under_its_own_id(ident: int | str) -> None:
+async def test_a_request_is_answered_under_its_own_id(ident: int | str) -> None:
     async with RawPeer(Server("t")) as peer:
         answer = await peer.request("ping", id=ident)
         assert answer == {"jsonrpc": "2.0", "id": ident, "result": {}}
         assert type(answer["id"]) is type(ident)
 
 
-async def test_p02_answers_in_reverse_order_reach_the_calls_that_wait_for_them() -> None:
+@pytest.mark.row("P02")
+async def test_answers_in_reverse_order_reach_the_calls_that_wait_for_them() -> None:
     server = Server("t")
 
     @server.tool
@@ -78,8 +80,9 @@ async def test_p02_answers_in_reverse_order_reach_the_calls_that_wait_for_them()
         assert text(await peer.answer_to(call)) == "answer to one answer to two"
 
 
+@pytest.mark.row("P03", "P26")
 @pytest.mark.parametrize("data", ["Tool 'unknown' not found", {"a": [1, None]}, 5])
-async def test_p03_p26_an_error_of_the_peer_is_raised_with_code_message_and_data(data: object) -> None:
+async def test_an_error_of_the_peer_is_raised_with_code_message_and_data(data: object) -> None:
     server = Server("t")
     caught: list[PeerError] = []
 
@@ -101,6 +104,7 @@ async def test_p03_p26_an_error_of_the_peer_is_raised_with_code_message_and_data
     assert (error.code, error.message, error.data) == (-1, "rejected", data)
 
 
+@pytest.mark.row("P04")
 @pytest.mark.parametrize(
     "notification",
     [
@@ -111,14 +115,15 @@ async def test_p03_p26_an_error_of_the_peer_is_raised_with_code_message_and_data
         '{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":[1]}',
     ],
 )
-async def test_p04_nothing_is_said_to_a_notification(notification: str) -> None:
+async def test_nothing_is_said_to_a_notification(notification: str) -> None:
     async with RawPeer(calculator()) as peer:
         await peer.initialize()
         peer.send(notification)
         assert await peer.quiet() == []
 
 
-async def test_p25_the_calculator_adds_5_and_3() -> None:
+@pytest.mark.row("P25")
+async def test_the_calculator_adds_5_and_3() -> None:
     async with RawPeer(calculator()) as peer:
         await peer.initialize()
         answer = await peer.request("tools/call", {"name": "add", "arguments": {"a": 5, "b": 3}})
@@ -129,10 +134,11 @@ async def test_p25_the_calculator_adds_5_and_3() -> None:
 # --- what is not a message -----------------------------------------------------------------------
 
 
+@pytest.mark.row("P07", "X27")
 @pytest.mark.parametrize(
     "frame", [b"{oops", b"{", b"", b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\xe9"}}']
 )
-async def test_p07_x27_what_is_not_json_is_a_parse_error_and_the_connection_stays_usable(frame: bytes) -> None:
+async def test_what_is_not_json_is_a_parse_error_and_the_connection_stays_usable(frame: bytes) -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize()
         peer.send(frame)
@@ -142,8 +148,9 @@ async def test_p07_x27_what_is_not_json_is_a_parse_error_and_the_connection_stay
         assert await peer.result("ping") == {}
 
 
+@pytest.mark.row("P07")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_p07_an_unreadable_id_is_null_in_older_revisions_and_left_out_since_2025_11_25(revision: str) -> None:
+async def test_an_unreadable_id_is_null_in_older_revisions_and_left_out_since_2025_11_25(revision: str) -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(revision)
         peer.send("{oops")
@@ -151,6 +158,7 @@ async def test_p07_an_unreadable_id_is_null_in_older_revisions_and_left_out_sinc
         assert answer.get("id", "left out") == (None if revision in OLDER else "left out")
 
 
+@pytest.mark.row("P08")
 @pytest.mark.parametrize(
     ("message", "code", "ident"),
     [
@@ -159,15 +167,16 @@ async def test_p07_an_unreadable_id_is_null_in_older_revisions_and_left_out_sinc
         ('{"jsonrpc":2.0,"id":"a","method":"ping"}', -32600, "a"),
     ],
 )
-async def test_p08_a_message_must_say_that_it_is_json_rpc_2_0(message: str, code: int, ident: object) -> None:
+async def test_a_message_must_say_that_it_is_json_rpc_2_0(message: str, code: int, ident: object) -> None:
     async with RawPeer(Server("t")) as peer:
         peer.send(message)
         answer = await peer.receive()
         assert (answer["error"]["code"], answer["id"]) == (code, ident)
 
 
+@pytest.mark.row("P09")
 @pytest.mark.parametrize("method", ["", ',"method":5', ',"method":null'])
-async def test_p09_a_request_must_have_a_method(method: str) -> None:
+async def test_a_request_must_have_a_method(method: str) -> None:
     async with RawPeer(Server("t")) as peer:
         peer.send(f'{{"jsonrpc":"2.0","id":1{method}}}')
         answer = await peer.receive()
@@ -175,16 +184,18 @@ async def test_p09_a_request_must_have_a_method(method: str) -> None:
         assert "'method'" in answer["error"]["message"]
 
 
+@pytest.mark.row("P10")
 @pytest.mark.parametrize(("params", "code"), [("5", -32600), ('"text"', -32600), ("null", -32600), ("[1]", -32602)])
-async def test_p10_params_must_be_an_object(params: str, code: int) -> None:
+async def test_params_must_be_an_object(params: str, code: int) -> None:
     async with RawPeer(Server("t")) as peer:
         peer.send(f'{{"jsonrpc":"2.0","id":1,"method":"ping","params":{params}}}')
         answer = await peer.receive()
         assert (answer["error"]["code"], answer["id"]) == (code, 1)
 
 
+@pytest.mark.row("P11")
 @pytest.mark.parametrize("ident", ["null", "1.5", "true", "[]"])
-async def test_p11_the_id_of_a_request_must_be_a_string_or_an_integer(ident: str) -> None:
+async def test_the_id_of_a_request_must_be_a_string_or_an_integer(ident: str) -> None:
     async with RawPeer(Server("t")) as peer:
         peer.send(f'{{"jsonrpc":"2.0","id":{ident},"method":"ping"}}')
         answer = await peer.receive()
@@ -192,8 +203,9 @@ async def test_p11_the_id_of_a_request_must_be_a_string_or_an_integer(ident: str
         assert "id" not in answer
 
 
+@pytest.mark.row("P12")
 @pytest.mark.parametrize("outcome", ['"result":{},"error":{"code":1,"message":""}', '"error":"no"', None])
-async def test_p12_an_answer_that_cannot_be_read_fails_its_request_at_once(outcome: str | None) -> None:
+async def test_an_answer_that_cannot_be_read_fails_its_request_at_once(outcome: str | None) -> None:
     async with RawPeer(asking(clock=ManualClock())) as peer:
         await peer.initialize()
         call = peer.call("tools/call", {"name": "ask"})
@@ -203,7 +215,8 @@ async def test_p12_an_answer_that_cannot_be_read_fails_its_request_at_once(outco
         assert text(await peer.answer_to(call)).startswith("BadAnswer: the answer to ping is not what it should be")
 
 
-async def test_p12_an_answer_to_nothing_is_dropped() -> None:
+@pytest.mark.row("P12")
+async def test_an_answer_to_nothing_is_dropped() -> None:
     observer = RecordingObserver()
     async with RawPeer(Server("t", observers=[observer])) as peer:
         peer.send('{"jsonrpc":"2.0","id":7,"result":{}}')
@@ -212,7 +225,8 @@ async def test_p12_an_answer_to_nothing_is_dropped() -> None:
     assert [fact.kind for fact in observer.of(Dropped)] == ["unexpected_reply"] * 2
 
 
-async def test_a23_what_is_not_a_message_never_reaches_a_handler() -> None:
+@pytest.mark.row("A23")
+async def test_what_is_not_a_message_never_reaches_a_handler() -> None:
     observer = RecordingObserver()
     async with RawPeer(calculator(observers=[observer])) as peer:
         await peer.initialize()
@@ -232,7 +246,8 @@ async def test_a23_what_is_not_a_message_never_reaches_a_handler() -> None:
 # --- errors --------------------------------------------------------------------------------------
 
 
-async def test_p13_an_unknown_method_is_not_found() -> None:
+@pytest.mark.row("P13")
+async def test_an_unknown_method_is_not_found() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize()
         error = await peer.error("foo/bar")
@@ -240,7 +255,8 @@ async def test_p13_an_unknown_method_is_not_found() -> None:
         assert error["data"] == {"kind": "method_not_found", "method": "foo/bar"}
 
 
-async def test_p14_params_that_do_not_fit_their_method_are_invalid_and_the_path_is_named() -> None:
+@pytest.mark.row("P14")
+async def test_params_that_do_not_fit_their_method_are_invalid_and_the_path_is_named() -> None:
     server = Server("t")
     server.add_resource("note://a", "text")
     async with RawPeer(server) as peer:
@@ -252,7 +268,8 @@ async def test_p14_params_that_do_not_fit_their_method_are_invalid_and_the_path_
         assert wrong["data"]["errors"][0]["path"] == "$.uri"
 
 
-async def test_p15_our_own_fault_is_an_internal_error_without_details() -> None:
+@pytest.mark.row("P15")
+async def test_our_own_fault_is_an_internal_error_without_details() -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("the password is 1234")
 
@@ -270,6 +287,7 @@ async def test_p15_our_own_fault_is_an_internal_error_without_details() -> None:
     assert failure.reference == error["data"]["reference"]
 
 
+@pytest.mark.row("P20")
 @pytest.mark.parametrize(
     ("frame", "code", "kind"),
     [
@@ -280,7 +298,7 @@ async def test_p15_our_own_fault_is_an_internal_error_without_details() -> None:
         ('{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"a://refuses"}}', -32602, "invalid_params"),
     ],
 )
-async def test_p20_every_kind_of_error_has_its_cause(frame: str, code: int, kind: str) -> None:
+async def test_every_kind_of_error_has_its_cause(frame: str, code: int, kind: str) -> None:
     server = calculator()
 
     @server.resource("a://raises")
@@ -298,7 +316,8 @@ async def test_p20_every_kind_of_error_has_its_cause(frame: str, code: int, kind
         assert (error["code"], error["data"]["kind"]) == (code, kind)
 
 
-async def test_p20_the_operator_gets_the_exception_itself() -> None:
+@pytest.mark.row("P20")
+async def test_the_operator_gets_the_exception_itself() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
 
@@ -316,7 +335,8 @@ async def test_p20_the_operator_gets_the_exception_itself() -> None:
     assert isinstance(failure.error.__cause__, KeyError)
 
 
-async def test_p21_a_validation_error_names_path_rule_and_expectation() -> None:
+@pytest.mark.row("P21")
+async def test_a_validation_error_names_path_rule_and_expectation() -> None:
     server = Server("t")
 
     @server.tool
@@ -351,7 +371,8 @@ class Trace:
             self.steps.append((type(fact).__name__, under_way, len(self.peer.transcript.said_by("server"))))
 
 
-async def test_p16_a_request_is_received_tracked_answered_and_forgotten_in_this_order() -> None:
+@pytest.mark.row("P16")
+async def test_a_request_is_received_tracked_answered_and_forgotten_in_this_order() -> None:
     trace = Trace()
     async with RawPeer(calculator(observers=[trace])) as peer:
         await peer.initialize()
@@ -363,7 +384,8 @@ async def test_p16_a_request_is_received_tracked_answered_and_forgotten_in_this_
     assert trace.steps == [("Received", 0, said), ("CallStarted", 1, said), ("CallEnded", 0, said + 1)]
 
 
-async def test_p17_a07_a_request_is_tracked_with_id_and_time_while_it_runs() -> None:
+@pytest.mark.row("P17", "A07")
+async def test_a_request_is_tracked_with_id_and_time_while_it_runs() -> None:
     clock, go = ManualClock(start=500), asyncio.Event()
     server = Server("t", clock=clock)
 
@@ -399,7 +421,8 @@ def story(observer: RecordingObserver) -> list[tuple[str, str]]:
     return told
 
 
-async def test_p23_the_steps_of_a_tool_call_are_told_in_order() -> None:
+@pytest.mark.row("P23")
+async def test_the_steps_of_a_tool_call_are_told_in_order() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
     steps: list[str] = []
@@ -419,7 +442,8 @@ async def test_p23_the_steps_of_a_tool_call_are_told_in_order() -> None:
     assert story(observer) == [("received", ""), ("started", "tools/call"), ("ended", "ok")]
 
 
-async def test_p24_the_steps_of_a_subscription_are_told_in_order() -> None:
+@pytest.mark.row("P24")
+async def test_the_steps_of_a_subscription_are_told_in_order() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
     server.add_resource("weather://city", "sunny")
@@ -445,7 +469,8 @@ async def test_p24_the_steps_of_a_subscription_are_told_in_order() -> None:
     ]
 
 
-async def test_p22_whoever_answers_a_method_can_be_replaced_and_its_errors_are_told() -> None:
+@pytest.mark.row("P22")
+async def test_whoever_answers_a_method_can_be_replaced_and_its_errors_are_told() -> None:
     raised = [InvalidParams("not like this"), MethodNotFound("logging/setLevel"), Refusal(1008, "not now")]
     asked: list[object] = []
 
@@ -465,7 +490,8 @@ async def test_p22_whoever_answers_a_method_can_be_replaced_and_its_errors_are_t
     assert len(asked) == 3
 
 
-async def test_p22_params_are_checked_before_anybody_is_asked() -> None:
+@pytest.mark.row("P22")
+async def test_params_are_checked_before_anybody_is_asked() -> None:
     asked: list[object] = []
     features = [feature for feature in FEATURES if feature.name != "logging"]
     spy = Feature("logging", {"logging/setLevel": lambda *given: asked.append(given)})
@@ -497,7 +523,8 @@ async def test_an_id_whose_request_is_under_way_is_refused_and_free_again_afterw
         assert text(await peer.request("tools/call", {"name": "slow"}, id=77)) == "done"
 
 
-async def test_a06_requests_of_a_server_count_from_1_on_every_connection() -> None:
+@pytest.mark.row("A06")
+async def test_requests_of_a_server_count_from_1_on_every_connection() -> None:
     server = asking()
     for _ in range(2):
         async with RawPeer(server) as peer:

@@ -20,7 +20,8 @@ def notification(method: str, params: Any = None) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})}
 
 
-async def test_p05_x25_the_requests_of_a_batch_are_answered_in_one_array_and_notifications_are_not() -> None:
+@pytest.mark.row("P05", "X25")
+async def test_the_requests_of_a_batch_are_answered_in_one_array_and_notifications_are_not() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(WITH_BATCHES)
         peer.send([request(1), notification("foo/bar"), request("two")])
@@ -29,7 +30,8 @@ async def test_p05_x25_the_requests_of_a_batch_are_answered_in_one_array_and_not
         assert await peer.quiet() == []
 
 
-async def test_p05_a_batch_is_answered_when_its_slowest_request_is_done() -> None:
+@pytest.mark.row("P05")
+async def test_a_batch_is_answered_when_its_slowest_request_is_done() -> None:
     go = asyncio.Event()
     server = Server("t")
 
@@ -46,7 +48,8 @@ async def test_p05_a_batch_is_answered_when_its_slowest_request_is_done() -> Non
         assert [answer["id"] for answer in await peer.receive()] == [2, 1]
 
 
-async def test_p05_what_is_wrong_in_a_batch_is_answered_among_the_rest() -> None:
+@pytest.mark.row("P05")
+async def test_what_is_wrong_in_a_batch_is_answered_among_the_rest() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(WITH_BATCHES)
         peer.send([5, request(1, "foo/bar"), request(2), [request(3)], {"jsonrpc": "2.0", "id": 4}])
@@ -56,14 +59,16 @@ async def test_p05_what_is_wrong_in_a_batch_is_answered_among_the_rest() -> None
         assert len(answers) == 5
 
 
-async def test_p05_a_batch_of_notifications_is_not_answered() -> None:
+@pytest.mark.row("P05")
+async def test_a_batch_of_notifications_is_not_answered() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(WITH_BATCHES)
         peer.send([notification("foo/bar"), notification("notifications/progress", 5)])
         assert await peer.quiet() == []
 
 
-async def test_p05_answers_to_requests_of_a_server_may_come_in_a_batch() -> None:
+@pytest.mark.row("P05")
+async def test_answers_to_requests_of_a_server_may_come_in_a_batch() -> None:
     server = Server("t")
 
     @server.tool
@@ -80,7 +85,8 @@ async def test_p05_answers_to_requests_of_a_server_may_come_in_a_batch() -> None
         assert answer["result"]["content"] == [{"type": "text", "text": "answered"}]
 
 
-async def test_p05_n19_a_request_that_is_cancelled_leaves_its_batch() -> None:
+@pytest.mark.row("P05", "N19")
+async def test_a_request_that_is_cancelled_leaves_its_batch() -> None:
     server = Server("t")
 
     @server.tool
@@ -95,7 +101,8 @@ async def test_p05_n19_a_request_that_is_cancelled_leaves_its_batch() -> None:
         assert [answer["id"] for answer in await peer.receive()] == [2]
 
 
-async def test_p05_initialize_cannot_stand_in_a_batch() -> None:
+@pytest.mark.row("P05")
+async def test_initialize_cannot_stand_in_a_batch() -> None:
     params = {"protocolVersion": WITH_BATCHES, "capabilities": {}, "clientInfo": {"name": "n", "version": "1"}}
     async with RawPeer(Server("t")) as peer:
         peer.send([request(1, "initialize", params)])
@@ -103,16 +110,18 @@ async def test_p05_initialize_cannot_stand_in_a_batch() -> None:
         await peer.initialize(WITH_BATCHES)
 
 
+@pytest.mark.row("P06")
 @pytest.mark.parametrize("revision", [*WITHOUT, WITH_BATCHES])
-async def test_p06_an_empty_batch_is_an_invalid_request(revision: str) -> None:
+async def test_an_empty_batch_is_an_invalid_request(revision: str) -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(revision)
         peer.send("[]")
         assert (await peer.receive())["error"]["code"] == -32600
 
 
+@pytest.mark.row("X25")
 @pytest.mark.parametrize("revision", WITHOUT)
-async def test_x25_a_batch_in_another_revision_is_one_invalid_request(revision: str) -> None:
+async def test_a_batch_in_another_revision_is_one_invalid_request(revision: str) -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(revision)
         peer.send([request(1), request(2)])
@@ -122,7 +131,8 @@ async def test_x25_a_batch_in_another_revision_is_one_invalid_request(revision: 
         assert await peer.quiet() == []
 
 
-async def test_x25_a_batch_before_the_handshake_is_one_invalid_request() -> None:
+@pytest.mark.row("X25")
+async def test_a_batch_before_the_handshake_is_one_invalid_request() -> None:
     async with RawPeer(Server("t")) as peer:
         peer.send([request(1), request(2)])
         assert (await peer.receive())["error"]["code"] == -32600

@@ -21,7 +21,8 @@ def cancel(peer: RawPeer, ident: Any, **more: Any) -> None:
     peer.notify("notifications/cancelled", {"requestId": ident, **more})
 
 
-async def test_n15_n19_can_04_a_cancelled_async_handler_is_stopped_and_nothing_is_sent_for_it() -> None:
+@pytest.mark.row("CAN-04", "N15", "N19")
+async def test_a_cancelled_async_handler_is_stopped_and_nothing_is_sent_for_it() -> None:
     observer = RecordingObserver()
     server, began, stopped = Server("t", observers=[observer]), asyncio.Event(), asyncio.Event()
 
@@ -48,7 +49,8 @@ async def test_n15_n19_can_04_a_cancelled_async_handler_is_stopped_and_nothing_i
     assert [fact.outcome for fact in observer.of(CallEnded) if fact.request == call] == ["cancelled"]
 
 
-async def test_n19_can_05_a_handler_that_finishes_all_the_same_is_not_answered() -> None:
+@pytest.mark.row("CAN-05", "N19")
+async def test_a_handler_that_finishes_all_the_same_is_not_answered() -> None:
     server, began, finished = Server("t"), asyncio.Event(), asyncio.Event()
 
     @server.tool
@@ -70,7 +72,8 @@ async def test_n19_can_05_a_handler_that_finishes_all_the_same_is_not_answered()
         assert await peer.quiet() == []
 
 
-async def test_n19_a_thread_that_was_cancelled_can_see_it_and_is_not_answered() -> None:
+@pytest.mark.row("N19")
+async def test_a_thread_that_was_cancelled_can_see_it_and_is_not_answered() -> None:
     server, began, go, seen = Server("t"), threading.Event(), threading.Event(), []
     ended = threading.Event()
 
@@ -99,7 +102,8 @@ async def test_n19_a_thread_that_was_cancelled_can_see_it_and_is_not_answered() 
     assert seen == [False, True]
 
 
-async def test_n19_a_plain_function_that_waits_for_a_thread_is_never_begun_once_it_is_cancelled() -> None:
+@pytest.mark.row("N19")
+async def test_a_plain_function_that_waits_for_a_thread_is_never_begun_once_it_is_cancelled() -> None:
     server, began, go, ran = Server("t", settings=Settings(max_threads=1)), threading.Event(), threading.Event(), []
 
     @server.tool
@@ -120,7 +124,8 @@ async def test_n19_a_plain_function_that_waits_for_a_thread_is_never_begun_once_
     assert ran == [0, 2]
 
 
-async def test_n19_a_call_that_waits_its_turn_is_never_begun_once_it_is_cancelled() -> None:
+@pytest.mark.row("N19")
+async def test_a_call_that_waits_its_turn_is_never_begun_once_it_is_cancelled() -> None:
     server, go, ran = Server("t", settings=Settings(max_calls=1)), asyncio.Event(), []
 
     @server.tool
@@ -139,7 +144,8 @@ async def test_n19_a_call_that_waits_its_turn_is_never_begun_once_it_is_cancelle
     assert ran == [0, 2]
 
 
-async def test_can_04_a_cancelled_call_makes_room_for_others() -> None:
+@pytest.mark.row("CAN-04")
+async def test_a_cancelled_call_makes_room_for_others() -> None:
     server, held = Server("t", settings=Settings(max_calls=1)), threading.Event()
 
     @server.tool
@@ -160,7 +166,8 @@ async def test_can_04_a_cancelled_call_makes_room_for_others() -> None:
         held.set()
 
 
-async def test_can_05_cancelling_at_the_very_moment_of_the_answer_leaves_nothing_behind() -> None:
+@pytest.mark.row("CAN-05")
+async def test_cancelling_at_the_very_moment_of_the_answer_leaves_nothing_behind() -> None:
     """The call is done, its answer is not yet on its way, and then it is cancelled."""
     server, began, go = Server("t", settings=Settings(max_calls=1)), asyncio.Event(), asyncio.Event()
 
@@ -185,6 +192,7 @@ async def test_can_05_cancelling_at_the_very_moment_of_the_answer_leaves_nothing
             await peer.connection.finish(10 * PATIENCE)  # at once: nothing is left to wait for
 
 
+@pytest.mark.row("CAN-06")
 @pytest.mark.parametrize(
     ("params", "kind"),
     [
@@ -195,7 +203,7 @@ async def test_can_05_cancelling_at_the_very_moment_of_the_answer_leaves_nothing
         (None, "unknown_request"),
     ],
 )
-async def test_can_06_a_cancellation_of_nothing_is_ignored_and_counted(params: Any, kind: str) -> None:
+async def test_a_cancellation_of_nothing_is_ignored_and_counted(params: Any, kind: str) -> None:
     observer = RecordingObserver()
     async with RawPeer(Server("t", observers=[observer])) as peer:
         await peer.initialize()
@@ -204,7 +212,8 @@ async def test_can_06_a_cancellation_of_nothing_is_ignored_and_counted(params: A
     assert [fact.kind for fact in observer.of(Dropped)] == [kind]
 
 
-async def test_n16_x19_a_peer_cannot_cancel_what_we_asked_it() -> None:
+@pytest.mark.row("N16", "X19")
+async def test_a_peer_cannot_cancel_what_we_asked_it() -> None:
     server = Server("t")
 
     @server.tool
@@ -221,7 +230,8 @@ async def test_n16_x19_a_peer_cannot_cancel_what_we_asked_it() -> None:
         assert (await peer.answer_to(call))["result"]["content"][0]["text"] == "file:///a"
 
 
-async def test_x19_both_sides_count_their_requests_from_one_and_do_not_confuse_them() -> None:
+@pytest.mark.row("X19")
+async def test_both_sides_count_their_requests_from_one_and_do_not_confuse_them() -> None:
     server, began, stopped = Server("t"), asyncio.Event(), asyncio.Event()
 
     @server.tool
@@ -245,7 +255,8 @@ async def test_x19_both_sides_count_their_requests_from_one_and_do_not_confuse_t
         assert (told["method"], told["params"]["requestId"]) == ("notifications/cancelled", 1)
 
 
-async def test_n15_when_a_call_is_cancelled_what_it_asked_the_client_is_called_off() -> None:
+@pytest.mark.row("N15")
+async def test_when_a_call_is_cancelled_what_it_asked_the_client_is_called_off() -> None:
     server = Server("t")
 
     @server.tool
@@ -264,7 +275,8 @@ async def test_n15_when_a_call_is_cancelled_what_it_asked_the_client_is_called_o
         assert await peer.quiet() == []
 
 
-async def test_can_01_initialize_cannot_be_cancelled() -> None:
+@pytest.mark.row("CAN-01")
+async def test_initialize_cannot_be_cancelled() -> None:
     async with RawPeer(Server("t")) as peer:
         client = {"name": "c", "version": "1"}
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
@@ -276,7 +288,8 @@ async def test_can_01_initialize_cannot_be_cancelled() -> None:
 # --- a call that is given up, by time ---------------------------------------------------------------------------
 
 
-async def test_k14_a_timeout_answers_the_caller_at_once_though_the_thread_goes_on() -> None:
+@pytest.mark.row("K14")
+async def test_a_timeout_answers_the_caller_at_once_though_the_thread_goes_on() -> None:
     clock, began, go = ManualClock(), threading.Event(), threading.Event()
     server = Server("t", clock=clock, settings=Settings(max_calls=1))
 
@@ -301,12 +314,11 @@ async def test_k14_a_timeout_answers_the_caller_at_once_though_the_thread_goes_o
         assert await peer.quiet() == []
 
 
+@pytest.mark.row("K14")
 @pytest.mark.parametrize(
     ("method", "params"), [("prompts/get", {"name": "p"}), ("resources/read", {"uri": "r://x"})], ids=["prompt", "read"]
 )
-async def test_k14_prompts_and_resources_that_take_too_long_are_answered_with_an_error(
-    method: str, params: Any
-) -> None:
+async def test_prompts_and_resources_that_take_too_long_are_answered_with_an_error(method: str, params: Any) -> None:
     clock, stopped = ManualClock(), asyncio.Event()
     server = Server("t", clock=clock)
 
@@ -329,7 +341,8 @@ async def test_k14_prompts_and_resources_that_take_too_long_are_answered_with_an
         await stopped.wait()
 
 
-async def test_k14_a_timeout_is_told_as_one() -> None:
+@pytest.mark.row("K14")
+async def test_a_timeout_is_told_as_one() -> None:
     clock, observer = ManualClock(), RecordingObserver()
     server = Server("t", clock=clock, observers=[observer])
 

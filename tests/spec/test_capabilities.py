@@ -33,6 +33,7 @@ def offering(*kinds: str, **options: Any) -> Server:
 # --- what a server declares ----------------------------------------------------------------------
 
 
+@pytest.mark.row("L10", "L21")
 @pytest.mark.parametrize(
     ("kinds", "options", "declared"),
     [
@@ -55,23 +56,23 @@ def offering(*kinds: str, **options: Any) -> Server:
         ([], {"experimental": {"trunkline/x": {"a": 1}}}, {"logging": {}, "experimental": {"trunkline/x": {"a": 1}}}),
     ],
 )
-async def test_l10_l21_a_capability_appears_if_there_is_something_or_it_was_asked_for(
+async def test_a_capability_appears_if_there_is_something_or_it_was_asked_for(
     kinds: list[str], options: dict[str, Any], declared: dict[str, Any]
 ) -> None:
     async with RawPeer(offering(*kinds, **options)) as peer:
         assert (await peer.initialize())["capabilities"] == declared
 
 
-async def test_l27_a_server_with_tools_only_works() -> None:
+@pytest.mark.row("L27")
+async def test_a_server_with_tools_only_works() -> None:
     async with RawPeer(offering("tools", logging=False)) as peer:
         assert (await peer.initialize())["capabilities"] == {"tools": {"listChanged": True}}
         assert (await peer.result("tools/call", {"name": "greet"}))["content"] == [{"type": "text", "text": "hello"}]
 
 
+@pytest.mark.row("X04")
 @pytest.mark.parametrize(("revision", "named"), [("2024-11-05", False), ("2025-03-26", True)])
-async def test_x04_completions_are_named_to_revisions_that_know_them_and_work_in_all(
-    revision: str, named: bool
-) -> None:
+async def test_completions_are_named_to_revisions_that_know_them_and_work_in_all(revision: str, named: bool) -> None:
     params = {"ref": {"type": "ref/prompt", "name": "hello"}, "argument": {"name": "whom", "value": "x"}}
     async with RawPeer(offering("prompts", "completions")) as peer:
         assert ("completions" in (await peer.initialize(revision))["capabilities"]) is named
@@ -81,14 +82,16 @@ async def test_x04_completions_are_named_to_revisions_that_know_them_and_work_in
 # --- what was agreed upon ------------------------------------------------------------------------
 
 
-async def test_l08_l25_ad004_the_example_of_the_founding_documents() -> None:
+@pytest.mark.row("L08", "L25", "AD004")
+async def test_the_example_of_the_founding_documents() -> None:
     server = offering("resources", logging=False, list_changed=False, subscribe=False)
     async with RawPeer(server) as peer:
         result = await peer.initialize(capabilities={"resources": {}, "tools": {}})
         assert result["capabilities"] == {"resources": {}}
 
 
-async def test_l09_ad004_x04_a_client_that_declares_nothing_gets_everything() -> None:
+@pytest.mark.row("L09", "AD004", "X04")
+async def test_a_client_that_declares_nothing_gets_everything() -> None:
     async with RawPeer(offering("tools")) as peer:
         peer.send(OFFICIAL)
         assert (await peer.receive())["result"]["capabilities"]["tools"] == {"listChanged": True}
@@ -96,7 +99,8 @@ async def test_l09_ad004_x04_a_client_that_declares_nothing_gets_everything() ->
         assert len((await peer.result("tools/list"))["tools"]) == 1
 
 
-async def test_l25_x04_what_a_client_turns_off_is_off() -> None:
+@pytest.mark.row("L25", "X04")
+async def test_what_a_client_turns_off_is_off() -> None:
     async with RawPeer(offering("tools", "prompts", "resources", logging=False)) as peer:
         result = await peer.initialize(capabilities={"tools": False, "resources": {"subscribe": False}})
         assert result["capabilities"] == {"resources": {"listChanged": True}, "prompts": {"listChanged": True}}
@@ -106,7 +110,8 @@ async def test_l25_x04_what_a_client_turns_off_is_off() -> None:
         assert len((await peer.result("resources/list"))["resources"]) == 1
 
 
-async def test_l07_l19_l20_a_session_keeps_what_was_agreed_upon() -> None:
+@pytest.mark.row("L07", "L19", "L20")
+async def test_a_session_keeps_what_was_agreed_upon() -> None:
     declared = {
         "roots": {"listChanged": True},
         "sampling": {"modelPreferences": {"x": 1}},
@@ -123,6 +128,7 @@ async def test_l07_l19_l20_a_session_keeps_what_was_agreed_upon() -> None:
             negotiated.client = {}  # type: ignore[misc]
 
 
+@pytest.mark.row("L24")
 @pytest.mark.parametrize(
     "declared",
     [
@@ -136,7 +142,7 @@ async def test_l07_l19_l20_a_session_keeps_what_was_agreed_upon() -> None:
         {"experimental": []},
     ],
 )
-async def test_l24_a_declaration_that_is_malformed_is_refused(declared: object) -> None:
+async def test_a_declaration_that_is_malformed_is_refused(declared: object) -> None:
     params = {
         "protocolVersion": "2025-11-25",
         "capabilities": declared,
@@ -154,11 +160,10 @@ GATED = [
 ]
 
 
+@pytest.mark.row("L14", "L16", "L17", "L18", "L22", "AD002")
 @pytest.mark.parametrize("revision", [revision.value for revision in HANDSHAKE])
 @pytest.mark.parametrize("method", GATED, ids=lambda row: row.name)
-async def test_l14_l16_l17_l18_l22_ad002_a_method_without_its_capability_is_not_found(
-    method: Any, revision: str
-) -> None:
+async def test_a_method_without_its_capability_is_not_found(method: Any, revision: str) -> None:
     subscribing = method.needs == "resources.subscribe"
     server = offering("resources", subscribe=False) if subscribing else Server("t", logging=False)
     async with RawPeer(server) as peer:
@@ -172,21 +177,24 @@ async def test_l14_l16_l17_l18_l22_ad002_a_method_without_its_capability_is_not_
             assert error["data"]["kind"] == "method_not_found"
 
 
+@pytest.mark.row("L18")
 @pytest.mark.parametrize("method", ["tasks/create", "tasks/get", "tasks/result", "tasks/list", "tasks/cancel"])
-async def test_l18_without_tasks_their_methods_are_not_found(method: str) -> None:
+async def test_without_tasks_their_methods_are_not_found(method: str) -> None:
     async with RawPeer(offering("tools")) as peer:
         result = await peer.initialize()
         assert "tasks" not in result["capabilities"]
         assert (await peer.error(method, {"taskId": "x"}))["code"] == -32601
 
 
-async def test_l16_the_logging_capability_opens_its_method() -> None:
+@pytest.mark.row("L16")
+async def test_the_logging_capability_opens_its_method() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize()
         assert await peer.result("logging/setLevel", {"level": "debug"}) == {}
 
 
-async def test_l15_without_the_flag_a_change_is_not_told() -> None:
+@pytest.mark.row("L15")
+async def test_without_the_flag_a_change_is_not_told() -> None:
     for list_changed in (True, False):
         server = offering("tools", list_changed=list_changed)
         async with RawPeer(server) as peer:
@@ -200,10 +208,11 @@ async def test_l15_without_the_flag_a_change_is_not_told() -> None:
 # --- what a client can do ------------------------------------------------------------------------
 
 
+@pytest.mark.row("L12", "L29")
 @pytest.mark.parametrize(
     ("question", "capability"), [("sample", "sampling"), ("roots", "roots"), ("elicit", "elicitation")]
 )
-async def test_l12_l29_a_client_is_not_asked_for_what_it_did_not_declare(question: str, capability: str) -> None:
+async def test_a_client_is_not_asked_for_what_it_did_not_declare(question: str, capability: str) -> None:
     server = Server("t")
 
     @server.tool
@@ -225,8 +234,9 @@ async def test_l12_l29_a_client_is_not_asked_for_what_it_did_not_declare(questio
         assert not any("method" in message for message in peer.transcript.said_by("server"))
 
 
+@pytest.mark.row("L11")
 @pytest.mark.parametrize("level", ["debug", "info"])
-async def test_l11_logging_has_a_level_from_the_start(level: Any) -> None:
+async def test_logging_has_a_level_from_the_start(level: Any) -> None:
     server = Server("t")
 
     @server.tool
@@ -241,8 +251,9 @@ async def test_l11_logging_has_a_level_from_the_start(level: Any) -> None:
         assert said == ([] if level == "debug" else ["info"])
 
 
+@pytest.mark.row("L13")
 @pytest.mark.parametrize("meta", [None, {"progressToken": "t"}])
-async def test_l13_progress_is_told_to_those_who_gave_a_token(meta: dict[str, str] | None) -> None:
+async def test_progress_is_told_to_those_who_gave_a_token(meta: dict[str, str] | None) -> None:
     server = Server("t")
 
     @server.tool

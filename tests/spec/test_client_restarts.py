@@ -88,7 +88,8 @@ def command(folder: Path, port: int = 0) -> list[str]:
     return [sys.executable, str(script), str(folder), str(port)]
 
 
-async def test_promise_17_in_the_handshake_era_a_keyed_call_is_made_again_by_itself_when_its_server_died_over_it(
+@pytest.mark.row("PROMISE-17")
+async def test_in_the_handshake_era_a_keyed_call_is_made_again_by_itself_when_its_server_died_over_it(
     tmp_path: Path,
 ) -> None:
     settings = Settings(backoff_first=0.02)

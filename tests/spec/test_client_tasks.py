@@ -93,7 +93,8 @@ async def test_a_call_that_is_a_task_is_awaited_like_any_other(revision: str) ->
         assert (await client.call_tool("plain")).data == "plain"
 
 
-async def test_txe_12_what_a_task_asks_is_answered_as_in_any_call(revision: str) -> None:
+@pytest.mark.row("TXE-12")
+async def test_what_a_task_asks_is_answered_as_in_any_call(revision: str) -> None:
     asked = list[str]()
 
     async def say_yes(form: Any) -> dict[str, Any]:
@@ -115,7 +116,8 @@ async def test_what_a_task_comes_to_is_raised_as_of_any_call(revision: str) -> N
         assert caught.value.code == 7
 
 
-async def test_tsk_23_txe_13_who_stops_waiting_for_a_call_cancels_its_task(revision: str) -> None:
+@pytest.mark.row("TSK-23", "TXE-13")
+async def test_who_stops_waiting_for_a_call_cancels_its_task(revision: str) -> None:
     work = Work()
     async with Client(work.server, revision=revision) as client:
         calling = asyncio.ensure_future(client.call_tool("work"))
@@ -140,7 +142,8 @@ class Slow(MemoryStore):
         return await super().commit(writes, fence=fence)
 
 
-async def test_tsk_23_txe_13_who_stops_waiting_before_there_is_a_task_leaves_none_behind(revision: str) -> None:
+@pytest.mark.row("TSK-23", "TXE-13")
+async def test_who_stops_waiting_before_there_is_a_task_leaves_none_behind(revision: str) -> None:
     work = Work(store := Slow())
     async with Client(work.server, revision=revision) as client:
         calling = asyncio.ensure_future(client.call_tool("work"))
@@ -152,7 +155,8 @@ async def test_tsk_23_txe_13_who_stops_waiting_before_there_is_a_task_leaves_non
         await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
-async def test_tsk_23_txe_13_who_stops_waiting_and_closes_the_client_leaves_no_task_behind(revision: str) -> None:
+@pytest.mark.row("TSK-23", "TXE-13")
+async def test_who_stops_waiting_and_closes_the_client_leaves_no_task_behind(revision: str) -> None:
     work = Work()
 
     async def once() -> None:
@@ -168,7 +172,8 @@ async def test_tsk_23_txe_13_who_stops_waiting_and_closes_the_client_leaves_no_t
         await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
-async def test_tsk_23_progress_of_a_task_reaches_its_caller_until_the_end(revision: str) -> None:
+@pytest.mark.row("TSK-23")
+async def test_progress_of_a_task_reaches_its_caller_until_the_end(revision: str) -> None:
     work, heard, far = Work(), list[ProgressParams](), asyncio.Event()
 
     async def told(progress: ProgressParams) -> None:

@@ -37,7 +37,8 @@ async def complete(peer: RawPeer, ref: Any, argument: str, value: str = "", **mo
     )
 
 
-async def test_c01_cmp_02_a_completer_gets_the_text_so_far_and_the_arguments_filled_in() -> None:
+@pytest.mark.row("CMP-02", "C01")
+async def test_a_completer_gets_the_text_so_far_and_the_arguments_filled_in() -> None:
     server, seen = make_server(), []
 
     @server.completion(resource="table://{schema}/{name}", argument="name")
@@ -52,8 +53,9 @@ async def test_c01_cmp_02_a_completer_gets_the_text_so_far_and_the_arguments_fil
     assert answer["result"] == {"completion": {"values": ["public.users"], "total": 1, "hasMore": False}}
 
 
+@pytest.mark.row("C01")
 @pytest.mark.parametrize("thread", [True, False])
-async def test_c01_a_completer_may_be_a_plain_function_and_take_the_text_alone(*, thread: bool) -> None:
+async def test_a_completer_may_be_a_plain_function_and_take_the_text_alone(*, thread: bool) -> None:
     server = make_server()
 
     @server.completion(prompt="query", argument="sql", thread=thread)
@@ -65,7 +67,8 @@ async def test_c01_a_completer_may_be_a_plain_function_and_take_the_text_alone(*
         assert (await complete(peer, PROMPT, "sql", "FR"))["result"]["completion"]["values"] == ["FROM"]
 
 
-async def test_c02_each_kind_of_reference_finds_its_own_completer() -> None:
+@pytest.mark.row("C02")
+async def test_each_kind_of_reference_finds_its_own_completer() -> None:
     server = make_server()
     server.completion(prompt="query", argument="sql")(lambda value: ["prompt"])
     server.completion(resource="table://{schema}/{name}", argument="schema")(lambda value: ["resource"])
@@ -80,7 +83,8 @@ async def test_c02_each_kind_of_reference_finds_its_own_completer() -> None:
             assert (await complete(peer, ref, argument))["result"]["completion"]["values"] == [kind]
 
 
-async def test_c03_x15_a_reference_without_its_prefix_is_answered_with_labels_too() -> None:
+@pytest.mark.row("C03", "X15")
+async def test_a_reference_without_its_prefix_is_answered_with_labels_too() -> None:
     server = make_server()
 
     @server.completion(tool="run", argument="sql")
@@ -100,6 +104,7 @@ async def test_c03_x15_a_reference_without_its_prefix_is_answered_with_labels_to
     assert nothing["result"]["completions"] == []
 
 
+@pytest.mark.row("CMP-04", "C02", "C04")
 @pytest.mark.parametrize(
     ("ref", "argument", "kind"),
     [
@@ -112,9 +117,7 @@ async def test_c03_x15_a_reference_without_its_prefix_is_answered_with_labels_to
         ({"type": "ref/resource", "uri": "table://static"}, "any", "invalid_completion_argument"),
     ],
 )
-async def test_c02_c04_cmp_04_what_cannot_be_completed_is_refused_as_invalid_params(
-    ref: Any, argument: str, kind: str
-) -> None:
+async def test_what_cannot_be_completed_is_refused_as_invalid_params(ref: Any, argument: str, kind: str) -> None:
     server = make_server()
     server.completion(prompt="query", argument="sql")(lambda value: [])
     async with RawPeer(server) as peer:
@@ -123,7 +126,8 @@ async def test_c02_c04_cmp_04_what_cannot_be_completed_is_refused_as_invalid_par
     assert (error["code"], error["data"]["kind"]) == (-32602, kind)
 
 
-async def test_c04_a_completer_that_raises_is_an_internal_error_whose_reason_only_the_operator_sees() -> None:
+@pytest.mark.row("C04")
+async def test_a_completer_that_raises_is_an_internal_error_whose_reason_only_the_operator_sees() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
     server.add_prompt("{x}", name="p")
@@ -139,7 +143,8 @@ async def test_c04_a_completer_that_raises_is_an_internal_error_whose_reason_onl
     assert "secret" not in str(error)
 
 
-async def test_c05_cmp_03_at_most_a_hundred_values_go_out_and_the_rest_is_counted() -> None:
+@pytest.mark.row("CMP-03", "C05")
+async def test_at_most_a_hundred_values_go_out_and_the_rest_is_counted() -> None:
     server = make_server()
     server.completion(prompt="query", argument="sql")(lambda value: [f"v{n}" for n in range(150)])
     async with RawPeer(server) as peer:
@@ -148,7 +153,8 @@ async def test_c05_cmp_03_at_most_a_hundred_values_go_out_and_the_rest_is_counte
     assert (found["values"][0], len(found["values"]), found["total"], found["hasMore"]) == ("v0", 100, 150, True)
 
 
-async def test_cmp_03_a_completer_may_say_itself_how_many_there_are() -> None:
+@pytest.mark.row("CMP-03")
+async def test_a_completer_may_say_itself_how_many_there_are() -> None:
     server = make_server()
     server.completion(prompt="query", argument="sql")(lambda value: Completion(["a"], 1000, True))
     async with RawPeer(server) as peer:
@@ -165,13 +171,15 @@ async def test_an_argument_without_a_completer_has_no_proposals() -> None:
         assert (await complete(peer, PROMPT, "table"))["result"]["completion"]["values"] == []
 
 
-async def test_cmp_04_without_the_capability_the_method_does_not_exist() -> None:
+@pytest.mark.row("CMP-04")
+async def test_without_the_capability_the_method_does_not_exist() -> None:
     async with RawPeer(make_server()) as peer:
         assert "completions" not in (await peer.initialize())["capabilities"]
         assert (await complete(peer, PROMPT, "sql"))["error"]["code"] == -32601
 
 
-async def test_cmp_01_2024_11_05_has_the_method_and_no_name_for_the_capability() -> None:
+@pytest.mark.row("CMP-01")
+async def test_2024_11_05_has_the_method_and_no_name_for_the_capability() -> None:
     server = make_server()
     server.completion(prompt="query", argument="sql")(lambda value: ["x"])
     async with RawPeer(server) as peer:

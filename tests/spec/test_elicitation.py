@@ -70,7 +70,8 @@ class Asker:
         return request["params"]
 
 
-async def test_h02_eli_02_eli_03_a_form_is_made_of_a_dataclass_and_its_answer_is_one_again() -> None:
+@pytest.mark.row("ELI-02", "ELI-03", "H02")
+async def test_a_form_is_made_of_a_dataclass_and_its_answer_is_one_again() -> None:
     asker = Asker(Order)
     async with RawPeer(asker.server) as peer:
         await peer.initialize(capabilities=FORMS)
@@ -93,6 +94,7 @@ async def test_h02_eli_02_eli_03_a_form_is_made_of_a_dataclass_and_its_answer_is
     assert asker.outcome.accepted
 
 
+@pytest.mark.row("H02")
 @pytest.mark.parametrize(
     ("wanted", "content", "data"),
     [
@@ -107,7 +109,7 @@ async def test_h02_eli_02_eli_03_a_form_is_made_of_a_dataclass_and_its_answer_is
     ids=["Struct", "TypedDict", "schema"],
 )
 @pytest.mark.parametrize("thread", [False, True], ids=["async", "thread"])
-async def test_h02_a_form_is_made_of_a_struct_a_typed_dict_or_a_schema(
+async def test_a_form_is_made_of_a_struct_a_typed_dict_or_a_schema(
     wanted: Any, content: Any, data: Any, *, thread: bool
 ) -> None:
     asker = Asker(wanted, thread=thread)
@@ -118,8 +120,9 @@ async def test_h02_a_form_is_made_of_a_struct_a_typed_dict_or_a_schema(
     assert asker.outcome == Answer("accept", data)
 
 
+@pytest.mark.row("ELI-06", "H02")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_h02_eli_06_a_user_may_decline_or_cancel(action: str) -> None:
+async def test_a_user_may_decline_or_cancel(action: str) -> None:
     asker = Asker(Order)
     async with RawPeer(asker.server) as peer:
         await peer.initialize(capabilities=FORMS)
@@ -128,7 +131,8 @@ async def test_h02_eli_06_a_user_may_decline_or_cancel(action: str) -> None:
     assert not asker.outcome.accepted
 
 
-async def test_eli_15_an_answer_that_does_not_fit_the_form_is_the_clients_error() -> None:
+@pytest.mark.row("ELI-15")
+async def test_an_answer_that_does_not_fit_the_form_is_the_clients_error() -> None:
     asker = Asker(Order)
     async with RawPeer(asker.server) as peer:
         await peer.initialize(capabilities=FORMS)
@@ -137,7 +141,8 @@ async def test_eli_15_an_answer_that_does_not_fit_the_form_is_the_clients_error(
     assert asker.outcome.code == -32602
 
 
-async def test_eli_02_a_form_with_fields_inside_of_fields_is_refused_before_it_is_sent() -> None:
+@pytest.mark.row("ELI-02")
+async def test_a_form_with_fields_inside_of_fields_is_refused_before_it_is_sent() -> None:
     class Nested(Struct):
         order: OrderStruct
 
@@ -149,7 +154,8 @@ async def test_eli_02_a_form_with_fields_inside_of_fields_is_refused_before_it_i
     assert isinstance(asker.outcome, MisuseError)
 
 
-async def test_eli_04_eli_05_choices_and_defaults_are_said_as_2025_06_18_has_them() -> None:
+@pytest.mark.row("ELI-04", "ELI-05")
+async def test_choices_and_defaults_are_said_as_2025_06_18_has_them() -> None:
     class Choice(Struct):
         colour: Literal["red", "green"] = "red"
         sure: bool = True
@@ -164,6 +170,7 @@ async def test_eli_04_eli_05_choices_and_defaults_are_said_as_2025_06_18_has_the
     assert asker.outcome.data == Choice("green", True)
 
 
+@pytest.mark.row("ELI-01")
 @pytest.mark.parametrize(
     ("revision", "declared", "lacks"),
     [
@@ -173,7 +180,7 @@ async def test_eli_04_eli_05_choices_and_defaults_are_said_as_2025_06_18_has_the
         ("2024-11-05", FORMS, "elicitation"),
     ],
 )
-async def test_eli_01_a_client_that_cannot_show_forms_is_not_asked(revision: str, declared: Any, lacks: str) -> None:
+async def test_a_client_that_cannot_show_forms_is_not_asked(revision: str, declared: Any, lacks: str) -> None:
     asker = Asker(Order)
     async with RawPeer(asker.server) as peer:
         await peer.initialize(revision, declared)
@@ -183,7 +190,8 @@ async def test_eli_01_a_client_that_cannot_show_forms_is_not_asked(revision: str
     assert asker.outcome.capability == lacks
 
 
-async def test_x07_while_a_person_is_asked_the_deadline_of_the_call_stands_still() -> None:
+@pytest.mark.row("X07")
+async def test_while_a_person_is_asked_the_deadline_of_the_call_stands_still() -> None:
     clock = ManualClock()
     asker = Asker(OrderStruct, clock=clock)
     async with RawPeer(asker.server) as peer:
@@ -197,7 +205,8 @@ async def test_x07_while_a_person_is_asked_the_deadline_of_the_call_stands_still
     assert asker.outcome.accepted
 
 
-async def test_x07_a_person_is_waited_for_an_hour_at_most() -> None:
+@pytest.mark.row("X07")
+async def test_a_person_is_waited_for_an_hour_at_most() -> None:
     clock = ManualClock()
     asker = Asker(OrderStruct, clock=clock)
     async with RawPeer(asker.server) as peer:
@@ -210,7 +219,8 @@ async def test_x07_a_person_is_waited_for_an_hour_at_most() -> None:
         assert [message["params"]["requestId"] for message in gone] == [asked["id"]]
 
 
-async def test_x07_after_the_answer_the_call_has_its_whole_time_again() -> None:
+@pytest.mark.row("X07")
+async def test_after_the_answer_the_call_has_its_whole_time_again() -> None:
     clock = ManualClock()
     server = Server("t", clock=clock)
 
@@ -233,7 +243,8 @@ async def test_x07_after_the_answer_the_call_has_its_whole_time_again() -> None:
 # --- URLs --------------------------------------------------------------------------------------------------
 
 
-async def test_h02_eli_08_a_user_can_be_sent_to_a_url_and_the_client_told_when_that_is_done() -> None:
+@pytest.mark.row("ELI-08", "H02")
+async def test_a_user_can_be_sent_to_a_url_and_the_client_told_when_that_is_done() -> None:
     server, outcome = Server("t"), []
 
     @server.tool
@@ -264,7 +275,8 @@ async def test_h02_eli_08_a_user_can_be_sent_to_a_url_and_the_client_told_when_t
     assert outcome == [Answer("accept"), Answer("decline")]
 
 
-async def test_eli_08_a_user_is_sent_nowhere_by_what_is_no_url() -> None:
+@pytest.mark.row("ELI-08")
+async def test_a_user_is_sent_nowhere_by_what_is_no_url() -> None:
     server, raised = Server("t", observers=[]), []
 
     @server.tool
@@ -285,7 +297,8 @@ async def test_eli_08_a_user_is_sent_nowhere_by_what_is_no_url() -> None:
     ]
 
 
-async def test_eli_01_a_url_is_sent_to_a_client_that_declares_it_only() -> None:
+@pytest.mark.row("ELI-01")
+async def test_a_url_is_sent_to_a_client_that_declares_it_only() -> None:
     server, lacks = Server("t"), []
 
     @server.tool
@@ -301,11 +314,12 @@ async def test_eli_01_a_url_is_sent_to_a_client_that_declares_it_only() -> None:
     assert lacks == ["elicitation.url"]
 
 
+@pytest.mark.row("ELI-10", "H01")
 @pytest.mark.parametrize(
     ("revision", "code"),
     [("2025-11-25", -32042), ("2025-06-18", -32603), ("2025-03-26", -32603), ("2024-11-05", -32603)],
 )
-async def test_h01_eli_10_a_tool_may_fail_until_the_user_has_visited_a_url(revision: str, code: int) -> None:
+async def test_a_tool_may_fail_until_the_user_has_visited_a_url(revision: str, code: int) -> None:
     server = Server("t")
     step = {"mode": "url", "message": "Sign in", "url": "https://example.org/in", "elicitationId": "e-1"}
 

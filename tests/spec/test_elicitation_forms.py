@@ -111,8 +111,9 @@ async def test_several_values_are_not_asked_of_a_client_that_cannot_choose_them(
     assert outcome.data is Status.ACTIVE
 
 
+@pytest.mark.row("ELI-05", "H02")
 @pytest.mark.off_the_record  # the official schema wants whole numbers as defaults, the suite and the prose do not
-async def test_h02_eli_05_every_primitive_has_a_default_as_sep1034_wants() -> None:
+async def test_every_primitive_has_a_default_as_sep1034_wants() -> None:
     shown, answer = await ask(Defaults, {})
     assert shown == {
         "type": "object",
@@ -127,7 +128,8 @@ async def test_h02_eli_05_every_primitive_has_a_default_as_sep1034_wants() -> No
     assert answer.data == Defaults()
 
 
-async def test_h02_eli_04_every_form_of_a_choice_is_said_as_sep1330_wants() -> None:
+@pytest.mark.row("ELI-04", "H02")
+async def test_every_form_of_a_choice_is_said_as_sep1330_wants() -> None:
     content = {
         "untitledSingle": "option2",
         "titledSingle": "value1",
@@ -148,7 +150,8 @@ async def test_h02_eli_04_every_form_of_a_choice_is_said_as_sep1330_wants() -> N
     assert answer.data == Enums("option2", "value1", "opt2", ["option1", "option3"], [])
 
 
-async def test_h02_eli_04_several_values_may_be_a_set_with_bounds_and_a_default() -> None:
+@pytest.mark.row("ELI-04", "H02")
+async def test_several_values_may_be_a_set_with_bounds_and_a_default() -> None:
     shown, answer = await ask(Chosen, {"plain": "active", "sets": ["active", "inactive"], "inner": ["a"]})
     values = ["active", "inactive", "pending"]
     assert shown["properties"]["plain"]["enum"] == values
@@ -167,6 +170,7 @@ async def test_h02_eli_04_several_values_may_be_a_set_with_bounds_and_a_default(
     assert answer.data == Chosen(Status.ACTIVE, {Status.ACTIVE, Status.INACTIVE}, ["a"])
 
 
+@pytest.mark.row("ELI-15", "H02")
 @pytest.mark.parametrize(
     "content",
     [
@@ -177,13 +181,14 @@ async def test_h02_eli_04_several_values_may_be_a_set_with_bounds_and_a_default(
         {},
     ],
 )
-async def test_h02_eli_15_choices_that_were_not_offered_are_the_clients_error(content: Any) -> None:
+async def test_choices_that_were_not_offered_are_the_clients_error(content: Any) -> None:
     _, answer = await ask(Chosen, content)
     assert isinstance(answer, PeerError)
     assert answer.code == -32602
 
 
-async def test_eli_04_titles_are_names_in_2025_06_18_and_a_choice_of_several_is_left_out() -> None:
+@pytest.mark.row("ELI-04")
+async def test_titles_are_names_in_2025_06_18_and_a_choice_of_several_is_left_out() -> None:
     @dataclass
     class Older:
         one: Annotated[Literal["a", "b"], Titles(a="A")] = "a"
@@ -194,8 +199,9 @@ async def test_eli_04_titles_are_names_in_2025_06_18_and_a_choice_of_several_is_
     assert answer.data == Older("b", [])
 
 
+@pytest.mark.row("ELI-04")
 @pytest.mark.parametrize("by_hand", [False, True])
-async def test_eli_04_who_cannot_choose_several_values_is_not_asked_for_them(by_hand: bool) -> None:
+async def test_who_cannot_choose_several_values_is_not_asked_for_them(by_hand: bool) -> None:
     @dataclass
     class Needed:
         one: Literal["a", "b"]
@@ -213,7 +219,8 @@ async def test_eli_04_who_cannot_choose_several_values_is_not_asked_for_them(by_
     assert (await ask(wanted, {"one": "a", "many": ["b"]}))[0]["required"][-1] == "many"
 
 
-async def test_eli_15_an_answer_is_checked_against_a_schema_written_by_hand() -> None:
+@pytest.mark.row("ELI-15")
+async def test_an_answer_is_checked_against_a_schema_written_by_hand() -> None:
     wanted = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}
     _, answer = await ask(wanted, {"n": 2})
     assert isinstance(answer, PeerError)
@@ -221,11 +228,12 @@ async def test_eli_15_an_answer_is_checked_against_a_schema_written_by_hand() ->
     assert (await ask(wanted, {"n": 3}))[1].data == {"n": 3}
 
 
+@pytest.mark.row("ELI-10", "H01")
 @pytest.mark.parametrize(
     ("revision", "code"),
     [("2025-11-25", -32042), ("2025-06-18", -32603), ("2025-03-26", -32603), ("2024-11-05", -32603)],
 )
-async def test_h01_eli_10_pairs_of_message_and_url_are_enough_to_send_a_user_there(revision: str, code: int) -> None:
+async def test_pairs_of_message_and_url_are_enough_to_send_a_user_there(revision: str, code: int) -> None:
     server = Server("t")
 
     @server.tool

@@ -116,7 +116,8 @@ async def opened(peer: RawPeer, revision: str = "2025-11-25") -> None:
 # --- on a line ----------------------------------------------------------------------------------------
 
 
-async def test_d07_a_conversation_that_failed_goes_on_and_what_was_under_way_is_answered(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_a_conversation_that_failed_goes_on_and_what_was_under_way_is_answered(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await peer.initialize("2025-06-18", {"roots": {}})
         await peer.result("resources/subscribe", {"uri": "note://a"})
@@ -156,7 +157,8 @@ async def test_d07_a_conversation_that_failed_goes_on_and_what_was_under_way_is_
     assert [fact.outcome for fact in scene.seen.of(CallEnded)].count("error") == 2
 
 
-async def test_d07_what_comes_after_a_message_that_failed_is_read(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_what_comes_after_a_message_that_failed_is_read(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await opened(peer)
         scene.clock.failures = 1
@@ -165,7 +167,8 @@ async def test_d07_what_comes_after_a_message_that_failed_is_read(scene: Scene) 
         assert "result" in await peer.answer_to(second)
 
 
-async def test_d07_a_call_that_was_answered_has_one_answer(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_a_call_that_was_answered_has_one_answer(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await peer.initialize()
         assert (await peer.result("tools/call", {"name": "fail"}))["structuredContent"] == {"result": "answered"}
@@ -174,7 +177,8 @@ async def test_d07_a_call_that_was_answered_has_one_answer(scene: Scene) -> None
         assert scene.steps == IN_ORDER
 
 
-async def test_d07_a_call_that_failed_as_it_began_has_one_answer(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_a_call_that_failed_as_it_began_has_one_answer(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await opened(peer)
         scene.fails_after = Received
@@ -183,7 +187,8 @@ async def test_d07_a_call_that_failed_as_it_began_has_one_answer(scene: Scene) -
     assert not scene.began.is_set()
 
 
-async def test_d07_a_deadline_that_failed_costs_the_conversation_and_no_more(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_a_deadline_that_failed_costs_the_conversation_and_no_more(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await peer.initialize()
         waiting = peer.call("tools/call", {"name": "wait"})
@@ -194,7 +199,8 @@ async def test_d07_a_deadline_that_failed_costs_the_conversation_and_no_more(sce
         assert await peer.result("ping") == {}
 
 
-async def test_d07_a_batch_that_failed_is_answered_as_a_whole(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_a_batch_that_failed_is_answered_as_a_whole(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await opened(peer, "2025-03-26")
         scene.clock.failures = 1
@@ -209,8 +215,9 @@ async def test_d07_a_batch_that_failed_is_answered_as_a_whole(scene: Scene) -> N
         assert scene.steps == IN_ORDER * 2
 
 
+@pytest.mark.row("D07")
 @pytest.mark.parametrize("said", ["notifications/initialized", "notifications/cancelled"])
-async def test_d07_a_notification_that_failed_is_answered_by_nothing(scene: Scene, said: str) -> None:
+async def test_a_notification_that_failed_is_answered_by_nothing(scene: Scene, said: str) -> None:
     async with RawPeer(scene.server) as peer:
         await opened(peer)
         scene.clock.failures = 1
@@ -219,7 +226,8 @@ async def test_d07_a_notification_that_failed_is_answered_by_nothing(scene: Scen
         assert scene.steps == IN_ORDER
 
 
-async def test_d07_a_handshake_goes_on_where_it_was(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_a_handshake_goes_on_where_it_was(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         scene.clock.failures = 1
         assert "error" in await peer.request("ping")
@@ -236,7 +244,8 @@ async def test_d07_a_handshake_goes_on_where_it_was(scene: Scene) -> None:
         assert (await peer.receive())["method"] == "roots/list"
 
 
-async def test_d07_who_pauses_or_drains_still_does(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_who_pauses_or_drains_still_does(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await opened(peer)
         scene.server.pause()
@@ -251,7 +260,8 @@ async def test_d07_who_pauses_or_drains_still_does(scene: Scene) -> None:
         assert (await peer.error("tools/list"))["code"] == 1008
 
 
-async def test_d07_one_who_cannot_be_told_keeps_nobody_from_being_told(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_one_who_cannot_be_told_keeps_nobody_from_being_told(scene: Scene) -> None:
     """A channel that fails is somebody else's, as a transport may be."""
     async with RawPeer(scene.server) as first, RawPeer(scene.server) as second:
         for peer in (first, second):
@@ -271,7 +281,8 @@ async def test_d07_one_who_cannot_be_told_keeps_nobody_from_being_told(scene: Sc
         assert await first.result("ping") == {}
 
 
-async def test_d07_what_fails_too_often_is_closed_and_others_go_on() -> None:
+@pytest.mark.row("D07")
+async def test_what_fails_too_often_is_closed_and_others_go_on() -> None:
     scene = Scene(settings=Settings(restart_intensity=2, restart_period=60))
     async with RawPeer(scene.server) as good, RawPeer(scene.server) as bad:
         await opened(good)
@@ -290,7 +301,8 @@ async def test_d07_what_fails_too_often_is_closed_and_others_go_on() -> None:
     await scene.server.aclose()
 
 
-async def test_d07_what_fails_when_the_line_is_gone_is_told_and_no_more(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_what_fails_when_the_line_is_gone_is_told_and_no_more(scene: Scene) -> None:
     @scene.server.tool
     async def late() -> None:
         scene.began.set()
@@ -334,7 +346,8 @@ async def test_what_an_exception_says_of_itself_is_no_reason_to_leave_its_caller
 # --- over HTTP ----------------------------------------------------------------------------------------
 
 
-async def test_d07_a_session_over_http_goes_on_under_its_id(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_a_session_over_http_goes_on_under_its_id(scene: Scene) -> None:
     async with hosted(scene.server) as host:
         session = await host.session()
         subscribed = await host.ask("POST", request("resources/subscribe", {"uri": "note://a"}), mcp_session_id=session)
@@ -357,7 +370,8 @@ async def test_d07_a_session_over_http_goes_on_under_its_id(scene: Scene) -> Non
     assert scene.steps == IN_ORDER
 
 
-async def test_d07_an_answer_by_events_ends_with_the_error(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_an_answer_by_events_ends_with_the_error(scene: Scene) -> None:
     @scene.server.tool
     async def slowly(ctx: Context) -> None:
         await ctx.progress(1)
@@ -374,7 +388,8 @@ async def test_d07_an_answer_by_events_ends_with_the_error(scene: Scene) -> None
         assert answer.ended
 
 
-async def test_d07_requests_of_other_peers_are_no_part_of_what_failed(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_requests_of_other_peers_are_no_part_of_what_failed(scene: Scene) -> None:
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"},
@@ -403,7 +418,8 @@ async def test_d07_requests_of_other_peers_are_no_part_of_what_failed(scene: Sce
     assert scene.steps == []
 
 
-async def test_d07_a_session_that_is_kept_goes_on_in_its_process_and_in_the_next(tmp_path: Path) -> None:
+@pytest.mark.row("D07")
+async def test_a_session_that_is_kept_goes_on_in_its_process_and_in_the_next(tmp_path: Path) -> None:
     session = ""
     for life in range(2):
         scene = Scene(store=SqliteStore(tmp_path / "kept.db", clock=ManualClock()))
@@ -435,7 +451,8 @@ async def websocket(scene: Scene) -> AsyncIterator[Any]:
         yield line
 
 
-async def test_d07_a_websocket_stays_open(scene: Scene) -> None:
+@pytest.mark.row("D07")
+async def test_a_websocket_stays_open(scene: Scene) -> None:
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     async with asyncio.timeout(PATIENCE), websocket(scene) as line:
         await line.send_json(request("initialize", params))
@@ -479,7 +496,8 @@ SCRIPT = textwrap.dedent(
 )
 
 
-def test_d07_a_process_goes_on_and_ends_only_when_that_happens_too_often() -> None:
+@pytest.mark.row("D07")
+def test_a_process_goes_on_and_ends_only_when_that_happens_too_often() -> None:
     command = [sys.executable, "-c", SCRIPT]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:

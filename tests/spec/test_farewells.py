@@ -86,7 +86,8 @@ async def asked(caller: Caller, message: Any, **headers: Any) -> Answer:
     return await caller.answer()
 
 
-async def test_d11_over_http_who_is_new_is_turned_away_for_a_moment_and_who_has_a_session_is_refused() -> None:
+@pytest.mark.row("D11")
+async def test_over_http_who_is_new_is_turned_away_for_a_moment_and_who_has_a_session_is_refused() -> None:
     async with ending() as server:
         session = await begin(server.port)
         lines = [await server.caller(server.port) for _ in range(6)]
@@ -106,7 +107,8 @@ async def test_d11_over_http_who_is_new_is_turned_away_for_a_moment_and_who_has_
         assert await server.ends() == ()
 
 
-async def test_d11_over_http_streams_end_with_their_last_chunk_and_have_said_when_to_come_back() -> None:
+@pytest.mark.row("D11")
+async def test_over_http_streams_end_with_their_last_chunk_and_have_said_when_to_come_back() -> None:
     async with ending(stream_retry=0.25) as server:
         stream, older = await server.caller(server.port), await server.caller(server.port)
         stream.say(request("GET", "/mcp", None, mcp_session_id=await begin(server.port)))
@@ -119,7 +121,8 @@ async def test_d11_over_http_streams_end_with_their_last_chunk_and_have_said_whe
         assert await server.ends() == ()
 
 
-async def test_d11_requests_that_listen_are_answered_when_nothing_more_will_be_told() -> None:
+@pytest.mark.row("D11")
+async def test_requests_that_listen_are_answered_when_nothing_more_will_be_told() -> None:
     async with ending() as server:
         over_http = await server.caller_at(
             server.port, call("subscriptions/listen", LISTEN, ident="mine"), **labels("subscriptions/listen", LISTEN)
@@ -138,7 +141,8 @@ async def test_d11_requests_that_listen_are_answered_when_nothing_more_will_be_t
             assert await server.ends() == ()
 
 
-async def test_d11_a_websocket_is_closed_as_one_whose_server_goes_away_and_a_new_one_refused() -> None:
+@pytest.mark.row("D11")
+async def test_a_websocket_is_closed_as_one_whose_server_goes_away_and_a_new_one_refused() -> None:
     async with ending() as server:
         url = f"ws://127.0.0.1:{server.port}/mcp"
         line = await server.caller(server.port)
@@ -154,7 +158,8 @@ async def test_d11_a_websocket_is_closed_as_one_whose_server_goes_away_and_a_new
             assert closed.value.rcvd.code == 1001
 
 
-async def test_d12_what_runs_for_a_websocket_is_answered_before_it_is_closed() -> None:
+@pytest.mark.row("D12")
+async def test_what_runs_for_a_websocket_is_answered_before_it_is_closed() -> None:
     async with ending() as server:
         url = f"ws://127.0.0.1:{server.port}/mcp"
         async with connect(url, subprotocols=[Subprotocol("mcp")]) as socket:
@@ -173,7 +178,8 @@ async def test_d12_what_runs_for_a_websocket_is_answered_before_it_is_closed() -
             assert await ends == ()
 
 
-async def test_d11_on_a_socket_new_requests_are_refused_and_then_the_line_ends() -> None:
+@pytest.mark.row("D11")
+async def test_on_a_socket_new_requests_are_refused_and_then_the_line_ends() -> None:
     async with ending() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.tcp)
         peer = Lines(reader, writer)

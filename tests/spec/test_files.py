@@ -41,6 +41,7 @@ def served(folder: Path, **options: Any) -> Server:
     return server
 
 
+@pytest.mark.row("RES-03", "R10")
 @pytest.mark.parametrize(
     ("uri", "contents"),
     [
@@ -54,20 +55,19 @@ def served(folder: Path, **options: Any) -> Server:
         ("files:///data.tar.gz", {"mimeType": "application/gzip", "blob": "H4s="}),
     ],
 )
-async def test_r10_res_03_a_file_is_read_as_text_or_bytes_under_its_own_type(
-    folder: Path, uri: str, contents: Any
-) -> None:
+async def test_a_file_is_read_as_text_or_bytes_under_its_own_type(folder: Path, uri: str, contents: Any) -> None:
     async with RawPeer(served(folder)) as peer:
         await peer.initialize()
         result = await peer.result("resources/read", {"uri": uri})
     assert result["contents"] == [{"uri": uri, **contents}]
 
 
+@pytest.mark.row("RES-08", "R09")
 @pytest.mark.parametrize(
     "path",
     ["../secret.txt", "sub/../../secret.txt", "%2e%2e/secret.txt", "way%20out", "/etc/passwd", "//etc/passwd", "a%00b"],
 )
-async def test_r09_res_08_nothing_outside_of_the_folder_is_read_or_watched(folder: Path, path: str) -> None:
+async def test_nothing_outside_of_the_folder_is_read_or_watched(folder: Path, path: str) -> None:
     async with RawPeer(served(folder)) as peer:
         await peer.initialize()
         for method in ("resources/read", "resources/subscribe"):
@@ -76,15 +76,17 @@ async def test_r09_res_08_nothing_outside_of_the_folder_is_read_or_watched(folde
         assert "secret" not in str(peer.transcript.said_by("server")).replace("secret.txt", "")
 
 
+@pytest.mark.row("RES-06")
 @pytest.mark.parametrize("path", ["nothing", "sub", "a.txt/b", "x" * 300, "circle"])
-async def test_res_06_what_is_no_file_is_not_found(folder: Path, path: str) -> None:
+async def test_what_is_no_file_is_not_found(folder: Path, path: str) -> None:
     (folder / "circle").symlink_to("circle")
     async with RawPeer(served(folder)) as peer:
         await peer.initialize()
         assert (await peer.error("resources/read", {"uri": f"files:///{path}"}))["code"] == -32002
 
 
-async def test_r01_the_files_of_a_folder_are_listed_as_they_are_now(folder: Path) -> None:
+@pytest.mark.row("R01")
+async def test_the_files_of_a_folder_are_listed_as_they_are_now(folder: Path) -> None:
     async with RawPeer(served(folder)) as peer:
         await peer.initialize()
         first = (await peer.result("resources/list"))["resources"]
@@ -105,7 +107,8 @@ async def test_r01_the_files_of_a_folder_are_listed_as_they_are_now(folder: Path
         assert len((await peer.result("resources/list"))["resources"]) == len(first) - 1
 
 
-async def test_r01_folders_are_listed_in_the_order_of_their_names_and_links_to_them_not(tmp_path: Path) -> None:
+@pytest.mark.row("R01")
+async def test_folders_are_listed_in_the_order_of_their_names_and_links_to_them_not(tmp_path: Path) -> None:
     for name in ("b/2", "a/1", "c/3", "a/x/9", "z"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
@@ -197,7 +200,8 @@ async def test_a_folder_may_stay_out_of_lists(folder: Path) -> None:
         assert read["contents"][0]["mimeType"] == "text/x-mine"
 
 
-async def test_r10_one_file_has_a_uri_of_its_own(folder: Path) -> None:
+@pytest.mark.row("R10")
+async def test_one_file_has_a_uri_of_its_own(folder: Path) -> None:
     server = Server("t")
     server.add_file("notes://today", folder / "a.txt", description="Today")
     server.add_file("notes://later", folder / "later.md", mime_type="text/markdown")
@@ -221,7 +225,8 @@ async def test_a_file_is_text_by_its_type_in_any_case_and_with_parameters(folder
     assert read["contents"][0]["text"] == "first\n"
 
 
-async def test_r16_a_file_that_cannot_be_read_is_our_own_fault() -> None:
+@pytest.mark.row("R16")
+async def test_a_file_that_cannot_be_read_is_our_own_fault() -> None:
     server = Server("t", observers=[])
     server.add_file("proc://memory", "/proc/self/mem")
     async with RawPeer(server) as peer:
@@ -486,12 +491,14 @@ async def test_reads_beyond_the_budget_wait_in_turn_and_keep_no_thread_from_othe
 # --- watching ------------------------------------------------------------------------------------------
 
 
-async def test_r18_a_change_of_a_watched_file_is_told(folder: Path) -> None:
+@pytest.mark.row("R18")
+async def test_a_change_of_a_watched_file_is_told(folder: Path) -> None:
     await until_told(folder)
 
 
+@pytest.mark.row("R18")
 @pytest.mark.long
-async def test_r18_a_change_of_a_watched_file_is_told_within_a_second(folder: Path) -> None:
+async def test_a_change_of_a_watched_file_is_told_within_a_second(folder: Path) -> None:
     await soon(partial(until_told, folder), 1.0)
 
 
@@ -535,7 +542,8 @@ class Looks:
         return [message["params"].get("uri", message["method"]) for message in await peer.quiet()]
 
 
-async def test_r18_only_what_somebody_is_subscribed_to_is_looked_at(folder: Path) -> None:
+@pytest.mark.row("R18")
+async def test_only_what_somebody_is_subscribed_to_is_looked_at(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
@@ -558,7 +566,8 @@ async def test_r18_only_what_somebody_is_subscribed_to_is_looked_at(folder: Path
         assert not looks.watching
 
 
-async def test_r18_a_file_that_is_put_in_place_of_another_is_a_change(folder: Path) -> None:
+@pytest.mark.row("R18")
+async def test_a_file_that_is_put_in_place_of_another_is_a_change(folder: Path) -> None:
     looks = Looks(folder)
     os.utime(folder / "a.txt", ns=(1, 1))
     async with RawPeer(looks.server) as peer:
@@ -571,7 +580,8 @@ async def test_r18_a_file_that_is_put_in_place_of_another_is_a_change(folder: Pa
         assert await looks.look(peer) == ["notes://today"]
 
 
-async def test_r18_a_subscription_outlives_the_file_that_it_was_for(folder: Path) -> None:
+@pytest.mark.row("R18")
+async def test_a_subscription_outlives_the_file_that_it_was_for(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
@@ -586,7 +596,8 @@ async def test_r18_a_subscription_outlives_the_file_that_it_was_for(folder: Path
         assert "notes://today" in await looks.look(peer)
 
 
-async def test_r18_a_link_that_is_turned_outside_is_told_as_gone_and_not_followed(folder: Path) -> None:
+@pytest.mark.row("R18")
+async def test_a_link_that_is_turned_outside_is_told_as_gone_and_not_followed(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
@@ -598,7 +609,8 @@ async def test_r18_a_link_that_is_turned_outside_is_told_as_gone_and_not_followe
         assert await looks.look(peer) == []
 
 
-async def test_r18_watching_ends_with_the_last_subscriber_and_with_the_server(folder: Path) -> None:
+@pytest.mark.row("R18")
+async def test_watching_ends_with_the_last_subscriber_and_with_the_server(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
@@ -634,7 +646,8 @@ async def listed(peer: RawPeer) -> list[str]:
     return [resource["name"] for resource in (await peer.result("resources/list"))["resources"]]
 
 
-async def test_r19_files_that_appear_in_a_folder_or_vanish_from_it_are_told_to_those_who_are_connected(
+@pytest.mark.row("R19")
+async def test_files_that_appear_in_a_folder_or_vanish_from_it_are_told_to_those_who_are_connected(
     folder: Path,
 ) -> None:
     looks = Looks(folder)
@@ -662,7 +675,8 @@ async def test_r19_files_that_appear_in_a_folder_or_vanish_from_it_are_told_to_t
     await looks.server.aclose()
 
 
-async def test_r19_a_folder_in_which_nothing_has_happened_for_long_is_not_read_again(
+@pytest.mark.row("R19")
+async def test_a_folder_in_which_nothing_has_happened_for_long_is_not_read_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = Looks(folder)
@@ -683,7 +697,8 @@ async def test_r19_a_folder_in_which_nothing_has_happened_for_long_is_not_read_a
         assert read != []  # something has happened a moment ago, and more may have
 
 
-async def test_r19_a_change_that_a_list_already_shows_is_told_to_whoever_has_not_seen_it(folder: Path) -> None:
+@pytest.mark.row("R19")
+async def test_a_change_that_a_list_already_shows_is_told_to_whoever_has_not_seen_it(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer, RawPeer(looks.server) as other:
         for each in (peer, other):
@@ -695,7 +710,8 @@ async def test_r19_a_change_that_a_list_already_shows_is_told_to_whoever_has_not
         assert await looks.look(peer) == []
 
 
-async def test_r19_nobody_looks_where_changes_of_lists_are_not_told(folder: Path) -> None:
+@pytest.mark.row("R19")
+async def test_nobody_looks_where_changes_of_lists_are_not_told(folder: Path) -> None:
     server = Server("t", observers=[], list_changed=False)
     server.add_directory("files:///{+path}", folder)
     async with RawPeer(server) as peer:
@@ -704,7 +720,8 @@ async def test_r19_nobody_looks_where_changes_of_lists_are_not_told(folder: Path
         assert server._serving.files._poll._timer is None
 
 
-async def test_r19_a_folder_that_is_offered_no_more_is_looked_at_no_more(folder: Path) -> None:
+@pytest.mark.row("R19")
+async def test_a_folder_that_is_offered_no_more_is_looked_at_no_more(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
@@ -716,7 +733,8 @@ async def test_r19_a_folder_that_is_offered_no_more_is_looked_at_no_more(folder:
         assert not looks.watching
 
 
-async def test_r19_a_folder_that_is_replaced_by_another_is_looked_at_no_more(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.row("R19")
+async def test_a_folder_that_is_replaced_by_another_is_looked_at_no_more(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "second").mkdir()
     clock = ManualClock()
     server = Server("t", observers=[], clock=clock, settings=Settings(file_poll_interval=2.0, on_duplicate="replace"))
@@ -735,7 +753,8 @@ async def test_r19_a_folder_that_is_replaced_by_another_is_looked_at_no_more(fol
         assert await looks.look(peer) == [LIST_CHANGED]
 
 
-async def test_r19_a_list_of_a_folder_that_has_vanished_is_empty(folder: Path) -> None:
+@pytest.mark.row("R19")
+async def test_a_list_of_a_folder_that_has_vanished_is_empty(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()

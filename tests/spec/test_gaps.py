@@ -29,7 +29,8 @@ def server() -> Server:
     return server
 
 
-async def test_z13_gap_01_initialize(server: Server) -> None:
+@pytest.mark.row("GAP-01", "Z13")
+async def test_initialize(server: Server) -> None:
     async with RawPeer(server) as peer:
         result = await peer.initialize("2025-06-18", {"roots": {}})
     assert result["protocolVersion"] == "2025-06-18"
@@ -43,14 +44,16 @@ async def test_z13_gap_01_initialize(server: Server) -> None:
     }
 
 
-async def test_z13_gap_02_ping(server: Server) -> None:
+@pytest.mark.row("GAP-02", "Z13")
+async def test_ping(server: Server) -> None:
     async with RawPeer(server) as peer:
         assert await peer.result("ping") == {}
         await peer.initialize()
         assert await peer.result("ping") == {}
 
 
-async def test_z13_gap_03_state_machine(server: Server) -> None:
+@pytest.mark.row("GAP-03", "Z13")
+async def test_state_machine(server: Server) -> None:
     async with RawPeer(server) as peer:
         session = peer.connection.session
         assert session.phase is Phase.CONNECTING
@@ -69,7 +72,8 @@ async def test_z13_gap_03_state_machine(server: Server) -> None:
     assert session.phase is Phase.CLOSED
 
 
-async def test_z13_gap_04_resources_read(server: Server) -> None:
+@pytest.mark.row("GAP-04", "Z13")
+async def test_resources_read(server: Server) -> None:
     async with RawPeer(server) as peer:
         await peer.initialize()
         result = await peer.result("resources/read", {"uri": "doc://readme"})
@@ -78,7 +82,8 @@ async def test_z13_gap_04_resources_read(server: Server) -> None:
     assert (missing["code"], missing["data"]["uri"]) == (-32002, "doc://nope")
 
 
-async def test_z13_gap_05_resources_subscribe(server: Server) -> None:
+@pytest.mark.row("GAP-05", "Z13")
+async def test_resources_subscribe(server: Server) -> None:
     async with RawPeer(server) as peer:
         await peer.initialize()
         assert await peer.result("resources/subscribe", {"uri": "doc://readme"}) == {}
@@ -92,7 +97,8 @@ async def test_z13_gap_05_resources_subscribe(server: Server) -> None:
     ]
 
 
-async def test_z13_gap_06_tools_call(server: Server) -> None:
+@pytest.mark.row("GAP-06", "Z13")
+async def test_tools_call(server: Server) -> None:
     async with RawPeer(server) as peer:
         await peer.initialize()
         result = await peer.result("tools/call", {"name": "add", "arguments": {"a": 5, "b": 3}})
@@ -107,7 +113,8 @@ async def test_z13_gap_06_tools_call(server: Server) -> None:
     assert (unknown["code"], unknown["data"]["kind"]) == (-32602, "tool_not_found")
 
 
-async def test_z13_gap_07_prompts_get(server: Server) -> None:
+@pytest.mark.row("GAP-07", "Z13")
+async def test_prompts_get(server: Server) -> None:
     async with RawPeer(server) as peer:
         await peer.initialize()
         result = await peer.result("prompts/get", {"name": "greet", "arguments": {"who": "you"}})
@@ -125,21 +132,24 @@ async def heard_after(server: Server, change) -> list[str]:
         return [message["method"] for message in await peer.quiet()]
 
 
-async def test_z13_gap_08_resources_list_changed(server: Server) -> None:
+@pytest.mark.row("GAP-08", "Z13")
+async def test_resources_list_changed(server: Server) -> None:
     def change() -> None:
         server.add_resource("doc://new", "new")
 
     assert await heard_after(server, change) == ["notifications/resources/list_changed"]
 
 
-async def test_z13_gap_09_tools_list_changed(server: Server) -> None:
+@pytest.mark.row("GAP-09", "Z13")
+async def test_tools_list_changed(server: Server) -> None:
     def change() -> None:
         server.remove_tool("add")
 
     assert await heard_after(server, change) == ["notifications/tools/list_changed"]
 
 
-async def test_z13_gap_10_prompts_list_changed(server: Server) -> None:
+@pytest.mark.row("GAP-10", "Z13")
+async def test_prompts_list_changed(server: Server) -> None:
     def change() -> None:
         server.add_prompt("Say {word}.", name="say")
 

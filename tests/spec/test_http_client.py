@@ -46,7 +46,8 @@ def client(target: Any, **options: Any) -> Client:
 # --- what is said with every request ---------------------------------------------------------------------
 
 
-async def test_htt_04_htt_22_htt_28_every_post_has_the_headers_that_belong_to_it(server: Web) -> None:
+@pytest.mark.row("HTT-04", "HTT-22", "HTT-28")
+async def test_every_post_has_the_headers_that_belong_to_it(server: Web) -> None:
     async with client(server.url) as it:
         await it.ping()
     first, *later = server.visits
@@ -70,7 +71,8 @@ async def test_credentials_go_with_every_request(server: Web) -> None:
     assert {visit.headers["authorization"] for visit in server.visits} == {"Bearer x"}
 
 
-async def test_htt_27_closing_ends_the_session(server: Web) -> None:
+@pytest.mark.row("HTT-27")
+async def test_closing_ends_the_session(server: Web) -> None:
     async with client(server.url):
         await server.visited("GET")
     assert server.visits[-1].verb == "DELETE"
@@ -118,8 +120,9 @@ async def test_nothing_is_posted_before_initialized_was_taken(server: Web) -> No
     assert order == ["initialize", "notifications/initialized", "logging/setLevel"]
 
 
+@pytest.mark.row("HTT-22")
 @pytest.mark.parametrize("session", ["with space", "\x7f"])
-async def test_htt_22_a_session_id_that_may_not_stand_in_a_header_is_refused(server: Web, session: str) -> None:
+async def test_a_session_id_that_may_not_stand_in_a_header_is_refused(server: Web, session: str) -> None:
     server.session = session
     with pytest.raises(HandshakeFailed, match="id"):
         await client(server.url).open()
@@ -128,7 +131,8 @@ async def test_htt_22_a_session_id_that_may_not_stand_in_a_header_is_refused(ser
 # --- answers ---------------------------------------------------------------------------------------------
 
 
-async def test_htt_09_an_answer_may_be_json_or_events(server: Web) -> None:
+@pytest.mark.row("HTT-09")
+async def test_an_answer_may_be_json_or_events(server: Web) -> None:
     def by_events(visit: Visit) -> None:
         visit.chunked()
         visit.chunk(event(b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'))
@@ -196,7 +200,8 @@ async def test_more_calls_than_there_is_room_for_wait_and_a_ping_does_not(server
     assert len(server.seen("tools/call")) == 5
 
 
-async def test_w17_an_answer_over_the_limit_fails_that_request_alone(server: Web) -> None:
+@pytest.mark.row("W17")
+async def test_an_answer_over_the_limit_fails_that_request_alone(server: Web) -> None:
     settings = Settings(http_body_size_limit=2048, sse_event_size_limit=2048, stop_timeout=1.0)
 
     def told(visit: Visit) -> None:
@@ -240,7 +245,8 @@ async def test_an_answer_of_no_use_fails_that_request_alone(server: Web, body: b
         await it.ping()
 
 
-async def test_htt_09_a_batch_is_taken_where_2025_03_26_is_spoken(server: Web) -> None:
+@pytest.mark.row("HTT-09")
+async def test_a_batch_is_taken_where_2025_03_26_is_spoken(server: Web) -> None:
     server.revision = "2025-03-26"
 
     def batch(visit: Visit) -> None:
@@ -408,7 +414,8 @@ async def test_a_post_that_is_hung_up_on_is_not_sent_again(server: Web) -> None:
         assert len(server.seen("tools/call")) == 1
 
 
-async def test_htt_14_a_call_that_nobody_waits_for_is_called_off_and_its_connection_let_go(server: Web) -> None:
+@pytest.mark.row("HTT-14")
+async def test_a_call_that_nobody_waits_for_is_called_off_and_its_connection_let_go(server: Web) -> None:
     gone = asyncio.Event()
 
     async def silent(visit: Visit) -> None:
@@ -431,12 +438,14 @@ async def test_htt_14_a_call_that_nobody_waits_for_is_called_off_and_its_connect
 # --- streams that break off ------------------------------------------------------------------------------
 
 
-async def test_htt_13_the_time_that_a_server_names_is_waited(server: Web) -> None:
+@pytest.mark.row("HTT-13")
+async def test_the_time_that_a_server_names_is_waited(server: Web) -> None:
     assert await until_read_on(server) >= 0.499
 
 
+@pytest.mark.row("HTT-13")
 @pytest.mark.long
-async def test_htt_13_the_time_that_a_server_names_is_waited_and_no_longer(server: Web) -> None:
+async def test_the_time_that_a_server_names_is_waited_and_no_longer(server: Web) -> None:
     async def once() -> float:
         server.visits.clear()
         return await until_read_on(server)
@@ -466,7 +475,8 @@ async def until_read_on(server: Web) -> float:
     return resumed.at - ended[0]
 
 
-async def test_htt_20_an_answer_that_broke_off_is_read_on_as_often_as_it_takes(server: Web) -> None:
+@pytest.mark.row("HTT-20")
+async def test_an_answer_that_broke_off_is_read_on_as_often_as_it_takes(server: Web) -> None:
     def cut(visit: Visit) -> None:
         visit.stream(event(b"", id="0", retry=1))
         visit.hang_up()
@@ -507,7 +517,8 @@ async def test_an_answer_that_cannot_be_read_on_fails_that_request_alone(server:
         assert it.losses == 0
 
 
-async def test_htt_15_what_belongs_to_no_request_comes_on_a_stream_of_its_own(server: Web) -> None:
+@pytest.mark.row("HTT-15")
+async def test_what_belongs_to_no_request_comes_on_a_stream_of_its_own(server: Web) -> None:
     changed = b'{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:%d"}}'
 
     def stream(visit: Visit) -> None:
@@ -542,7 +553,8 @@ async def test_a_server_may_ask_on_its_stream_and_is_answered_by_a_post(server: 
 # --- sessions that are gone, and servers -----------------------------------------------------------------
 
 
-async def test_htt_26_a_lost_session_is_begun_anew_with_all_that_it_had(server: Web) -> None:
+@pytest.mark.row("HTT-26")
+async def test_a_lost_session_is_begun_anew_with_all_that_it_had(server: Web) -> None:
     async with client(server.url, log_level="warning") as it:
         await it.subscribe("x:1")
         server.session = "session-2"
@@ -566,7 +578,8 @@ async def test_htt_26_a_lost_session_is_begun_anew_with_all_that_it_had(server: 
     assert [visit.headers["mcp-session-id"] for visit in server.seen("DELETE")] == ["session-2"]
 
 
-async def test_htt_26_a_session_that_is_gone_shows_on_the_stream_of_its_own_too(server: Web) -> None:
+@pytest.mark.row("HTT-26")
+async def test_a_session_that_is_gone_shows_on_the_stream_of_its_own_too(server: Web) -> None:
     def once(visit: Visit) -> None:
         server.on("GET", lambda later: later.respond(404))
         visit.stream(event(b"", retry=1))
@@ -676,8 +689,9 @@ class Older:
             self.stream.write(event(visit.answer(results.get(visit.method, {})), kind="message"))
 
 
+@pytest.mark.row("HTT-31")
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 422])
-async def test_htt_31_an_old_server_is_spoken_to_in_its_own_way(server: Web, status: int) -> None:
+async def test_an_old_server_is_spoken_to_in_its_own_way(server: Web, status: int) -> None:
     old = Older(server)
     server.on("initialize", lambda visit: visit.respond(status) if visit.path == "/mcp" else old.post(visit))
     async with client(server.url) as it:
@@ -711,8 +725,9 @@ async def test_a_server_that_was_old_and_is_new_now_is_found_again(server: Web) 
         assert (await it.call_tool("act")).data == "act"
 
 
+@pytest.mark.row("SSE-02")
 @pytest.mark.parametrize("endpoint", ["http://example.org/messages", "//example.org/messages", "https://127.0.0.1/m"])
-async def test_sse_02_an_endpoint_at_another_origin_is_refused(server: Web, endpoint: str) -> None:
+async def test_an_endpoint_at_another_origin_is_refused(server: Web, endpoint: str) -> None:
     Older(server, endpoint)
     with pytest.raises(HandshakeFailed, match=r"HTTP 405 .*another origin"):
         await client(server.url).open()

@@ -197,8 +197,9 @@ def test_thirty_thousand_sessions_that_are_abandoned_leave_no_memory_behind() ->
     assert after[2]["memory"] <= 1.25 * after[0]["memory"]  # what Python frees it keeps in part, see COUNTED
 
 
+@pytest.mark.row("D06")
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
-def test_d06_sessions_that_are_kept_and_abandoned_leave_nothing_behind_either(tmp_path: Path) -> None:
+def test_sessions_that_are_kept_and_abandoned_leave_nothing_behind_either(tmp_path: Path) -> None:
     file = tmp_path / "kept.db"
     with serving(str(file)) as port:
         after = abandoned(port, KEPT_SESSIONS)

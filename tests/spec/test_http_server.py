@@ -89,10 +89,11 @@ urlpatterns: list[Any] = []
 FRAMEWORKS = [in_starlette, in_fastapi, in_litestar, in_django]
 
 
+@pytest.mark.row("W04")
 @pytest.mark.parametrize("lifespan", ["on", "off"])
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("scheme", ["http", "ws"])
-async def test_w04_an_application_is_mounted_anywhere_and_needs_no_lifespan(
+async def test_an_application_is_mounted_anywhere_and_needs_no_lifespan(
     framework: Callable[[App], App], lifespan: str, scheme: str
 ) -> None:
     if framework is in_django and lifespan == "on":
@@ -137,7 +138,8 @@ async def test_an_application_can_be_used_again_after_its_end(revision: str) -> 
             assert (await client.call_tool("add", {"a": 1, "b": 1})).data == 2
 
 
-async def test_w24_a_server_may_listen_at_several_places_at_once(revision: str) -> None:
+@pytest.mark.row("W24")
+async def test_a_server_may_listen_at_several_places_at_once(revision: str) -> None:
     server = offering()
     listeners = [
         await server.listen(where) for where in ("http://127.0.0.1:0/mcp", "http://[::1]:0/", "tcp://127.0.0.1:0")
@@ -181,7 +183,8 @@ server.run("http", port=0, path="/tools")
 """
 
 
-async def test_w21_run_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+@pytest.mark.row("W21")
+async def test_run_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
     script = tmp_path / "alone.py"
     script.write_text(textwrap.dedent(RUN))
     process = await asyncio.create_subprocess_exec(sys.executable, script, stderr=subprocess.PIPE)

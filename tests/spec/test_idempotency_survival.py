@@ -216,7 +216,8 @@ def runs(folder: Path) -> int:
     return len((folder / "runs").read_text())
 
 
-async def test_promise_17_a_call_whose_answer_was_lost_in_a_crash_is_done_once_and_gets_the_first_result(
+@pytest.mark.row("PROMISE-17")
+async def test_a_call_whose_answer_was_lost_in_a_crash_is_done_once_and_gets_the_first_result(
     tmp_path: Path,
 ) -> None:
     begun_and_killed(tmp_path, call("pay", "k", amount=5), "after")
@@ -234,8 +235,9 @@ async def test_promise_17_a_call_whose_answer_was_lost_in_a_crash_is_done_once_a
     assert bank.runs == [6]
 
 
+@pytest.mark.row("PROMISE-17")
 @pytest.mark.parametrize(("name", "again"), [("pay", False), ("put", True)])
-async def test_promise_17_a_run_that_died_with_its_process_is_made_again_only_if_its_tool_is_idempotent(
+async def test_a_run_that_died_with_its_process_is_made_again_only_if_its_tool_is_idempotent(
     tmp_path: Path, name: str, again: bool
 ) -> None:
     begun_and_killed(tmp_path, call(name, "k", amount=5), "inside")
@@ -250,8 +252,9 @@ async def test_promise_17_a_run_that_died_with_its_process_is_made_again_only_if
     assert (runs(tmp_path), bank.runs) == (1, [5] if again else [])
 
 
+@pytest.mark.row("PROMISE-17")
 @pytest.mark.parametrize(("name", "again"), [("order", False), ("book", True)])
-async def test_promise_17_a_key_names_its_task_also_when_the_process_has_died_and_the_task_goes_its_own_way(
+async def test_a_key_names_its_task_also_when_the_process_has_died_and_the_task_goes_its_own_way(
     tmp_path: Path, name: str, again: bool
 ) -> None:
     """One fails, since its tool does not say that it can be begun anew; the other is begun anew."""

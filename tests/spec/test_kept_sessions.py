@@ -49,7 +49,8 @@ async def kept(path: Path) -> tuple[SqliteStore, list[Item]]:
 # --- what a session is ------------------------------------------------------------------------------
 
 
-async def test_d09_after_kill_9_subscriptions_still_tell_and_the_log_level_holds(
+@pytest.mark.row("D09")
+async def test_after_kill_9_subscriptions_still_tell_and_the_log_level_holds(
     process: Process, http: aiohttp.ClientSession
 ) -> None:
     peer = await Peer(http, process.url).open()
@@ -71,7 +72,8 @@ async def test_d09_after_kill_9_subscriptions_still_tell_and_the_log_level_holds
     assert "result" in answer
 
 
-async def test_d09_what_the_client_can_do_is_known_and_requests_of_ours_have_new_ids(
+@pytest.mark.row("D09")
+async def test_what_the_client_can_do_is_known_and_requests_of_ours_have_new_ids(
     process: Process, http: aiohttp.ClientSession
 ) -> None:
     peer = await Peer(http, process.url).open({"roots": {}})
@@ -90,7 +92,8 @@ async def test_d09_what_the_client_can_do_is_known_and_requests_of_ours_have_new
     assert asked[0] != asked[1]
 
 
-async def test_d09_a_question_dies_with_its_process_and_a_late_answer_to_it_is_no_mistake(
+@pytest.mark.row("D09")
+async def test_a_question_dies_with_its_process_and_a_late_answer_to_it_is_no_mistake(
     process: Process, http: aiohttp.ClientSession
 ) -> None:
     peer = await Peer(http, process.url).open({"roots": {}})
@@ -108,7 +111,8 @@ async def test_d09_a_question_dies_with_its_process_and_a_late_answer_to_it_is_n
     assert (ended["id"], ended["error"]["data"]["kind"]) == (5, "outcome_unknown")
 
 
-async def test_d09_a_session_goes_on_more_than_once_and_after_an_orderly_end(
+@pytest.mark.row("D09")
+async def test_a_session_goes_on_more_than_once_and_after_an_orderly_end(
     process: Process, http: aiohttp.ClientSession
 ) -> None:
     peer = await Peer(http, process.url).open()
@@ -120,9 +124,8 @@ async def test_d09_a_session_goes_on_more_than_once_and_after_an_orderly_end(
             assert (await stream.messages(1))[0]["params"] == {"uri": "note://a"}
 
 
-async def test_d09_many_requests_at_once_bring_a_session_back_once(
-    process: Process, http: aiohttp.ClientSession
-) -> None:
+@pytest.mark.row("D09")
+async def test_many_requests_at_once_bring_a_session_back_once(process: Process, http: aiohttp.ClientSession) -> None:
     peer = await Peer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     process.restart()
@@ -134,7 +137,8 @@ async def test_d09_many_requests_at_once_bring_a_session_back_once(
         assert len(await stream.messages(2)) == 2
 
 
-async def test_d09_a_handshake_that_was_not_complete_can_be_completed(
+@pytest.mark.row("D09")
+async def test_a_handshake_that_was_not_complete_can_be_completed(
     process: Process, http: aiohttp.ClientSession
 ) -> None:
     peer = Peer(http, process.url)
@@ -162,7 +166,8 @@ async def first_message(peer: Peer, method: str, params: Any) -> Any:
 # --- whose it is, and for how long --------------------------------------------------------------------
 
 
-async def test_d17_a_session_that_was_ended_is_gone_for_good(
+@pytest.mark.row("D17")
+async def test_a_session_that_was_ended_is_gone_for_good(
     process: Process, http: aiohttp.ClientSession, path: Path
 ) -> None:
     peer = await Peer(http, process.url).open()
@@ -179,7 +184,8 @@ async def test_d17_a_session_that_was_ended_is_gone_for_good(
     assert items == []
 
 
-async def test_d17_d06_a_session_that_was_not_used_for_too_long_has_expired(
+@pytest.mark.row("D17", "D06")
+async def test_a_session_that_was_not_used_for_too_long_has_expired(
     process: Process, http: aiohttp.ClientSession, path: Path
 ) -> None:
     peer = await Peer(http, process.url).open()
@@ -194,7 +200,8 @@ async def test_d17_d06_a_session_that_was_not_used_for_too_long_has_expired(
     assert await peer.refusal() == (404, "session_expired")
 
 
-async def test_d09_sessions_that_come_back_count_like_others(http: aiohttp.ClientSession, path: Path) -> None:
+@pytest.mark.row("D09")
+async def test_sessions_that_come_back_count_like_others(http: aiohttp.ClientSession, path: Path) -> None:
     process = Process(path, "{'max_sessions': 1}")
     try:
         first = await Peer(http, process.url).open()
@@ -230,7 +237,8 @@ async def test_the_answer_to_initialize_leaves_when_the_session_is_kept(
 # --- what was sent ------------------------------------------------------------------------------------
 
 
-async def test_d10_missed_events_arrive_once(process: Process, http: aiohttp.ClientSession) -> None:
+@pytest.mark.row("D10")
+async def test_missed_events_arrive_once(process: Process, http: aiohttp.ClientSession) -> None:
     peer = await Peer(http, process.url).open()
     for name in "abcd":
         await peer.call("resources/subscribe", {"uri": f"note://{name}"})
@@ -249,7 +257,8 @@ async def test_d10_missed_events_arrive_once(process: Process, http: aiohttp.Cli
     assert "".join(told) == "bc" + "abcd" + "d", "what was missed, what may have been, and what came after"
 
 
-async def test_d10_what_nobody_had_read_waits_for_whoever_comes(process: Process, http: aiohttp.ClientSession) -> None:
+@pytest.mark.row("D10")
+async def test_what_nobody_had_read_waits_for_whoever_comes(process: Process, http: aiohttp.ClientSession) -> None:
     peer = await Peer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     await peer.call("resources/subscribe", {"uri": "note://b"})
@@ -268,7 +277,8 @@ async def test_d10_what_nobody_had_read_waits_for_whoever_comes(process: Process
     )
 
 
-async def test_d10_an_event_that_the_process_died_with_in_its_hands_is_not_taken_for_read(
+@pytest.mark.row("D10")
+async def test_an_event_that_the_process_died_with_in_its_hands_is_not_taken_for_read(
     process: Process, http: aiohttp.ClientSession
 ) -> None:
     peer = await Peer(http, process.url).open()
@@ -283,7 +293,8 @@ async def test_d10_an_event_that_the_process_died_with_in_its_hands_is_not_taken
     assert told == ["note://a"] * 2, "the event, and that there may have been others"
 
 
-async def test_d09_who_comes_back_hears_of_a_change_that_was_made_before_it_did(
+@pytest.mark.row("D09")
+async def test_who_comes_back_hears_of_a_change_that_was_made_before_it_did(
     process: Process, http: aiohttp.ClientSession
 ) -> None:
     peer, other = await Peer(http, process.url).open(), await Peer(http, process.url).open()
@@ -297,7 +308,8 @@ async def test_d09_who_comes_back_hears_of_a_change_that_was_made_before_it_did(
     assert told["params"] == {"uri": "note://a"}
 
 
-async def test_d10_an_answer_can_be_read_on_from_anywhere(process: Process, http: aiohttp.ClientSession) -> None:
+@pytest.mark.row("D10")
+async def test_an_answer_can_be_read_on_from_anywhere(process: Process, http: aiohttp.ClientSession) -> None:
     peer = await Peer(http, process.url).open()
     params = {"name": "steps", "_meta": {"progressToken": "t"}}
     async with peer.post("tools/call", params) as response:
@@ -314,7 +326,8 @@ async def test_d10_an_answer_can_be_read_on_from_anywhere(process: Process, http
         assert response.status == 400
 
 
-async def test_d10_a_request_whose_process_died_is_answered_outcome_unknown(
+@pytest.mark.row("D10")
+async def test_a_request_whose_process_died_is_answered_outcome_unknown(
     process: Process, http: aiohttp.ClientSession
 ) -> None:
     peer = await Peer(http, process.url).open()
@@ -384,7 +397,8 @@ async def result(peer: Peer, method: str, params: Any = None) -> Any:
     return answer["result"]
 
 
-async def test_d08_a_process_that_was_stopped_for_too_long_adds_nothing_to_what_another_goes_on_with(
+@pytest.mark.row("D08")
+async def test_a_process_that_was_stopped_for_too_long_adds_nothing_to_what_another_goes_on_with(
     pair: list[Process], http: aiohttp.ClientSession
 ) -> None:
     peer, other = await Peer(http, pair[0].url).open(), await Peer(http, pair[0].url).open()
@@ -413,7 +427,8 @@ async def test_d08_a_process_that_was_stopped_for_too_long_adds_nothing_to_what_
 # --- our client ---------------------------------------------------------------------------------------
 
 
-async def test_d09_our_client_goes_on_in_the_same_session(process: Process) -> None:
+@pytest.mark.row("D09")
+async def test_our_client_goes_on_in_the_same_session(process: Process) -> None:
     seen = RecordingObserver()
     async with Client(process.url, revision="2025-11-25", observers=[seen]) as client:
         await client.subscribe("note://a")

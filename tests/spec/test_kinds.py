@@ -147,14 +147,16 @@ OURS = {  # kinds that the founding documents have no row for
 # --- the table --------------------------------------------------------------------------------------------------
 
 
-def test_a18_the_table_is_that_of_the_founding_documents() -> None:
+@pytest.mark.row("A18")
+def test_the_table_is_that_of_the_founding_documents() -> None:
     rows = [line.split(" ", 1) for line in FOUNDING.split("\n") if line]
     assert len(rows) == 91
     expected = [(int(code), re.sub(r"\W+", "_", message.lower())) for code, message in rows]
     assert [(kind.founding, kind.name) for kind in KINDS] == expected
 
 
-def test_a18_an_error_has_a_code_of_the_specification_and_nothing_else_has_one() -> None:
+@pytest.mark.row("A18")
+def test_an_error_has_a_code_of_the_specification_and_nothing_else_has_one() -> None:
     standard = {-32700, -32600, -32601, -32602, -32603, -32002, -32042}
     for kind in KINDS:
         told_as_error = kind.told is Told.ERROR and kind.reserved is None
@@ -167,7 +169,8 @@ def errors(of: type[ProtocolError] = ProtocolError) -> Iterator[type[ProtocolErr
         yield from errors(derived)
 
 
-def test_a18_every_class_of_errors_has_a_kind_of_the_table_or_one_of_our_own() -> None:
+@pytest.mark.row("A18")
+def test_every_class_of_errors_has_a_kind_of_the_table_or_one_of_our_own() -> None:
     ours = [error for error in errors() if error.__module__.startswith("trunkline")]
     assert {error.kind for error in ours} - BY_NAME.keys() <= OURS
     for error in ours:
@@ -448,12 +451,14 @@ def on_the_wire(kind: Kind) -> bool:
     return kind.reserved is None and kind.told in {Told.ERROR, Told.RESULT}
 
 
-def test_a18_every_kind_that_is_told_to_the_peer_has_a_cause_here() -> None:
+@pytest.mark.row("A18")
+def test_every_kind_that_is_told_to_the_peer_has_a_cause_here() -> None:
     assert list(ON_THE_WIRE) == [kind.name for kind in KINDS if on_the_wire(kind)]
 
 
+@pytest.mark.row("A18", "T18", "Y03")
 @pytest.mark.parametrize("name", ON_THE_WIRE)
-async def test_a18_t18_y03_a_kind_reaches_the_peer_as_the_table_says(name: str) -> None:
+async def test_a_kind_reaches_the_peer_as_the_table_says(name: str) -> None:
     stage, kind = Stage(), BY_NAME[name]
     async with stage.peer:
         if name != "server_not_initialized":
@@ -503,12 +508,14 @@ RAISED: dict[str, Callable[[Server], Any]] = {
 }
 
 
-def test_a18_every_kind_that_is_raised_has_a_cause_here() -> None:
+@pytest.mark.row("A18")
+def test_every_kind_that_is_raised_has_a_cause_here() -> None:
     assert list(RAISED) == [kind.name for kind in KINDS if kind.told is Told.RAISED and kind.reserved is None]
 
 
+@pytest.mark.row("A18", "T18")
 @pytest.mark.parametrize("name", RAISED)
-async def test_a18_t18_a_kind_is_raised_where_the_program_has_a_mistake(name: str) -> None:
+async def test_a_kind_is_raised_where_the_program_has_a_mistake(name: str) -> None:
     async def go_wrong() -> None:
         made = RAISED[name](Server("t"))
         if isinstance(made, Awaitable):
@@ -541,12 +548,14 @@ TOLD_TO_OBSERVERS: dict[str, Cause] = {
 }
 
 
-def test_a18_every_kind_that_only_observers_hear_of_has_a_cause_here() -> None:
+@pytest.mark.row("A18")
+def test_every_kind_that_only_observers_hear_of_has_a_cause_here() -> None:
     assert list(TOLD_TO_OBSERVERS) == [kind.name for kind in KINDS if kind.told is Told.FACT]
 
 
+@pytest.mark.row("A18")
 @pytest.mark.parametrize("name", TOLD_TO_OBSERVERS)
-async def test_a18_observers_hear_of_what_the_peer_does_not(name: str) -> None:
+async def test_observers_hear_of_what_the_peer_does_not(name: str) -> None:
     stage = Stage()
     async with stage.peer:
         await stage.peer.initialize()

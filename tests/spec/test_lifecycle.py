@@ -52,21 +52,24 @@ def phases(observer: RecordingObserver) -> list[str]:
 # --- initialize ----------------------------------------------------------------------------------
 
 
+@pytest.mark.row("L01")
 @pytest.mark.parametrize("missing", ["protocolVersion", "capabilities", "clientInfo"])
-async def test_l01_initialize_needs_all_three_of_its_params(missing: str) -> None:
+async def test_initialize_needs_all_three_of_its_params(missing: str) -> None:
     async with RawPeer(Server("t")) as peer:
         error = await peer.error("initialize", {name: value for name, value in HELLO.items() if name != missing})
         assert (error["code"], error["data"]["kind"]) == (-32602, "invalid_params")
         assert missing in error["message"]
 
 
+@pytest.mark.row("L01")
 @pytest.mark.parametrize("info", [{}, {"name": "n"}, {"version": "1"}, "client", {"name": 1, "version": "1"}])
-async def test_l01_a_client_must_say_its_name_and_version(info: object) -> None:
+async def test_a_client_must_say_its_name_and_version(info: object) -> None:
     async with RawPeer(Server("t")) as peer:
         assert (await peer.error("initialize", {**HELLO, "clientInfo": info}))["code"] == -32602
 
 
-async def test_l01_after_a_failed_initialize_a_good_one_is_taken() -> None:
+@pytest.mark.row("L01")
+async def test_after_a_failed_initialize_a_good_one_is_taken() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.error("initialize", {})
         await peer.initialize()
@@ -74,21 +77,24 @@ async def test_l01_after_a_failed_initialize_a_good_one_is_taken() -> None:
         assert peer.connection.session.phase is Phase.READY
 
 
+@pytest.mark.row("X01")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_x01_a_supported_revision_is_spoken(revision: str) -> None:
+async def test_a_supported_revision_is_spoken(revision: str) -> None:
     async with RawPeer(everything()) as peer:
         assert (await peer.initialize(revision))["protocolVersion"] == revision
         assert (await peer.result("tools/list"))["tools"][0]["name"] == "greet"
 
 
+@pytest.mark.row("X01")
 @pytest.mark.parametrize("revision", ["2026-07-28", "1999-12-31", "3000-01-01", "", "latest"])
-async def test_x01_any_other_revision_is_answered_with_2025_11_25_and_no_error(revision: str) -> None:
+async def test_any_other_revision_is_answered_with_2025_11_25_and_no_error(revision: str) -> None:
     async with RawPeer(Server("t")) as peer:
         assert (await peer.initialize(revision))["protocolVersion"] == "2025-11-25"
 
 
+@pytest.mark.row("L03")
 @pytest.mark.parametrize("instructions", [None, "Be kind."])
-async def test_l03_the_answer_names_revision_capabilities_server_and_instructions_if_there_are_any(
+async def test_the_answer_names_revision_capabilities_server_and_instructions_if_there_are_any(
     instructions: str | None,
 ) -> None:
     async with RawPeer(Server("t", version="7", instructions=instructions)) as peer:
@@ -101,12 +107,14 @@ async def test_l03_the_answer_names_revision_capabilities_server_and_instruction
         assert result == (expected if instructions is None else {**expected, "instructions": instructions})
 
 
-async def test_l04_a_server_without_a_version_of_its_own_says_ours() -> None:
+@pytest.mark.row("L04")
+async def test_a_server_without_a_version_of_its_own_says_ours() -> None:
     async with RawPeer(Server("t")) as peer:
         assert (await peer.initialize())["serverInfo"] == {"name": "t", "version": version("trunkline")}
 
 
-async def test_l03_an_older_revision_is_told_less_of_the_server() -> None:
+@pytest.mark.row("L03")
+async def test_an_older_revision_is_told_less_of_the_server() -> None:
     server = Server("t", title="T", description="A server.", website_url="https://example.com")
     async with RawPeer(server) as peer:
         assert (await peer.initialize("2025-03-26"))["serverInfo"].keys() == {"name", "version"}
@@ -114,7 +122,8 @@ async def test_l03_an_older_revision_is_told_less_of_the_server() -> None:
         assert (await peer.initialize("2025-06-18"))["serverInfo"].keys() == {"name", "version", "title"}
 
 
-async def test_l06_a_second_initialize_is_refused_and_changes_nothing() -> None:
+@pytest.mark.row("L06")
+async def test_a_second_initialize_is_refused_and_changes_nothing() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize("2025-06-18", confirm=False)
         early = await peer.error("initialize", HELLO)
@@ -126,8 +135,9 @@ async def test_l06_a_second_initialize_is_refused_and_changes_nothing() -> None:
         assert peer.connection.session.spoken == "2025-06-18"
 
 
+@pytest.mark.row("L05", "X03")
 @pytest.mark.parametrize("name", ["notifications/initialized", "initialized"])
-async def test_l05_x03_a_client_says_that_it_is_ready_by_either_name_and_the_server_never_does(name: str) -> None:
+async def test_a_client_says_that_it_is_ready_by_either_name_and_the_server_never_does(name: str) -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(confirm=False)
         peer.notify(name)
@@ -137,7 +147,8 @@ async def test_l05_x03_a_client_says_that_it_is_ready_by_either_name_and_the_ser
         assert set(methods) == {None}
 
 
-async def test_l05_requests_are_served_before_initialized_and_those_of_the_server_wait_for_it() -> None:
+@pytest.mark.row("L05")
+async def test_requests_are_served_before_initialized_and_those_of_the_server_wait_for_it() -> None:
     server = Server("t")
 
     @server.tool
@@ -159,10 +170,11 @@ async def test_l05_requests_are_served_before_initialized_and_those_of_the_serve
 # --- phases --------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("L02", "F02", "F15", "F16")
 @pytest.mark.parametrize(
     "method", [*(name for name in REQUESTS if name != "ping"), "foo/bar", "tasks/list", "roots/list"]
 )
-async def test_l02_f02_f15_f16_before_initialize_every_other_request_is_refused(method: str) -> None:
+async def test_before_initialize_every_other_request_is_refused(method: str) -> None:
     async with RawPeer(everything()) as peer:
         error = await peer.error(method, {"of": "no use"})
         assert error["code"] == -32600
@@ -170,7 +182,8 @@ async def test_l02_f02_f15_f16_before_initialize_every_other_request_is_refused(
         assert error["data"] == {"kind": "server_not_initialized", "phase": "connecting"}
 
 
-async def test_f02_notifications_before_initialize_change_nothing() -> None:
+@pytest.mark.row("F02")
+async def test_notifications_before_initialize_change_nothing() -> None:
     observer = RecordingObserver()
     async with RawPeer(Server("t", observers=[observer])) as peer:
         for name in ("notifications/initialized", "notifications/cancelled", "notifications/roots/list_changed"):
@@ -180,20 +193,23 @@ async def test_f02_notifications_before_initialize_change_nothing() -> None:
     assert [fact.kind for fact in observer.of(Dropped)] == ["unknown_notification"] * 3
 
 
-def test_f04_the_requests_below_are_all_that_a_client_can_send() -> None:
+@pytest.mark.row("F04")
+def test_the_requests_below_are_all_that_a_client_can_send() -> None:
     names = {row.name for row in known(HANDSHAKE[-1], Side.SERVER) if row.request}
     assert names == {*REQUESTS, "initialize", *(name for name in names if name.startswith("tasks/"))}
 
 
+@pytest.mark.row("F04", "AD001")
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("method", REQUESTS)
-async def test_f04_ad001_once_initialized_every_method_is_open(method: str, revision: str) -> None:
+async def test_once_initialized_every_method_is_open(method: str, revision: str) -> None:
     async with RawPeer(everything()) as peer:
         await peer.initialize(revision)
         assert "result" in await peer.request(method, REQUESTS[method])
 
 
-async def test_a04_f01_f17_x05_a_conversation_passes_through_the_phases_of_the_founding_documents() -> None:
+@pytest.mark.row("A04", "F01", "F17", "X05")
+async def test_a_conversation_passes_through_the_phases_of_the_founding_documents() -> None:
     observer = RecordingObserver()
     async with RawPeer(Server("t", observers=[observer])) as peer:
         await peer.initialize()
@@ -210,7 +226,8 @@ async def test_a04_f01_f17_x05_a_conversation_passes_through_the_phases_of_the_f
     assert [names.state for names in named] == ["disconnected", "connecting", "connected", "ready", "disconnected"]
 
 
-async def test_f10_a_client_that_hangs_up_ends_what_runs_for_it() -> None:
+@pytest.mark.row("F10")
+async def test_a_client_that_hangs_up_ends_what_runs_for_it() -> None:
     observer, started, ended = RecordingObserver(), asyncio.Event(), asyncio.Event()
     server = Server("t", observers=[observer])
 
@@ -233,7 +250,8 @@ async def test_f10_a_client_that_hangs_up_ends_what_runs_for_it() -> None:
     assert len(observer.of(Closed)) == 1
 
 
-async def test_f06_f10_x31_a_server_that_ends_lets_calls_finish_and_takes_no_new_ones() -> None:
+@pytest.mark.row("F06", "F10", "X31")
+async def test_a_server_that_ends_lets_calls_finish_and_takes_no_new_ones() -> None:
     observer, go = RecordingObserver(), asyncio.Event()
     server = Server("t", observers=[observer])
 
@@ -257,7 +275,8 @@ async def test_f06_f10_x31_a_server_that_ends_lets_calls_finish_and_takes_no_new
     assert phases(observer)[-3:] == ["READY", "DRAINING", "CLOSED"]
 
 
-async def test_x31_shutdown_is_not_a_method_of_the_specification() -> None:
+@pytest.mark.row("X31")
+async def test_shutdown_is_not_a_method_of_the_specification() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize()
         assert (await peer.error("shutdown"))["code"] == -32601
@@ -265,7 +284,8 @@ async def test_x31_shutdown_is_not_a_method_of_the_specification() -> None:
         assert await peer.quiet() == []
 
 
-async def test_f19_operations_of_every_family_come_back_to_rest() -> None:
+@pytest.mark.row("F19")
+async def test_operations_of_every_family_come_back_to_rest() -> None:
     observer = RecordingObserver()
     async with RawPeer(everything(observers=[observer])) as peer:
         await peer.initialize()
@@ -282,18 +302,21 @@ async def test_f19_operations_of_every_family_come_back_to_rest() -> None:
 # --- in which order things are checked -----------------------------------------------------------
 
 
-async def test_f15_the_phase_is_checked_before_the_capability_and_the_arguments() -> None:
+@pytest.mark.row("F15")
+async def test_the_phase_is_checked_before_the_capability_and_the_arguments() -> None:
     async with RawPeer(Server("t")) as peer:
         assert (await peer.error("prompts/get", {"name": 5}))["data"]["kind"] == "server_not_initialized"
 
 
-async def test_f15_the_capability_is_checked_before_the_arguments() -> None:
+@pytest.mark.row("F15")
+async def test_the_capability_is_checked_before_the_arguments() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize()
         assert (await peer.error("prompts/get", {"name": 5}))["data"]["kind"] == "capability_not_supported"
 
 
-async def test_f15_the_arguments_are_checked_before_anything_runs() -> None:
+@pytest.mark.row("F15")
+async def test_the_arguments_are_checked_before_anything_runs() -> None:
     ran: list[str] = []
     server = Server("t", prompts=True)
 
@@ -327,11 +350,12 @@ def asking(settings: Settings | None = None, **options: Any) -> tuple[Server, li
     return server, late
 
 
+@pytest.mark.row("K14", "K16", "X07")
 @pytest.mark.parametrize(
     ("settings", "arguments", "seconds"),
     [(None, {}, 60), (Settings(work_timeout=7), {}, 7), (Settings(work_timeout=7), {"timeout": 3}, 3)],
 )
-async def test_k14_k16_x07_a_request_that_is_not_answered_times_out_and_is_called_off(
+async def test_a_request_that_is_not_answered_times_out_and_is_called_off(
     settings: Settings | None, arguments: dict[str, float], seconds: float
 ) -> None:
     clock = ManualClock()
@@ -351,7 +375,8 @@ async def test_k14_k16_x07_a_request_that_is_not_answered_times_out_and_is_calle
     assert (error.method, error.elapsed) == ("sampling/createMessage", seconds)
 
 
-async def test_k18_a_late_answer_is_dropped_and_counted_and_goes_to_no_other_call() -> None:
+@pytest.mark.row("K18")
+async def test_a_late_answer_is_dropped_and_counted_and_goes_to_no_other_call() -> None:
     clock, observer = ManualClock(), RecordingObserver()
     server, late = asking(clock=clock, observers=[observer])
     answer = {"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "late model"}
@@ -371,7 +396,8 @@ async def test_k18_a_late_answer_is_dropped_and_counted_and_goes_to_no_other_cal
     assert len(late) == 1
 
 
-async def test_f08_k17_nothing_times_out_after_a_handshake() -> None:
+@pytest.mark.row("F08", "K17")
+async def test_nothing_times_out_after_a_handshake() -> None:
     clock = ManualClock()
     async with RawPeer(Server("t", clock=clock)) as peer:
         clock.advance(9)
@@ -382,7 +408,8 @@ async def test_f08_k17_nothing_times_out_after_a_handshake() -> None:
         assert peer.connection.session.phase is Phase.READY
 
 
-async def test_x07_a_call_that_asks_again_and_again_times_out_once() -> None:
+@pytest.mark.row("X07")
+async def test_a_call_that_asks_again_and_again_times_out_once() -> None:
     clock, observer = ManualClock(), RecordingObserver()
     server = Server("t", clock=clock, observers=[observer])
 

@@ -58,7 +58,8 @@ def logging_server() -> Server:
     return server
 
 
-async def test_g04_log_01_what_is_logged_during_a_call_goes_to_its_client() -> None:
+@pytest.mark.row("LOG-01", "G04")
+async def test_what_is_logged_during_a_call_goes_to_its_client() -> None:
     server = logging_server()
     server.forward_logs("bridged")
     async with RawPeer(server) as peer:
@@ -72,8 +73,9 @@ async def test_g04_log_01_what_is_logged_during_a_call_goes_to_its_client() -> N
         ]
 
 
+@pytest.mark.row("G04")
 @pytest.mark.parametrize("name", ["plain", "inline"])
-async def test_g04_plain_functions_log_to_their_client_too(name: str) -> None:
+async def test_plain_functions_log_to_their_client_too(name: str) -> None:
     server = logging_server()
     server.forward_logs("bridged")
     async with RawPeer(server) as peer:
@@ -83,7 +85,8 @@ async def test_g04_plain_functions_log_to_their_client_too(name: str) -> None:
         assert [told["data"]["message"] for told in messages_to(peer)] == [f"{name} a"]
 
 
-async def test_g04_each_client_hears_of_its_own_calls_only() -> None:
+@pytest.mark.row("G04")
+async def test_each_client_hears_of_its_own_calls_only() -> None:
     server = logging_server()
     server.forward_logs("bridged")
     async with RawPeer(server) as one, RawPeer(server) as other:
@@ -101,7 +104,8 @@ async def test_g04_each_client_hears_of_its_own_calls_only() -> None:
         assert len(messages_to(one)) == len(messages_to(other)) == 5
 
 
-async def test_g04_a_logger_can_be_forwarded_while_serving_and_again_not() -> None:
+@pytest.mark.row("G04")
+async def test_a_logger_can_be_forwarded_while_serving_and_again_not() -> None:
     server = logging_server()
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -114,7 +118,8 @@ async def test_g04_a_logger_can_be_forwarded_while_serving_and_again_not() -> No
         assert len(messages_to(peer)) == 1
 
 
-async def test_g04_of_two_servers_each_tells_its_own_clients() -> None:
+@pytest.mark.row("G04")
+async def test_of_two_servers_each_tells_its_own_clients() -> None:
     servers = [logging_server(), logging_server()]
     for server in servers:
         server.forward_logs("bridged")
@@ -125,7 +130,8 @@ async def test_g04_of_two_servers_each_tells_its_own_clients() -> None:
         assert (len(messages_to(one)), len(messages_to(other))) == (1, 0)
 
 
-async def test_g04_extras_and_the_kind_of_an_exception_go_along_and_no_traceback() -> None:
+@pytest.mark.row("G04")
+async def test_extras_and_the_kind_of_an_exception_go_along_and_no_traceback() -> None:
     server = Server("t", observers=[])
     server.forward_logs("bridged")
 
@@ -146,7 +152,8 @@ async def test_g04_extras_and_the_kind_of_an_exception_go_along_and_no_traceback
     assert told["data"] == {"message": "it broke", "error": "ValueError", "order": 7, "list": [1]}
 
 
-async def test_g04_log_02_the_level_of_the_client_and_of_the_handler_count() -> None:
+@pytest.mark.row("LOG-02", "G04")
+async def test_the_level_of_the_client_and_of_the_handler_count() -> None:
     server = Server("t", observers=[])
     server.forward_logs("bridged", level=logging.DEBUG)
 
@@ -165,7 +172,8 @@ async def test_g04_log_02_the_level_of_the_client_and_of_the_handler_count() -> 
         assert [told["level"] for told in messages_to(peer)][4:] == ["debug", "info", "notice", "warning", "critical"]
 
 
-async def test_g04_nothing_is_sent_outside_of_calls_after_them_or_of_trunkline_itself() -> None:
+@pytest.mark.row("G04")
+async def test_nothing_is_sent_outside_of_calls_after_them_or_of_trunkline_itself() -> None:
     server, late = Server("t", observers=[]), []
     handler = server.forward_logs("bridged")
     own = logging.getLogger("trunkline.something")
@@ -193,7 +201,8 @@ async def test_g04_nothing_is_sent_outside_of_calls_after_them_or_of_trunkline_i
     own.removeHandler(handler)
 
 
-async def test_g04_trunkline_itself_is_never_heard() -> None:
+@pytest.mark.row("G04")
+async def test_trunkline_itself_is_never_heard() -> None:
     server = Server("t", observers=[])
     own = logging.getLogger("trunkline")
     handler = server.forward_logs("bridged")
@@ -211,7 +220,8 @@ async def test_g04_trunkline_itself_is_never_heard() -> None:
     own.removeHandler(handler)
 
 
-async def test_g04_what_is_logged_while_a_record_is_being_sent_is_not_sent() -> None:
+@pytest.mark.row("G04")
+async def test_what_is_logged_while_a_record_is_being_sent_is_not_sent() -> None:
     server = Server("t", observers=[])
     server.forward_logs("bridged")
 
@@ -231,7 +241,8 @@ async def test_g04_what_is_logged_while_a_record_is_being_sent_is_not_sent() -> 
         assert [told["data"]["message"] for told in messages_to(peer)] == ["hello"]
 
 
-async def test_g04_whatever_is_said_finds_some_words() -> None:
+@pytest.mark.row("G04")
+async def test_whatever_is_said_finds_some_words() -> None:
     server = Server("t", observers=[])
     server.forward_logs("bridged").setFormatter(logging.Formatter("%(message)s%(file)s"))
     circle: list[Any] = []
@@ -256,7 +267,8 @@ async def test_g04_whatever_is_said_finds_some_words() -> None:
     assert second == {"message": "nothing was raised", "file": ""}
 
 
-async def test_g04_a_formatter_makes_the_message_and_no_traceback() -> None:
+@pytest.mark.row("G04")
+async def test_a_formatter_makes_the_message_and_no_traceback() -> None:
     server = Server("t", observers=[])
     server.forward_logs("bridged").setFormatter(logging.Formatter("<%(levelname)s> %(message)s"))
 
@@ -274,7 +286,8 @@ async def test_g04_a_formatter_makes_the_message_and_no_traceback() -> None:
         assert messages_to(peer)[0]["data"] == {"message": "<WARNING> careful", "error": "ValueError"}
 
 
-async def test_g04_what_an_observer_logs_of_one_client_never_reaches_another() -> None:
+@pytest.mark.row("G04")
+async def test_what_an_observer_logs_of_one_client_never_reaches_another() -> None:
     class Talkative:
         immediate = True
 
@@ -308,7 +321,8 @@ async def test_g04_what_an_observer_logs_of_one_client_never_reaches_another() -
         assert messages_to(other) == []
 
 
-async def test_g04_a_record_that_cannot_be_said_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.row("G04")
+async def test_a_record_that_cannot_be_said_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging, "raiseExceptions", False)
     server = Server("t", observers=[])
     server.forward_logs("bridged")
@@ -324,6 +338,7 @@ async def test_g04_a_record_that_cannot_be_said_breaks_nothing(monkeypatch: pyte
         assert messages_to(peer) == []
 
 
+@pytest.mark.row("G04")
 @pytest.mark.parametrize(
     ("number", "level"),
     [
@@ -338,5 +353,5 @@ async def test_g04_a_record_that_cannot_be_said_breaks_nothing(monkeypatch: pyte
         (99, "emergency"),
     ],
 )
-def test_g04_levels_of_logging_are_levels_of_the_specification(number: int, level: str) -> None:
+def test_levels_of_logging_are_levels_of_the_specification(number: int, level: str) -> None:
     assert level_of(number) == level

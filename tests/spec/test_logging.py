@@ -35,7 +35,8 @@ async def heard(peer: RawPeer, tool: str = "say_all") -> list[Any]:
     return [message["params"] for message in peer.waiting() if message["method"] == "notifications/message"]
 
 
-async def test_g02_x18_log_01_a_message_has_a_level_a_logger_and_data() -> None:
+@pytest.mark.row("LOG-01", "G02", "X18")
+async def test_a_message_has_a_level_a_logger_and_data() -> None:
     async with RawPeer(make_server()) as peer:
         assert (await peer.initialize())["capabilities"]["logging"] == {}
         assert await heard(peer, "say_from_thread") == [
@@ -43,8 +44,9 @@ async def test_g02_x18_log_01_a_message_has_a_level_a_logger_and_data() -> None:
         ]
 
 
+@pytest.mark.row("LOG-02", "G02", "G03")
 @pytest.mark.parametrize("threshold", SYSLOG)
-async def test_g02_g03_log_02_only_messages_of_the_level_that_was_set_and_above_are_sent(threshold: str) -> None:
+async def test_only_messages_of_the_level_that_was_set_and_above_are_sent(threshold: str) -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
         assert await peer.result("logging/setLevel", {"level": threshold}) == {}
@@ -52,14 +54,16 @@ async def test_g02_g03_log_02_only_messages_of_the_level_that_was_set_and_above_
     assert levels == SYSLOG[SYSLOG.index(threshold) :]
 
 
-async def test_g02_until_a_client_says_otherwise_debug_is_not_sent() -> None:
+@pytest.mark.row("G02")
+async def test_until_a_client_says_otherwise_debug_is_not_sent() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
         assert [params["level"] for params in await heard(peer)] == SYSLOG[1:]
 
 
+@pytest.mark.row("G03")
 @pytest.mark.parametrize("params", [{"level": "loud"}, {"level": 3}, {}])
-async def test_g03_a_level_that_does_not_exist_is_refused_and_changes_nothing(params: Any) -> None:
+async def test_a_level_that_does_not_exist_is_refused_and_changes_nothing(params: Any) -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
         await peer.result("logging/setLevel", {"level": "alert"})
@@ -67,7 +71,8 @@ async def test_g03_a_level_that_does_not_exist_is_refused_and_changes_nothing(pa
         assert [params["level"] for params in await heard(peer)] == ["alert", "emergency"]
 
 
-async def test_g01_each_session_has_its_own_level() -> None:
+@pytest.mark.row("G01")
+async def test_each_session_has_its_own_level() -> None:
     server, contexts = Server("t"), []
 
     @server.tool
@@ -86,21 +91,24 @@ async def test_g01_each_session_has_its_own_level() -> None:
         assert [message["params"]["data"] for message in await curious.quiet()] == ["once for each"]
 
 
-async def test_log_01_without_the_capability_nothing_is_sent_and_no_level_can_be_set() -> None:
+@pytest.mark.row("LOG-01")
+async def test_without_the_capability_nothing_is_sent_and_no_level_can_be_set() -> None:
     async with RawPeer(make_server(logging=False)) as peer:
         assert "logging" not in (await peer.initialize())["capabilities"]
         assert await heard(peer) == []
         assert (await peer.error("logging/setLevel", {"level": "info"}))["code"] == -32601
 
 
-async def test_cap_09_logging_may_start_before_initialized() -> None:
+@pytest.mark.row("CAP-09")
+async def test_logging_may_start_before_initialized() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize(confirm=False)
         assert len(await heard(peer)) == 7
 
 
+@pytest.mark.row("G02")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_g02_a_message_is_the_same_in_every_revision(revision: str) -> None:
+async def test_a_message_is_the_same_in_every_revision(revision: str) -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize(revision)
         assert (await heard(peer, "say_from_thread"))[0]["data"] == {"from": "thread"}

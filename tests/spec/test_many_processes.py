@@ -59,7 +59,8 @@ def text_of(answer: Any) -> str:
 # --- one session -------------------------------------------------------------------------------------
 
 
-async def test_d03_a_session_is_the_same_whichever_process_each_request_reaches(
+@pytest.mark.row("D03")
+async def test_a_session_is_the_same_whichever_process_each_request_reaches(
     three: list[Branch], http: aiohttp.ClientSession
 ) -> None:
     peers = await everywhere(http, urls_of(three), ASKS)
@@ -86,6 +87,7 @@ async def test_d03_a_session_is_the_same_whichever_process_each_request_reaches(
         assert await peer.refusal() == (404, "session_not_found")
 
 
+@pytest.mark.row("D03")
 @pytest.mark.parametrize(
     ("tool", "result", "text"),
     [
@@ -93,7 +95,7 @@ async def test_d03_a_session_is_the_same_whichever_process_each_request_reaches(
         ("think", {"role": "assistant", "content": {"type": "text", "text": "so"}, "model": "m"}, "so"),
     ],
 )
-async def test_d03_a_question_that_one_process_asks_is_answered_through_another(
+async def test_a_question_that_one_process_asks_is_answered_through_another(
     three: list[Branch], http: aiohttp.ClientSession, tool: str, result: Any, text: str
 ) -> None:
     peers = await everywhere(http, urls_of(three), ASKS)
@@ -106,7 +108,8 @@ async def test_d03_a_question_that_one_process_asks_is_answered_through_another(
         assert text_of((await stream.messages(1))[0]) == text
 
 
-async def test_d03_a_call_is_cancelled_through_another_process(pair: list[Branch], http: aiohttp.ClientSession) -> None:
+@pytest.mark.row("D03")
+async def test_a_call_is_cancelled_through_another_process(pair: list[Branch], http: aiohttp.ClientSession) -> None:
     peers = await everywhere(http, urls_of(pair))
     params = {"name": "waits", "_meta": {"progressToken": "t"}}
     async with peers[1].post("tools/call", params, ident=77) as response:
@@ -118,7 +121,8 @@ async def test_d03_a_call_is_cancelled_through_another_process(pair: list[Branch
             assert (await Stream(response).event()) == ("", None)
 
 
-async def test_d10_a_stream_that_broke_off_is_read_on_through_another_process(
+@pytest.mark.row("D10")
+async def test_a_stream_that_broke_off_is_read_on_through_another_process(
     pair: list[Branch], http: aiohttp.ClientSession
 ) -> None:
     peers = await everywhere(http, urls_of(pair))
@@ -130,7 +134,8 @@ async def test_d10_a_stream_that_broke_off_is_read_on_through_another_process(
         assert text_of((await stream.messages(1))[0]) == "done"
 
 
-async def test_d03_a_task_is_followed_through_any_process(pair: list[Branch], http: aiohttp.ClientSession) -> None:
+@pytest.mark.row("D03")
+async def test_a_task_is_followed_through_any_process(pair: list[Branch], http: aiohttp.ClientSession) -> None:
     peers = await everywhere(http, urls_of(pair))
     other = await Peer(http, pair[1].url).open()
     for asking, looking in ((peers[1], peers[0]), (peers[0], peers[1]), (other, other.at(pair[0].url))):
@@ -153,8 +158,9 @@ async def test_many_requests_at_once_each_have_their_own_answer(
 # --- our own client ----------------------------------------------------------------------------------
 
 
+@pytest.mark.row("D03")
 @pytest.mark.parametrize("revision", [revision.value for revision in Revision])
-async def test_d03_a_client_of_every_revision_sees_one_server(three: list[Branch], revision: str) -> None:
+async def test_a_client_of_every_revision_sees_one_server(three: list[Branch], revision: str) -> None:
     async with AsyncExitStack() as stack:
         front = await stack.enter_async_context(RoundRobin(urls_of(three)).open())
         client = await stack.enter_async_context(
@@ -192,7 +198,8 @@ def processes(tmp_path: Path) -> Any:
         process.end()
 
 
-async def test_d08_when_the_process_that_holds_a_session_is_killed_others_go_on_with_it(
+@pytest.mark.row("D08")
+async def test_when_the_process_that_holds_a_session_is_killed_others_go_on_with_it(
     processes: list[Process], http: aiohttp.ClientSession
 ) -> None:
     peers = await everywhere(http, [process.url for process in processes])
@@ -220,7 +227,8 @@ async def test_d08_when_the_process_that_holds_a_session_is_killed_others_go_on_
         assert await stream.messages(1) == [UPDATED]
 
 
-async def test_d08_when_the_process_that_a_client_came_to_is_killed_it_goes_on_at_another(
+@pytest.mark.row("D08")
+async def test_when_the_process_that_a_client_came_to_is_killed_it_goes_on_at_another(
     processes: list[Process], http: aiohttp.ClientSession
 ) -> None:
     peers = await everywhere(http, [process.url for process in processes], {"roots": {}})

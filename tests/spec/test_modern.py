@@ -206,8 +206,9 @@ async def routed_by_field(region: Annotated[str, Field(json_schema_extra={"x-mcp
     return region
 
 
+@pytest.mark.row("HTT-53")
 @pytest.mark.parametrize("tool", [routed, routed_by_field])
-async def test_htt_53_a_parameter_says_that_a_header_repeats_it_and_pipes_have_none(tool: Any) -> None:
+async def test_a_parameter_says_that_a_header_repeats_it_and_pipes_have_none(tool: Any) -> None:
     server = Server("s")
     server.add_tool(tool, name="routed")
     params = {"name": "routed", "arguments": {"region": "eu"}}

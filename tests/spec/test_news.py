@@ -175,7 +175,8 @@ async def test_a_list_that_changes_in_one_process_is_announced_by_all(houses: Ho
     await hearer.close()
 
 
-async def test_d10_an_answer_waits_until_another_process_has_kept_what_its_sessions_hear(houses: Houses) -> None:
+@pytest.mark.row("D10")
+async def test_an_answer_waits_until_another_process_has_kept_what_its_sessions_hear(houses: Houses) -> None:
     here, there = await houses.one(), await houses.one()
     store = await slow_session(there, "note://a")
     async with RawPeer(here.server) as peer:
@@ -247,7 +248,8 @@ async def test_files_are_watched_by_every_process_and_told_of_once(houses: House
 # --- sessions elsewhere ----------------------------------------------------------------------------------
 
 
-async def test_t18_a_session_that_another_process_holds_hears_of_its_tasks(houses: Houses) -> None:
+@pytest.mark.row("T18")
+async def test_a_session_that_another_process_holds_hears_of_its_tasks(houses: Houses) -> None:
     here, there = await houses.one(), await houses.one()
     host = Host(there.server)
     host.app = there.server.asgi()
@@ -310,7 +312,8 @@ async def test_who_was_declared_dead_has_its_listeners_come_back_and_tells_every
         await peer.close()
 
 
-async def test_d03_a_process_that_stands_still_delays_an_answer_by_its_lease_and_loses_no_news(
+@pytest.mark.row("D03")
+async def test_a_process_that_stands_still_delays_an_answer_by_its_lease_and_loses_no_news(
     houses: Houses,
 ) -> None:
     process = Process(houses.path, "{'process_lease': 1.5}")

@@ -46,10 +46,11 @@ def methods(messages: list[Any]) -> list[str]:
 # --- list_changed -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("N02", "N04")
 @pytest.mark.parametrize(
     ("kind", "name"), [("tools", TOOLS), ("prompts", PROMPTS), ("resources", RESOURCES), ("templates", RESOURCES)]
 )
-async def test_n02_n04_a_change_is_announced_at_once_to_every_session_with_empty_params(kind: str, name: str) -> None:
+async def test_a_change_is_announced_at_once_to_every_session_with_empty_params(kind: str, name: str) -> None:
     server = make_server()
     async with RawPeer(server) as one, RawPeer(server) as other:
         await one.initialize()
@@ -60,7 +61,8 @@ async def test_n02_n04_a_change_is_announced_at_once_to_every_session_with_empty
             assert message == {"jsonrpc": "2.0", "method": name, "params": {}}
 
 
-async def test_n02_removing_enabling_and_disabling_are_changes_too() -> None:
+@pytest.mark.row("N02")
+async def test_removing_enabling_and_disabling_are_changes_too() -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:
@@ -75,14 +77,16 @@ async def test_n02_removing_enabling_and_disabling_are_changes_too() -> None:
             clock.advance(1)
 
 
-async def test_n02_a_session_that_has_not_shaken_hands_hears_nothing() -> None:
+@pytest.mark.row("N02")
+async def test_a_session_that_has_not_shaken_hands_hears_nothing() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         add(server, "tools", 2)
         assert await peer.quiet() == []
 
 
-async def test_n05_x13_the_last_change_is_never_lost() -> None:
+@pytest.mark.row("N05", "X13")
+async def test_the_last_change_is_never_lost() -> None:
     clock = ManualClock(start=0)
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:
@@ -99,7 +103,8 @@ async def test_n05_x13_the_last_change_is_never_lost() -> None:
         assert peer.waiting() == []
 
 
-async def test_n03_x13_a_burst_of_changes_is_two_messages() -> None:
+@pytest.mark.row("N03", "X13")
+async def test_a_burst_of_changes_is_two_messages() -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:
@@ -112,7 +117,8 @@ async def test_n03_x13_a_burst_of_changes_is_two_messages() -> None:
         assert methods(peer.waiting()) == [TOOLS]
 
 
-async def test_n03_a_burst_of_one_kind_does_not_delay_another() -> None:
+@pytest.mark.row("N03")
+async def test_a_burst_of_one_kind_does_not_delay_another() -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:
@@ -130,7 +136,8 @@ async def test_n03_a_burst_of_one_kind_does_not_delay_another() -> None:
         assert methods(peer.waiting()) == [PROMPTS]
 
 
-async def test_r19_resources_and_templates_share_one_notification() -> None:
+@pytest.mark.row("R19")
+async def test_resources_and_templates_share_one_notification() -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:
@@ -144,8 +151,9 @@ async def test_r19_resources_and_templates_share_one_notification() -> None:
         assert methods(peer.waiting()) == [RESOURCES]
 
 
+@pytest.mark.row("N06")
 @pytest.mark.parametrize("kind", ["tools", "prompts", "resources"])
-async def test_n06_without_the_flag_nothing_is_announced(kind: str) -> None:
+async def test_without_the_flag_nothing_is_announced(kind: str) -> None:
     clock = ManualClock()
     server = make_server(clock=clock, list_changed=False)
     async with RawPeer(server) as peer:
@@ -155,8 +163,9 @@ async def test_n06_without_the_flag_nothing_is_announced(kind: str) -> None:
         assert await peer.quiet() == []
 
 
+@pytest.mark.row("N06")
 @pytest.mark.parametrize("kind", ["tools", "prompts", "resources"])
-async def test_n06_a_feature_that_was_not_declared_announces_nothing(kind: str) -> None:
+async def test_a_feature_that_was_not_declared_announces_nothing(kind: str) -> None:
     server = Server("t")
     async with RawPeer(server) as peer:
         assert kind not in (await peer.initialize())["capabilities"]
@@ -164,7 +173,8 @@ async def test_n06_a_feature_that_was_not_declared_announces_nothing(kind: str) 
         assert await peer.quiet() == []
 
 
-async def test_x04_a_client_that_turns_the_flag_off_hears_nothing() -> None:
+@pytest.mark.row("X04")
+async def test_a_client_that_turns_the_flag_off_hears_nothing() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         await peer.initialize(capabilities={"tools": {"listChanged": False}})
@@ -173,7 +183,8 @@ async def test_x04_a_client_that_turns_the_flag_off_hears_nothing() -> None:
         assert methods(await peer.quiet()) == [PROMPTS]
 
 
-async def test_n04_a_change_made_by_another_thread_is_announced() -> None:
+@pytest.mark.row("N04")
+async def test_a_change_made_by_another_thread_is_announced() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -181,7 +192,8 @@ async def test_n04_a_change_made_by_another_thread_is_announced() -> None:
         assert methods([await peer.receive()]) == [TOOLS]
 
 
-async def test_n05_a_change_that_was_still_to_be_announced_when_all_had_gone_is_forgotten() -> None:
+@pytest.mark.row("N05")
+async def test_a_change_that_was_still_to_be_announced_when_all_had_gone_is_forgotten() -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:
@@ -203,7 +215,8 @@ async def subscribe(peer: RawPeer, uri: str = "r://1") -> None:
     assert await peer.result("resources/subscribe", {"uri": uri}) == {}
 
 
-async def test_n01_r11_r17_a10_x12_an_update_goes_to_the_subscribers_of_that_resource_only() -> None:
+@pytest.mark.row("N01", "R11", "R17", "A10", "X12")
+async def test_an_update_goes_to_the_subscribers_of_that_resource_only() -> None:
     server = make_server()
     async with RawPeer(server) as a, RawPeer(server) as b, RawPeer(server) as c, RawPeer(server) as d:
         for peer in (a, b, c, d):
@@ -220,7 +233,8 @@ async def test_n01_r11_r17_a10_x12_an_update_goes_to_the_subscribers_of_that_res
             assert await peer.quiet() == []
 
 
-async def test_r11_subscribing_twice_is_subscribing_once() -> None:
+@pytest.mark.row("R11")
+async def test_subscribing_twice_is_subscribing_once() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -233,7 +247,8 @@ async def test_r11_subscribing_twice_is_subscribing_once() -> None:
         assert await peer.quiet() == []
 
 
-async def test_r12_r13_after_unsubscribing_no_update_comes() -> None:
+@pytest.mark.row("R12", "R13")
+async def test_after_unsubscribing_no_update_comes() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -244,7 +259,8 @@ async def test_r12_r13_after_unsubscribing_no_update_comes() -> None:
         assert await peer.quiet() == []
 
 
-async def test_r14_without_the_flag_there_is_nothing_to_subscribe_to() -> None:
+@pytest.mark.row("R14")
+async def test_without_the_flag_there_is_nothing_to_subscribe_to() -> None:
     server = make_server(subscribe=False)
     async with RawPeer(server) as peer:
         assert "subscribe" not in (await peer.initialize())["capabilities"]["resources"]
@@ -255,14 +271,16 @@ async def test_r14_without_the_flag_there_is_nothing_to_subscribe_to() -> None:
         assert await peer.quiet() == []
 
 
+@pytest.mark.row("R15")
 @pytest.mark.parametrize("uri", ["::::", "", "no scheme", "r://" + "x" * 3000])
-async def test_r15_only_a_uri_can_be_subscribed_to(uri: str) -> None:
+async def test_only_a_uri_can_be_subscribed_to(uri: str) -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
         assert (await peer.error("resources/subscribe", {"uri": uri}))["code"] == -32602
 
 
-async def test_r23_a11_a_session_that_ends_takes_its_subscriptions_along() -> None:
+@pytest.mark.row("R23", "A11")
+async def test_a_session_that_ends_takes_its_subscriptions_along() -> None:
     server, watched = make_server(), []
     server.on_first_subscriber(lambda uri: watched.append(("first", uri)))
     last = asyncio.Event()
@@ -289,7 +307,8 @@ async def test_r23_a11_a_session_that_ends_takes_its_subscriptions_along() -> No
     assert watched[3:] == [("last", "r://both")]
 
 
-async def test_r17_an_update_may_be_told_by_another_thread() -> None:
+@pytest.mark.row("R17")
+async def test_an_update_may_be_told_by_another_thread() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -315,7 +334,8 @@ async def test_the_first_subscriber_starts_watching_and_the_last_one_ends_it() -
         assert watched == ["on", "off"]
 
 
-async def test_f20_a_subscription_is_confirmed_once_its_watcher_is_set() -> None:
+@pytest.mark.row("F20")
+async def test_a_subscription_is_confirmed_once_its_watcher_is_set() -> None:
     observer = RecordingObserver()
     server, go, began = make_server(observers=[observer]), asyncio.Event(), asyncio.Event()
 
@@ -335,7 +355,8 @@ async def test_f20_a_subscription_is_confirmed_once_its_watcher_is_set() -> None
     assert steps == [(step, "r://1") for step in ("RegisterSubscription", "SetupWatcher", "ConfirmSubscription")]
 
 
-async def test_f20_a_watcher_that_fails_leaves_no_subscription_and_the_operator_learns_why() -> None:
+@pytest.mark.row("F20")
+async def test_a_watcher_that_fails_leaves_no_subscription_and_the_operator_learns_why() -> None:
     observer = RecordingObserver()
     server = make_server(observers=[observer])
 
@@ -359,7 +380,8 @@ async def test_f20_a_watcher_that_fails_leaves_no_subscription_and_the_operator_
 # --- what nobody handles ---------------------------------------------------------------------------------------------
 
 
-async def test_n08_an_unknown_notification_is_counted_and_changes_nothing() -> None:
+@pytest.mark.row("N08")
+async def test_an_unknown_notification_is_counted_and_changes_nothing() -> None:
     observer = RecordingObserver()
     async with RawPeer(Server("t", observers=[observer])) as peer:
         await peer.initialize()
@@ -370,7 +392,8 @@ async def test_n08_an_unknown_notification_is_counted_and_changes_nothing() -> N
     assert [fact.kind for fact in observer.of(Dropped)] == ["unknown_notification"] * 2
 
 
-async def test_a21_a_notification_that_no_feature_takes_is_counted() -> None:
+@pytest.mark.row("A21")
+async def test_a_notification_that_no_feature_takes_is_counted() -> None:
     from trunkline.server.features import lifecycle
 
     observer = RecordingObserver()
@@ -381,7 +404,8 @@ async def test_a21_a_notification_that_no_feature_takes_is_counted() -> None:
     assert [fact.kind for fact in observer.of(Dropped)] == ["unhandled_notification"]
 
 
-async def test_x13_the_interval_is_a_setting() -> None:
+@pytest.mark.row("X13")
+async def test_the_interval_is_a_setting() -> None:
     clock = ManualClock()
     server = make_server(clock=clock, settings=Settings(list_changed_interval=5))
     async with RawPeer(server) as peer:
@@ -394,8 +418,9 @@ async def test_x13_the_interval_is_a_setting() -> None:
         assert methods(peer.waiting()) == [TOOLS]
 
 
+@pytest.mark.row("N02", "N03")
 @pytest.mark.parametrize("kind", ["tools", "resources", "prompts"])
-async def test_n02_n03_a_server_may_say_itself_that_a_list_has_changed(kind: Any) -> None:
+async def test_a_server_may_say_itself_that_a_list_has_changed(kind: Any) -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:

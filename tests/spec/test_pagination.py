@@ -46,9 +46,10 @@ async def page(peer: RawPeer, method: str, **params: Any) -> tuple[list[str], st
     return [item[key] for item in result[member]], result.get("nextCursor")
 
 
+@pytest.mark.row("PAG-01", "Y01", "Y05", "R02")
 @every_list
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_pag_01_y01_y05_r02_a_list_goes_out_in_pages_of_the_size_that_was_set(revision: str, method: str) -> None:
+async def test_a_list_goes_out_in_pages_of_the_size_that_was_set(revision: str, method: str) -> None:
     server, keys = filled(method, 5, page_size=2)
     async with RawPeer(server) as peer:
         await peer.initialize(revision)
@@ -61,8 +62,9 @@ async def test_pag_01_y01_y05_r02_a_list_goes_out_in_pages_of_the_size_that_was_
     assert cursor != following
 
 
+@pytest.mark.row("Y05")
 @every_list
-async def test_y05_a_page_has_a_thousand_entries_by_default(method: str) -> None:
+async def test_a_page_has_a_thousand_entries_by_default(method: str) -> None:
     server, keys = filled(method, 1001)
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -71,7 +73,8 @@ async def test_y05_a_page_has_a_thousand_entries_by_default(method: str) -> None
         assert await page(peer, method, cursor=cursor) == (keys[1000:], None)
 
 
-async def test_y05_120_tools_in_pages_of_50_need_three_pages_and_by_default_one() -> None:
+@pytest.mark.row("Y05")
+async def test_120_tools_in_pages_of_50_need_three_pages_and_by_default_one() -> None:
     for settings, sizes in [({"page_size": 50}, [50, 50, 20]), ({}, [120])]:
         server, _ = filled("tools/list", 120, **settings)
         async with RawPeer(server) as peer:
@@ -92,8 +95,9 @@ async def test_an_empty_list_is_one_empty_page(method: str) -> None:
         assert await page(peer, method) == ([], None)
 
 
+@pytest.mark.row("Y04")
 @every_list
-async def test_y04_a_walk_sees_all_of_250_items_once_though_some_are_added_and_removed_meanwhile(method: str) -> None:
+async def test_a_walk_sees_all_of_250_items_once_though_some_are_added_and_removed_meanwhile(method: str) -> None:
     server, keys = filled(method, 250, page_size=60)
     registry = {"prompts/list": server.prompts, "tools/list": server.tools, "resources/list": server.resources}
     async with RawPeer(server) as peer:
@@ -108,8 +112,9 @@ async def test_y04_a_walk_sees_all_of_250_items_once_though_some_are_added_and_r
     assert seen == keys
 
 
+@pytest.mark.row("X14", "Y03")
 @every_list
-async def test_x14_y03_a_limit_is_accepted_and_the_next_page_is_told_as_next_cursor(method: str) -> None:
+async def test_a_limit_is_accepted_and_the_next_page_is_told_as_next_cursor(method: str) -> None:
     server, keys = filled(method, 3)
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -119,6 +124,7 @@ async def test_x14_y03_a_limit_is_accepted_and_the_next_page_is_told_as_next_cur
         assert await page(peer, method, limit=2, cursor=cursor) == (keys[2:], None)
 
 
+@pytest.mark.row("PAG-04", "Y03")
 @every_list
 @pytest.mark.parametrize(
     ("params", "kind"),
@@ -135,9 +141,7 @@ async def test_x14_y03_a_limit_is_accepted_and_the_next_page_is_told_as_next_cur
         ({"cursor": 5}, "invalid_params"),
     ],
 )
-async def test_y03_pag_04_a_limit_or_cursor_that_cannot_be_is_invalid_params(
-    method: str, params: Any, kind: str
-) -> None:
+async def test_a_limit_or_cursor_that_cannot_be_is_invalid_params(method: str, params: Any, kind: str) -> None:
     server, keys = filled(method, 2)
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -147,8 +151,9 @@ async def test_y03_pag_04_a_limit_or_cursor_that_cannot_be_is_invalid_params(
         assert await page(peer, method) == (keys, None)
 
 
+@pytest.mark.row("Y02")
 @every_list
-async def test_y02_a_cursor_with_a_character_changed_is_refused_wherever_it_is(method: str) -> None:
+async def test_a_cursor_with_a_character_changed_is_refused_wherever_it_is(method: str) -> None:
     server, _ = filled(method, 2, page_size=1)
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -160,7 +165,8 @@ async def test_y02_a_cursor_with_a_character_changed_is_refused_wherever_it_is(m
             assert error["data"]["kind"] == "invalid_cursor"
 
 
-async def test_y02_a_cursor_of_another_list_or_another_server_is_refused() -> None:
+@pytest.mark.row("Y02")
+async def test_a_cursor_of_another_list_or_another_server_is_refused() -> None:
     server, _ = filled("tools/list", 2, page_size=1)
     other, _ = filled("tools/list", 2, page_size=1)
     add(server, "prompts/list", 0)
@@ -172,8 +178,9 @@ async def test_y02_a_cursor_of_another_list_or_another_server_is_refused() -> No
         assert (await stranger.error("tools/list", {"cursor": cursor}))["data"]["kind"] == "invalid_cursor"
 
 
+@pytest.mark.row("Y03")
 @every_list
-async def test_y03_a_cursor_expires_where_that_was_set(method: str) -> None:
+async def test_a_cursor_expires_where_that_was_set(method: str) -> None:
     clock = ManualClock()
     server, keys = filled(method, 4, clock, page_size=2, cursor_lifetime=60)
     async with RawPeer(server) as peer:
@@ -189,7 +196,8 @@ async def test_y03_a_cursor_expires_where_that_was_set(method: str) -> None:
         assert await page(peer, method, cursor=late) == (keys[2:], None)
 
 
-async def test_y03_a_cursor_into_what_templates_list_expires_too() -> None:
+@pytest.mark.row("Y03")
+async def test_a_cursor_into_what_templates_list_expires_too() -> None:
     clock = ManualClock()
     server = Server("t", settings=Settings(page_size=1, cursor_lifetime=60), clock=clock)
     server.add_resource("doc://{page}", lambda page: page, list=lambda: ["doc://1", "doc://2"])
@@ -202,8 +210,9 @@ async def test_y03_a_cursor_into_what_templates_list_expires_too() -> None:
     assert first == ["doc://1"]
 
 
+@pytest.mark.row("Y03")
 @every_list
-async def test_y03_cursors_do_not_expire_by_default(method: str) -> None:
+async def test_cursors_do_not_expire_by_default(method: str) -> None:
     clock = ManualClock()
     server, keys = filled(method, 2, clock, page_size=1)
     async with RawPeer(server) as peer:
@@ -213,9 +222,10 @@ async def test_y03_cursors_do_not_expire_by_default(method: str) -> None:
         assert await page(peer, method, cursor=cursor) == (keys[1:], None)
 
 
+@pytest.mark.row("Y01")
 @every_list
 @pytest.mark.parametrize("lifetime", [None, 60])
-async def test_y01_a_list_goes_on_at_another_process_that_shares_the_store(
+async def test_a_list_goes_on_at_another_process_that_shares_the_store(
     method: str, lifetime: float | None, tmp_path: Path
 ) -> None:
     settings = Settings(page_size=2, cursor_lifetime=lifetime)

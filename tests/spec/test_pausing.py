@@ -13,8 +13,9 @@ from trunkline.testing import RawPeer
 QUICK = {"name": "quick"}
 
 
+@pytest.mark.row("F21")
 @pytest.mark.parametrize("ready", [True, False])
-async def test_f21_while_paused_new_requests_are_refused_what_runs_goes_on_and_ping_is_answered(ready: bool) -> None:
+async def test_while_paused_new_requests_are_refused_what_runs_goes_on_and_ping_is_answered(ready: bool) -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize(confirm=ready)
@@ -33,7 +34,8 @@ async def test_f21_while_paused_new_requests_are_refused_what_runs_goes_on_and_p
     await house.server.aclose()
 
 
-async def test_f21_who_comes_while_a_server_is_paused_shakes_hands_and_is_refused_the_rest() -> None:
+@pytest.mark.row("F21")
+async def test_who_comes_while_a_server_is_paused_shakes_hands_and_is_refused_the_rest() -> None:
     house = House()
     await house.server.start()
     house.server.pause()
@@ -45,8 +47,9 @@ async def test_f21_who_comes_while_a_server_is_paused_shakes_hands_and_is_refuse
     await house.server.aclose()
 
 
+@pytest.mark.row("F21")
 @pytest.mark.parametrize("ready", [True, False])
-async def test_f21_a_call_that_waited_its_turn_before_the_pause_has_it(ready: bool) -> None:
+async def test_a_call_that_waited_its_turn_before_the_pause_has_it(ready: bool) -> None:
     house = House(max_calls=1)
     async with RawPeer(house.server) as peer:
         await peer.initialize(confirm=ready)
@@ -59,7 +62,8 @@ async def test_f21_a_call_that_waited_its_turn_before_the_pause_has_it(ready: bo
     await house.server.aclose()
 
 
-async def test_f21_a_paused_server_refuses_requests_over_http_in_either_era() -> None:
+@pytest.mark.row("F21")
+async def test_a_paused_server_refuses_requests_over_http_in_either_era() -> None:
     house = House()
     async with hosted(house.server) as host:
         session = await host.session()
@@ -71,7 +75,8 @@ async def test_f21_a_paused_server_refuses_requests_over_http_in_either_era() ->
         assert (await result(host, "tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
 
 
-async def test_f21_requests_may_wait_until_a_server_goes_on() -> None:
+@pytest.mark.row("F21")
+async def test_requests_may_wait_until_a_server_goes_on() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -99,7 +104,8 @@ async def test_a_paused_server_ends_in_good_order() -> None:
 # --- waiting ------------------------------------------------------------------------------------
 
 
-async def test_f21_so_many_may_wait_and_who_comes_then_is_refused_while_a_ping_is_answered() -> None:
+@pytest.mark.row("F21")
+async def test_so_many_may_wait_and_who_comes_then_is_refused_while_a_ping_is_answered() -> None:
     house = House(max_waiting=2)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -115,7 +121,8 @@ async def test_f21_so_many_may_wait_and_who_comes_then_is_refused_while_a_ping_i
     await house.server.aclose()
 
 
-async def test_f21_the_time_of_what_waits_runs() -> None:
+@pytest.mark.row("F21")
+async def test_the_time_of_what_waits_runs() -> None:
     house = House(work_timeout=0.05)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -128,7 +135,8 @@ async def test_f21_the_time_of_what_waits_runs() -> None:
     await house.server.aclose()
 
 
-async def test_f21_what_waits_for_somebody_who_has_gone_is_not_done() -> None:
+@pytest.mark.row("F21")
+async def test_what_waits_for_somebody_who_has_gone_is_not_done() -> None:
     house = House()
     done: list[str] = []
     house.server.tool(lambda: done.append("done"), name="does")
@@ -142,7 +150,8 @@ async def test_f21_what_waits_for_somebody_who_has_gone_is_not_done() -> None:
     assert done == []
 
 
-async def test_f21_what_waits_when_a_server_ends_is_refused() -> None:
+@pytest.mark.row("F21")
+async def test_what_waits_when_a_server_ends_is_refused() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -156,7 +165,8 @@ def in_session(host: Host, session: str, ident: int) -> Answer:
     return host.begin("POST", request("tools/call", QUICK, id=ident), mcp_session_id=session)
 
 
-async def test_f21_over_http_requests_of_either_era_wait_and_one_that_is_hung_up_is_not_done() -> None:
+@pytest.mark.row("F21")
+async def test_over_http_requests_of_either_era_wait_and_one_that_is_hung_up_is_not_done() -> None:
     house = House(max_waiting=2)
     async with hosted(house.server) as host:
         session = await host.session()
@@ -175,8 +185,9 @@ async def test_f21_over_http_requests_of_either_era_wait_and_one_that_is_hung_up
         assert modern[0].body == b""
 
 
+@pytest.mark.row("F21")
 @pytest.mark.parametrize("scheme", ["ws", "tcp"])
-async def test_f21_on_sockets_calls_wait_or_are_refused_as_well(scheme: str) -> None:
+async def test_on_sockets_calls_wait_or_are_refused_as_well(scheme: str) -> None:
     house = House()
     address = (await house.server.listen("tcp://127.0.0.1:0" if scheme == "tcp" else "http://127.0.0.1:0/mcp")).address
     async with Client(address.replace("http", "ws")) as client:
@@ -193,7 +204,8 @@ async def test_f21_on_sockets_calls_wait_or_are_refused_as_well(scheme: str) -> 
     await house.server.aclose()
 
 
-async def test_f21_a_server_can_be_paused_and_resumed_from_any_thread() -> None:
+@pytest.mark.row("F21")
+async def test_a_server_can_be_paused_and_resumed_from_any_thread() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()

@@ -7,18 +7,21 @@ from trunkline.errors import RequestTimeout
 from trunkline.testing import ManualClock, RawPeer
 
 
-async def test_k01_ping_is_answered_with_an_empty_object() -> None:
+@pytest.mark.row("K01")
+async def test_ping_is_answered_with_an_empty_object() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize()
         assert await peer.result("ping") == {}
 
 
-async def test_k02_ad005_x20_ping_is_answered_before_initialize() -> None:
+@pytest.mark.row("K02", "AD005", "X20")
+async def test_ping_is_answered_before_initialize() -> None:
     async with RawPeer(Server("t")) as peer:
         assert await peer.result("ping") == {}
 
 
-async def test_k02_ad005_ping_is_answered_between_initialize_and_initialized() -> None:
+@pytest.mark.row("K02", "AD005")
+async def test_ping_is_answered_between_initialize_and_initialized() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(confirm=False)
         assert await peer.result("ping") == {}
@@ -40,8 +43,9 @@ def pinging(clock: ManualClock) -> tuple[Server, list[RequestTimeout]]:
     return server, late
 
 
+@pytest.mark.row("K03", "X20")
 @pytest.mark.parametrize("confirm", [True, False])
-async def test_k03_x20_a_server_may_ping_too_even_before_initialized(confirm: bool) -> None:
+async def test_a_server_may_ping_too_even_before_initialized(confirm: bool) -> None:
     server, late = pinging(ManualClock())
     async with RawPeer(server) as peer:
         await peer.initialize(confirm=confirm)
@@ -53,8 +57,9 @@ async def test_k03_x20_a_server_may_ping_too_even_before_initialized(confirm: bo
     assert late == []
 
 
+@pytest.mark.row("K04")
 @pytest.mark.parametrize(("arguments", "seconds"), [({}, 5), ({"timeout": 2}, 2)])
-async def test_k04_a_ping_that_is_not_answered_times_out(arguments: dict[str, float], seconds: float) -> None:
+async def test_a_ping_that_is_not_answered_times_out(arguments: dict[str, float], seconds: float) -> None:
     clock = ManualClock()
     server, late = pinging(clock)
     async with RawPeer(server) as peer:

@@ -44,8 +44,9 @@ class Worker:
         return [fact.kind for fact in self.observer.of(Dropped)]
 
 
+@pytest.mark.row("PRG-01", "N10")
 @pytest.mark.parametrize("token", ["t-1", 7, 0, ""], ids=repr)
-async def test_n10_prg_01_progress_is_reported_in_order_and_before_the_result(token: str | int) -> None:
+async def test_progress_is_reported_in_order_and_before_the_result(token: str | int) -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
@@ -61,7 +62,8 @@ async def test_n10_prg_01_progress_is_reported_in_order_and_before_the_result(to
     assert messages[3]["id"] == call
 
 
-async def test_n11_x33_the_total_may_be_left_out_and_numbers_may_be_fractions() -> None:
+@pytest.mark.row("N11", "X33")
+async def test_the_total_may_be_left_out_and_numbers_may_be_fractions() -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
@@ -74,7 +76,8 @@ async def test_n11_x33_the_total_may_be_left_out_and_numbers_may_be_fractions() 
         ]
 
 
-async def test_n12_prg_02_progress_that_does_not_grow_is_dropped_and_counted() -> None:
+@pytest.mark.row("PRG-02", "N12")
+async def test_progress_that_does_not_grow_is_dropped_and_counted() -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
@@ -86,8 +89,9 @@ async def test_n12_prg_02_progress_that_does_not_grow_is_dropped_and_counted() -
     assert worker.dropped() == ["progress_value_invalid"] * 2
 
 
+@pytest.mark.row("PRG-02")
 @pytest.mark.parametrize("value", ["half", None, float("nan"), float("inf"), 1j])
-async def test_prg_02_progress_and_total_are_numbers(value: Any) -> None:
+async def test_progress_and_total_are_numbers(value: Any) -> None:
     server, refused = Server("t", observers=[]), []
 
     @server.tool
@@ -106,7 +110,8 @@ async def test_prg_02_progress_and_total_are_numbers(value: Any) -> None:
     assert [message["params"]["progress"] for message in told] == ([1] if value is None else [])
 
 
-async def test_prg_01_without_a_token_nothing_is_sent() -> None:
+@pytest.mark.row("PRG-01")
+async def test_without_a_token_nothing_is_sent() -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
@@ -117,8 +122,9 @@ async def test_prg_01_without_a_token_nothing_is_sent() -> None:
     assert worker.contexts[0].progress_token is None
 
 
+@pytest.mark.row("PRG-01")
 @pytest.mark.parametrize("token", [True, 1.5, {"a": 1}], ids=repr)
-async def test_prg_01_a_token_that_is_neither_text_nor_a_whole_number_counts_as_none(token: Any) -> None:
+async def test_a_token_that_is_neither_text_nor_a_whole_number_counts_as_none(token: Any) -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
@@ -128,7 +134,8 @@ async def test_prg_01_a_token_that_is_neither_text_nor_a_whole_number_counts_as_
         assert peer.waiting() == []
 
 
-async def test_n13_prg_03_progress_after_the_answer_is_not_sent_and_counted() -> None:
+@pytest.mark.row("PRG-03", "N13")
+async def test_progress_after_the_answer_is_not_sent_and_counted() -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
@@ -139,7 +146,8 @@ async def test_n13_prg_03_progress_after_the_answer_is_not_sent_and_counted() ->
     assert worker.dropped() == ["progress_token_expired"]
 
 
-async def test_n13_progress_from_the_client_under_a_token_that_is_not_in_use_is_ignored_and_counted() -> None:
+@pytest.mark.row("N13")
+async def test_progress_from_the_client_under_a_token_that_is_not_in_use_is_ignored_and_counted() -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
@@ -149,11 +157,12 @@ async def test_n13_progress_from_the_client_under_a_token_that_is_not_in_use_is_
     assert worker.dropped() == ["invalid_progress_token", "invalid_params"]
 
 
+@pytest.mark.row("N10")
 @pytest.mark.parametrize(
     ("method", "params"),
     [("prompts/get", {"name": "p"}), ("resources/read", {"uri": "r://x"}), ("resources/read", {"uri": "t://x"})],
 )
-async def test_n10_prompts_and_resources_report_progress_too(method: str, params: Any) -> None:
+async def test_prompts_and_resources_report_progress_too(method: str, params: Any) -> None:
     server = Server("t")
 
     async def render(ctx: Context) -> str:
@@ -172,7 +181,8 @@ async def test_n10_prompts_and_resources_report_progress_too(method: str, params
         assert [message["method"] for message in peer.waiting()] == ["notifications/progress"]
 
 
-async def test_n10_a_plain_function_reports_progress_from_its_thread() -> None:
+@pytest.mark.row("N10")
+async def test_a_plain_function_reports_progress_from_its_thread() -> None:
     server = Server("t")
 
     @server.tool
@@ -189,7 +199,8 @@ async def test_n10_a_plain_function_reports_progress_from_its_thread() -> None:
     assert messages[100]["id"] == call
 
 
-async def test_n10_progress_from_a_thread_comes_before_the_result_also_when_another_call_has_just_ended() -> None:
+@pytest.mark.row("N10")
+async def test_progress_from_a_thread_comes_before_the_result_also_when_another_call_has_just_ended() -> None:
     server, ended = Server("t"), threading.Event()
 
     @server.tool
@@ -216,7 +227,8 @@ async def test_n10_progress_from_a_thread_comes_before_the_result_also_when_anot
     assert [message.get("method") for message in mine] == ["notifications/progress", None]
 
 
-async def test_prg_02_the_message_is_left_out_in_2024_11_05() -> None:
+@pytest.mark.row("PRG-02")
+async def test_the_message_is_left_out_in_2024_11_05() -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize("2024-11-05")
@@ -229,8 +241,9 @@ async def test_prg_02_the_message_is_left_out_in_2024_11_05() -> None:
 # --- time ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("X07")
 @pytest.mark.parametrize("token", ["t", None])
-async def test_x07_progress_renews_the_deadline_whether_or_not_anybody_hears_of_it(token: str | None) -> None:
+async def test_progress_renews_the_deadline_whether_or_not_anybody_hears_of_it(token: str | None) -> None:
     clock = ManualClock()
     worker = Worker(clock=clock)
     async with RawPeer(worker.server) as peer:
@@ -245,7 +258,8 @@ async def test_x07_progress_renews_the_deadline_whether_or_not_anybody_hears_of_
         assert (await peer.answer_to(call))["result"]["isError"] is False
 
 
-async def test_x07_without_progress_a_call_is_given_up_after_a_minute() -> None:
+@pytest.mark.row("X07")
+async def test_without_progress_a_call_is_given_up_after_a_minute() -> None:
     clock = ManualClock()
     worker = Worker(clock=clock)
     async with RawPeer(worker.server) as peer:
@@ -264,7 +278,8 @@ async def test_x07_without_progress_a_call_is_given_up_after_a_minute() -> None:
     }
 
 
-async def test_x07_however_much_progress_there_is_the_longest_time_holds() -> None:
+@pytest.mark.row("X07")
+async def test_however_much_progress_there_is_the_longest_time_holds() -> None:
     clock = ManualClock()
     worker = Worker(clock=clock, settings=Settings(longest_call=100))
     async with RawPeer(worker.server) as peer:

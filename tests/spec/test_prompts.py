@@ -58,8 +58,9 @@ def user(text: str) -> dict[str, Any]:
 # --- listing -------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("PRM-02", "M01")
 @every_revision
-async def test_m01_prm_02_prompts_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
+async def test_prompts_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
     async with RawPeer(reviews()) as peer:
         await peer.initialize(revision)
         listed = await peer.result("prompts/list")
@@ -79,7 +80,8 @@ async def test_m01_prm_02_prompts_are_told_as_far_as_a_revision_knows_them(revis
     assert listed == {"prompts": [expected, greet]}
 
 
-async def test_prm_01_without_prompts_there_are_no_methods_for_them() -> None:
+@pytest.mark.row("PRM-01")
+async def test_without_prompts_there_are_no_methods_for_them() -> None:
     async with RawPeer(Server("t")) as peer:
         assert "prompts" not in (await peer.initialize())["capabilities"]
         for method in ("prompts/list", "prompts/get"):
@@ -87,7 +89,8 @@ async def test_prm_01_without_prompts_there_are_no_methods_for_them() -> None:
             assert (error["code"], error["data"]["kind"]) == (-32601, "capability_not_supported")
 
 
-async def test_m07_a15_functions_decorators_and_texts_give_the_same_list() -> None:
+@pytest.mark.row("M07", "A15")
+async def test_functions_decorators_and_texts_give_the_same_list() -> None:
     def greet(name: str) -> str:
         return f"Hello {name}."
 
@@ -128,8 +131,9 @@ async def test_a_second_prompt_of_a_name_is_refused_or_replaces_the_first(on_dup
 # --- rendering -----------------------------------------------------------------------------------
 
 
+@pytest.mark.row("M02", "M04", "A15")
 @every_revision
-async def test_m02_m04_a15_a_prompt_is_rendered_with_its_arguments_and_defaults(revision: str) -> None:
+async def test_a_prompt_is_rendered_with_its_arguments_and_defaults(revision: str) -> None:
     async with RawPeer(reviews()) as peer:
         await peer.initialize(revision)
         assert await get(peer, "code_review", language="Erlang", style="stricter") == {
@@ -145,6 +149,7 @@ async def test_m02_m04_a15_a_prompt_is_rendered_with_its_arguments_and_defaults(
 PICTURE = {"type": "image", "data": "AAEC", "mimeType": "image/png"}
 
 
+@pytest.mark.row("PRM-03", "M05", "M06")
 @pytest.mark.parametrize(
     ("block", "content"),
     [
@@ -158,7 +163,7 @@ PICTURE = {"type": "image", "data": "AAEC", "mimeType": "image/png"}
 )
 @pytest.mark.parametrize("role", ["user", "assistant"])
 @every_revision
-async def test_m05_m06_prm_03_messages_of_both_roles_hold_every_kind_of_content(
+async def test_messages_of_both_roles_hold_every_kind_of_content(
     revision: str, role: Any, block: Any, content: Any
 ) -> None:
     server = Server("t")
@@ -168,8 +173,9 @@ async def test_m05_m06_prm_03_messages_of_both_roles_hold_every_kind_of_content(
         assert await get(peer, "it") == {"messages": [{"role": role, "content": content}]}
 
 
+@pytest.mark.row("M05", "X22")
 @every_revision
-async def test_m05_x22_content_of_later_kinds_is_said_as_a_revision_can(revision: str) -> None:
+async def test_content_of_later_kinds_is_said_as_a_revision_can(revision: str) -> None:
     server = Server("t")
     link = {"role": "user", "content": {"type": "resource/link", "uri": "doc://b", "name": "b"}}
     server.add_prompt(lambda: [AudioContent("AAEC", "audio/wav"), ResourceLink("doc://a", "a"), link], name="it")
@@ -182,7 +188,8 @@ async def test_m05_x22_content_of_later_kinds_is_said_as_a_revision_can(revision
     }.get(revision, ["audio", "resource_link", "resource_link"])
 
 
-async def test_m02_a_prompt_may_give_a_whole_result() -> None:
+@pytest.mark.row("M02")
+async def test_a_prompt_may_give_a_whole_result() -> None:
     server = Server("t")
 
     @server.prompt
@@ -198,8 +205,9 @@ async def test_m02_a_prompt_may_give_a_whole_result() -> None:
 # --- arguments -----------------------------------------------------------------------------------
 
 
+@pytest.mark.row("PRM-04", "M03")
 @every_revision
-async def test_m03_prm_04_a_missing_required_argument_is_named_and_an_optional_one_may_be_left_out(
+async def test_a_missing_required_argument_is_named_and_an_optional_one_may_be_left_out(
     revision: str,
 ) -> None:
     async with RawPeer(reviews()) as peer:
@@ -214,7 +222,8 @@ async def test_m03_prm_04_a_missing_required_argument_is_named_and_an_optional_o
             assert (await get(peer, name, **{argument: "x"}))["messages"]
 
 
-async def test_prm_01_the_values_of_arguments_are_text() -> None:
+@pytest.mark.row("PRM-01")
+async def test_the_values_of_arguments_are_text() -> None:
     async with RawPeer(reviews()) as peer:
         await peer.initialize()
         for arguments in ({"language": 5}, [], "x"):
@@ -222,8 +231,9 @@ async def test_prm_01_the_values_of_arguments_are_text() -> None:
             assert (error["code"], error["data"]["kind"]) == (-32602, "invalid_params")
 
 
+@pytest.mark.row("M08", "AD007")
 @every_revision
-async def test_m08_ad007_a_schema_makes_the_checks_stricter(revision: str) -> None:
+async def test_a_schema_makes_the_checks_stricter(revision: str) -> None:
     server, seen = Server("t"), []
 
     @server.prompt(input_schema={"type": "object", "properties": {"language": {"enum": ["Erlang", "Python"]}}})
@@ -240,8 +250,9 @@ async def test_m08_ad007_a_schema_makes_the_checks_stricter(revision: str) -> No
     assert seen == ["Erlang"]
 
 
+@pytest.mark.row("M11")
 @every_revision
-async def test_m11_an_unknown_or_disabled_prompt_is_named(revision: str) -> None:
+async def test_an_unknown_or_disabled_prompt_is_named(revision: str) -> None:
     server = reviews()
     server.prompts.disable("greet")
     async with RawPeer(server) as peer:
@@ -279,9 +290,10 @@ def failing(**options: Any) -> Server:
     return server
 
 
+@pytest.mark.row("M06", "M12", "X21")
 @pytest.mark.parametrize("name", ["undefined", "on_thread", "system", "system_message"])
 @every_revision
-async def test_m06_m12_x21_a_prompt_that_cannot_be_rendered_is_an_internal_error_that_hides_its_reason(
+async def test_a_prompt_that_cannot_be_rendered_is_an_internal_error_that_hides_its_reason(
     revision: str, name: str
 ) -> None:
     observer = RecordingObserver()
@@ -295,7 +307,8 @@ async def test_m06_m12_x21_a_prompt_that_cannot_be_rendered_is_an_internal_error
     assert failed.error.__traceback__ is not None
 
 
-async def test_m12_the_log_has_the_traceback_under_the_reference(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.row("M12")
+async def test_the_log_has_the_traceback_under_the_reference(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "trunkline"):
         async with RawPeer(failing()) as peer:
             await peer.initialize()
@@ -308,7 +321,8 @@ async def test_m12_the_log_has_the_traceback_under_the_reference(caplog: pytest.
 # --- changes -------------------------------------------------------------------------------------
 
 
-async def test_m10_prm_05_a_burst_of_prompts_is_announced_at_once_and_once_more() -> None:
+@pytest.mark.row("PRM-05", "M10")
+async def test_a_burst_of_prompts_is_announced_at_once_and_once_more() -> None:
     clock = ManualClock()
     server = Server("t", prompts=True, clock=clock)
     async with RawPeer(server) as peer:
@@ -329,7 +343,8 @@ async def test_m10_prm_05_a_burst_of_prompts_is_announced_at_once_and_once_more(
 # --- the example ---------------------------------------------------------------------------------
 
 
-def test_m13_the_code_review_example_uses_the_default_style_if_none_is_given() -> None:
+@pytest.mark.row("M13")
+def test_the_code_review_example_uses_the_default_style_if_none_is_given() -> None:
     with StdioPeer((EXAMPLES / "code_review.py").read_text()) as peer:
         peer.initialize()
         (prompt,) = peer.result("prompts/list")["prompts"]
@@ -344,8 +359,9 @@ def test_m13_the_code_review_example_uses_the_default_style_if_none_is_given() -
 # --- its steps ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("M09")
 @pytest.mark.parametrize("source", ["async", "plain", "inline", "needing", "text"])
-async def test_m09_arguments_are_processed_then_the_template_is_rendered_then_messages_are_generated(
+async def test_arguments_are_processed_then_the_template_is_rendered_then_messages_are_generated(
     source: str,
 ) -> None:
     observer = RecordingObserver()
@@ -385,7 +401,8 @@ async def test_m09_arguments_are_processed_then_the_template_is_rendered_then_me
     assert told.index(PromptStep) > told.index(CallStarted)
 
 
-async def test_m09_a_prompt_whose_arguments_are_refused_is_not_rendered() -> None:
+@pytest.mark.row("M09")
+async def test_a_prompt_whose_arguments_are_refused_is_not_rendered() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
     server.add_prompt("Review {language}", name="review")

@@ -59,8 +59,9 @@ def told(revision: str, own: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.row("RES-02", "R01", "R03", "R04")
 @every_revision
-async def test_r01_r03_r04_res_02_resources_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
+async def test_resources_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
     async with RawPeer(documents()) as peer:
         await peer.initialize(revision)
         listed = await peer.result("resources/list")
@@ -68,8 +69,9 @@ async def test_r01_r03_r04_res_02_resources_are_told_as_far_as_a_revision_knows_
     assert listed == {"resources": [told(revision, own), {"uri": "doc://bare", "name": "doc://bare"}]}
 
 
+@pytest.mark.row("R07")
 @every_revision
-async def test_r07_templates_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
+async def test_templates_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
     async with RawPeer(documents()) as peer:
         await peer.initialize(revision)
         listed = await peer.result("resources/templates/list")
@@ -77,7 +79,8 @@ async def test_r07_templates_are_told_as_far_as_a_revision_knows_them(revision: 
     assert listed == {"resourceTemplates": [told(revision, own)]}
 
 
-async def test_res_01_without_resources_there_are_no_methods_for_them() -> None:
+@pytest.mark.row("RES-01")
+async def test_without_resources_there_are_no_methods_for_them() -> None:
     async with RawPeer(Server("t")) as peer:
         assert "resources" not in (await peer.initialize())["capabilities"]
         for method in ("resources/list", "resources/templates/list", "resources/read", "resources/subscribe"):
@@ -85,7 +88,8 @@ async def test_res_01_without_resources_there_are_no_methods_for_them() -> None:
             assert (error["code"], error["data"]["kind"]) == (-32601, "capability_not_supported")
 
 
-async def test_r20_functions_and_decorators_give_the_same_lists() -> None:
+@pytest.mark.row("R20")
+async def test_functions_and_decorators_give_the_same_lists() -> None:
     def readme() -> str:
         """Start here."""
         return "# Hi"
@@ -111,9 +115,10 @@ async def test_r20_functions_and_decorators_give_the_same_lists() -> None:
     assert seen[0][3] == [{"uri": "doc://5/page", "mimeType": "text/plain", "text": "page 5"}]
 
 
+@pytest.mark.row("R21")
 @pytest.mark.parametrize("uri", ["doc://readme", "doc://{page}"])
 @pytest.mark.parametrize("on_duplicate", ["error", "replace", "warn"])
-async def test_r21_a_second_resource_at_a_uri_is_refused_or_replaces_the_first(on_duplicate: Any, uri: str) -> None:
+async def test_a_second_resource_at_a_uri_is_refused_or_replaces_the_first(on_duplicate: Any, uri: str) -> None:
     server = Server("t", settings=Settings(on_duplicate=on_duplicate))
     server.add_resource(uri, lambda page="": "first")
     if on_duplicate == "error":
@@ -132,6 +137,7 @@ async def test_r21_a_second_resource_at_a_uri_is_refused_or_replaces_the_first(o
 # --- reading -------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("RES-03", "R05", "R10")
 @pytest.mark.parametrize(
     ("value", "contents"),
     [
@@ -141,7 +147,7 @@ async def test_r21_a_second_resource_at_a_uri_is_refused_or_replaces_the_first(o
     ],
 )
 @every_revision
-async def test_r05_r10_res_03_text_goes_out_as_text_bytes_as_base64_and_values_as_json(
+async def test_text_goes_out_as_text_bytes_as_base64_and_values_as_json(
     revision: str, value: Any, contents: Any
 ) -> None:
     server = Server("t")
@@ -159,6 +165,7 @@ async def test_r05_r10_res_03_text_goes_out_as_text_bytes_as_base64_and_values_a
             assert await read(peer, uri) == [{"uri": uri, **contents}]
 
 
+@pytest.mark.row("R06", "X22")
 @pytest.mark.parametrize(
     ("value", "mime_type", "contents"),
     [
@@ -167,9 +174,7 @@ async def test_r05_r10_res_03_text_goes_out_as_text_bytes_as_base64_and_values_a
         (b"RIFF", "audio/wav", {"mimeType": "audio/wav", "blob": "UklGRg=="}),
     ],
 )
-async def test_r06_x22_text_pictures_and_sounds_go_out_under_their_mime_type(
-    value: Any, mime_type: str, contents: Any
-) -> None:
+async def test_text_pictures_and_sounds_go_out_under_their_mime_type(value: Any, mime_type: str, contents: Any) -> None:
     server = Server("t")
     server.add_resource("doc://it", value, mime_type=mime_type)
     async with RawPeer(server) as peer:
@@ -177,8 +182,9 @@ async def test_r06_x22_text_pictures_and_sounds_go_out_under_their_mime_type(
         assert await read(peer, "doc://it") == [{"uri": "doc://it", **contents}]
 
 
+@pytest.mark.row("R06")
 @every_revision
-async def test_r06_a_resource_may_lead_to_others(revision: str) -> None:
+async def test_a_resource_may_lead_to_others(revision: str) -> None:
     server = Server("t")
 
     @server.resource("dir://all")
@@ -198,7 +204,8 @@ async def test_r06_a_resource_may_lead_to_others(revision: str) -> None:
         assert await read(peer, "dir://whole") == [{"uri": "doc://a", "text": "a"}]
 
 
-async def test_r08_the_values_of_a_template_reach_the_handler_by_name() -> None:
+@pytest.mark.row("R08")
+async def test_the_values_of_a_template_reach_the_handler_by_name() -> None:
     server, seen = Server("t"), []
 
     @server.resource("user://{username}/profile")
@@ -212,7 +219,8 @@ async def test_r08_the_values_of_a_template_reach_the_handler_by_name() -> None:
     assert seen == [{"username": "alice"}]
 
 
-async def test_r09_res_08_a_last_place_spans_slashes_and_never_climbs() -> None:
+@pytest.mark.row("RES-08", "R09")
+async def test_a_last_place_spans_slashes_and_never_climbs() -> None:
     server, seen = Server("t"), []
 
     @server.resource("file:///{path}")
@@ -229,7 +237,8 @@ async def test_r09_res_08_a_last_place_spans_slashes_and_never_climbs() -> None:
     assert seen == ["app/config.json"]
 
 
-async def test_a09_a_template_takes_special_characters_as_they_are() -> None:
+@pytest.mark.row("A09")
+async def test_a_template_takes_special_characters_as_they_are() -> None:
     server = Server("t")
     server.add_resource("a.b://{x}", lambda x: x)
     async with RawPeer(server) as peer:
@@ -238,7 +247,8 @@ async def test_a09_a_template_takes_special_characters_as_they_are() -> None:
         assert (await peer.error("resources/read", {"uri": "aXb://1"}))["data"]["kind"] == "resource_not_found"
 
 
-async def test_r22_a_static_resource_wins_over_templates_and_the_first_template_over_later_ones() -> None:
+@pytest.mark.row("R22")
+async def test_a_static_resource_wins_over_templates_and_the_first_template_over_later_ones() -> None:
     server = Server("t")
     server.add_resource("doc://{page}", lambda page: "first template")
     server.add_resource("doc://{other}/{page}", lambda other, page: "second template")
@@ -255,7 +265,8 @@ async def test_r22_a_static_resource_wins_over_templates_and_the_first_template_
         assert (await read(peer, "doc://a"))[0]["text"] == "first template"
 
 
-async def test_a08_one_of_a_hundred_thousand_resources_is_read() -> None:
+@pytest.mark.row("A08")
+async def test_one_of_a_hundred_thousand_resources_is_read() -> None:
     server = Server("t")
     for number in range(100_000):
         server.add_resource(f"doc://{number}", str(number))
@@ -267,8 +278,9 @@ async def test_a08_one_of_a_hundred_thousand_resources_is_read() -> None:
 # --- what cannot be read -------------------------------------------------------------------------
 
 
+@pytest.mark.row("RES-06", "X10")
 @every_revision
-async def test_x10_res_06_a_resource_that_is_not_there_has_a_code_of_its_own(revision: str) -> None:
+async def test_a_resource_that_is_not_there_has_a_code_of_its_own(revision: str) -> None:
     server = documents()
 
     @server.resource("user://{name}")
@@ -283,6 +295,7 @@ async def test_x10_res_06_a_resource_that_is_not_there_has_a_code_of_its_own(rev
             assert error["data"] == {"kind": "resource_not_found", "uri": uri}
 
 
+@pytest.mark.row("R15", "Y11")
 @pytest.mark.parametrize(
     ("uri", "kind"),
     [
@@ -294,15 +307,16 @@ async def test_x10_res_06_a_resource_that_is_not_there_has_a_code_of_its_own(rev
         ("doc://chapter/notanumber", "invalid_params"),
     ],
 )
-async def test_r15_y11_a_junk_uri_is_invalid_params(uri: Any, kind: str) -> None:
+async def test_a_junk_uri_is_invalid_params(uri: Any, kind: str) -> None:
     async with RawPeer(documents()) as peer:
         await peer.initialize()
         error = await peer.error("resources/read", {"uri": uri})
         assert (error["code"], error["data"]["kind"]) == (-32602, kind)
 
 
+@pytest.mark.row("R15")
 @pytest.mark.parametrize("uri", ["::::", "doc://a b"])
-async def test_r15_nobody_can_subscribe_to_a_junk_uri(uri: str) -> None:
+async def test_nobody_can_subscribe_to_a_junk_uri(uri: str) -> None:
     async with RawPeer(documents()) as peer:
         await peer.initialize()
         assert (await peer.error("resources/subscribe", {"uri": uri}))["code"] == -32602
@@ -326,13 +340,12 @@ def failing(**options: Any) -> Server:
     return server
 
 
+@pytest.mark.row("R16")
 @pytest.mark.parametrize(
     ("uri", "kind"), [("doc://secret", "internal_error"), ("doc://unsendable/1", "invalid_content")]
 )
 @every_revision
-async def test_r16_a_failing_handler_is_an_internal_error_that_hides_its_reason(
-    revision: str, uri: str, kind: str
-) -> None:
+async def test_a_failing_handler_is_an_internal_error_that_hides_its_reason(revision: str, uri: str, kind: str) -> None:
     observer = RecordingObserver()
     async with RawPeer(failing(observers=[observer])) as peer:
         await peer.initialize(revision)
@@ -345,7 +358,8 @@ async def test_r16_a_failing_handler_is_an_internal_error_that_hides_its_reason(
     assert str(failed.error) in {"password: hunter2", "the contents of a resource are either text or a blob"}
 
 
-async def test_r16_the_log_has_the_traceback_and_the_wire_has_none(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.row("R16")
+async def test_the_log_has_the_traceback_and_the_wire_has_none(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "trunkline"):
         async with RawPeer(failing()) as peer:
             await peer.initialize()
@@ -364,8 +378,9 @@ def updated(uri: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}}
 
 
+@pytest.mark.row("RES-04", "R11", "R12", "R13", "X12")
 @every_revision
-async def test_r11_r12_r13_x12_res_04_subscribing_twice_is_once_and_unsubscribing_ends_it(revision: str) -> None:
+async def test_subscribing_twice_is_once_and_unsubscribing_ends_it(revision: str) -> None:
     server = documents()
     async with RawPeer(server) as peer:
         capabilities = (await peer.initialize(revision))["capabilities"]
@@ -382,7 +397,8 @@ async def test_r11_r12_r13_x12_res_04_subscribing_twice_is_once_and_unsubscribin
         assert await peer.quiet() == []
 
 
-async def test_r17_a10_an_update_reaches_its_subscribers_and_nobody_else() -> None:
+@pytest.mark.row("R17", "A10")
+async def test_an_update_reaches_its_subscribers_and_nobody_else() -> None:
     server = documents()
     async with RawPeer(server) as a, RawPeer(server) as b, RawPeer(server) as c:
         for peer in (a, b, c):
@@ -394,7 +410,8 @@ async def test_r17_a10_an_update_reaches_its_subscribers_and_nobody_else() -> No
         assert [await peer.quiet() for peer in (a, b, c)] == [[updated("doc://readme")], [updated("doc://readme")], []]
 
 
-async def test_r14_without_the_flag_nobody_can_subscribe() -> None:
+@pytest.mark.row("R14")
+async def test_without_the_flag_nobody_can_subscribe() -> None:
     server, watched = Server("t", subscribe=False), []
     server.add_resource("doc://readme", "# Hi")
     server.on_first_subscriber(watched.append)
@@ -408,7 +425,8 @@ async def test_r14_without_the_flag_nobody_can_subscribe() -> None:
     assert watched == []
 
 
-async def test_r23_a11_ad006_a_peer_that_goes_takes_its_subscriptions_along() -> None:
+@pytest.mark.row("R23", "A11", "AD006")
+async def test_a_peer_that_goes_takes_its_subscriptions_along() -> None:
     server, ended = documents(), []
     server.on_last_unsubscribed(ended.append)
     async with RawPeer(server) as staying:
@@ -427,7 +445,8 @@ async def test_r23_a11_ad006_a_peer_that_goes_takes_its_subscriptions_along() ->
         assert await staying.quiet() == [updated("doc://bare")]
 
 
-async def test_r23_a_watcher_that_fails_when_its_peer_has_gone_is_told_to_the_operator() -> None:
+@pytest.mark.row("R23")
+async def test_a_watcher_that_fails_when_its_peer_has_gone_is_told_to_the_operator() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
     server.add_resource("doc://readme", "# Hi")
@@ -444,7 +463,8 @@ async def test_r23_a_watcher_that_fails_when_its_peer_has_gone_is_told_to_the_op
     assert (failed.method, str(failed.error)) == ("resources/unsubscribe", "still there")
 
 
-async def test_r11_a_subscription_is_confirmed_when_watching_has_begun_and_not_if_that_fails() -> None:
+@pytest.mark.row("R11")
+async def test_a_subscription_is_confirmed_when_watching_has_begun_and_not_if_that_fails() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
     server.add_resource("doc://readme", "# Hi")
@@ -470,8 +490,9 @@ async def test_r11_a_subscription_is_confirmed_when_watching_has_begun_and_not_i
 # --- changes -------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("RES-05", "R19")
 @pytest.mark.parametrize("uri", ["doc://new", "doc://new/{page}"])
-async def test_r19_res_05_adding_and_removing_are_announced_apart(uri: str) -> None:
+async def test_adding_and_removing_are_announced_apart(uri: str) -> None:
     clock = ManualClock()
     server = Server("t", resources=True, clock=clock)
     async with RawPeer(server) as peer:
@@ -483,7 +504,8 @@ async def test_r19_res_05_adding_and_removing_are_announced_apart(uri: str) -> N
         assert [message["method"] for message in await peer.quiet()] == ["notifications/resources/list_changed"]
 
 
-async def test_r19_changes_are_not_announced_where_that_was_not_declared() -> None:
+@pytest.mark.row("R19")
+async def test_changes_are_not_announced_where_that_was_not_declared() -> None:
     server = Server("t", resources=True, list_changed=False)
     async with RawPeer(server) as peer:
         assert (await peer.initialize())["capabilities"]["resources"] == {"subscribe": True}
@@ -495,7 +517,8 @@ async def test_r19_changes_are_not_announced_where_that_was_not_declared() -> No
 # --- the example ---------------------------------------------------------------------------------
 
 
-def test_r24_the_documents_example_is_read_and_watched() -> None:
+@pytest.mark.row("R24")
+def test_the_documents_example_is_read_and_watched() -> None:
     with StdioPeer((EXAMPLES / "documents.py").read_text()) as peer:
         peer.initialize()
         (readme,) = peer.result("resources/read", {"uri": "doc://readme"})["contents"]

@@ -26,7 +26,8 @@ def make_server(**options: Any) -> Server:
     return server
 
 
-async def test_o01_roo_01_a_server_asks_for_the_roots_and_sees_all_of_them() -> None:
+@pytest.mark.row("ROO-01", "O01")
+async def test_a_server_asks_for_the_roots_and_sees_all_of_them() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize(capabilities=DECLARED)
         call = peer.call("tools/call", {"name": "look"})
@@ -36,7 +37,8 @@ async def test_o01_roo_01_a_server_asks_for_the_roots_and_sees_all_of_them() -> 
         assert (await peer.answer_to(call))["result"]["structuredContent"] == {"result": ["file:///a", "file:///b"]}
 
 
-async def test_o04_a_client_without_roots_is_not_asked() -> None:
+@pytest.mark.row("O04")
+async def test_a_client_without_roots_is_not_asked() -> None:
     server, raised = Server("t"), []
 
     @server.tool
@@ -53,7 +55,8 @@ async def test_o04_a_client_without_roots_is_not_asked() -> None:
     assert raised == ["roots"]
 
 
-async def test_roo_03_an_error_of_the_client_fails_the_tool_and_not_the_server() -> None:
+@pytest.mark.row("ROO-03")
+async def test_an_error_of_the_client_fails_the_tool_and_not_the_server() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize(capabilities=DECLARED)
         call = peer.call("tools/call", {"name": "look"})
@@ -74,7 +77,8 @@ async def test_an_answer_that_is_no_list_of_roots_fails_the_tool() -> None:
         assert "malformed" in result["content"][0]["text"]
 
 
-async def test_o02_roo_02_when_roots_change_the_server_is_told_and_the_next_list_is_the_new_one() -> None:
+@pytest.mark.row("ROO-02", "O02")
+async def test_when_roots_change_the_server_is_told_and_the_next_list_is_the_new_one() -> None:
     server, seen = Server("t"), asyncio.Queue()
 
     @server.on_roots_changed
@@ -90,7 +94,8 @@ async def test_o02_roo_02_when_roots_change_the_server_is_told_and_the_next_list
                 assert await seen.get() == ([root["uri"] for root in roots], "alice")
 
 
-async def test_x02_the_bare_name_of_the_notification_is_understood() -> None:
+@pytest.mark.row("X02")
+async def test_the_bare_name_of_the_notification_is_understood() -> None:
     server, told = Server("t"), asyncio.Event()
 
     @server.on_roots_changed
@@ -104,7 +109,8 @@ async def test_x02_the_bare_name_of_the_notification_is_understood() -> None:
             await told.wait()
 
 
-async def test_o03_a_notification_from_a_client_that_did_not_declare_it_is_ignored() -> None:
+@pytest.mark.row("O03")
+async def test_a_notification_from_a_client_that_did_not_declare_it_is_ignored() -> None:
     server, told = Server("t"), []
 
     @server.on_roots_changed

@@ -54,8 +54,9 @@ class Sampler:
         return request["params"]
 
 
+@pytest.mark.row("SMP-01", "S01", "X34")
 @pytest.mark.parametrize("thread", [False, True])
-async def test_s01_x34_smp_01_a_server_asks_and_the_client_answers(*, thread: bool) -> None:
+async def test_a_server_asks_and_the_client_answers(*, thread: bool) -> None:
     sampler = Sampler("Capital of France?", max_tokens=10, thread=thread)
     async with RawPeer(sampler.server) as peer:
         await peer.initialize(capabilities=DECLARED)
@@ -65,7 +66,8 @@ async def test_s01_x34_smp_01_a_server_asks_and_the_client_answers(*, thread: bo
     assert sampler.outcome == CreateMessageResult("assistant", TextContent("Paris"), "m-1", "endTurn")
 
 
-async def test_s02_a_client_without_sampling_is_not_asked() -> None:
+@pytest.mark.row("S02")
+async def test_a_client_without_sampling_is_not_asked() -> None:
     sampler = Sampler("x")
     async with RawPeer(sampler.server) as peer:
         await peer.initialize()
@@ -75,7 +77,8 @@ async def test_s02_a_client_without_sampling_is_not_asked() -> None:
     assert sampler.outcome.capability == "sampling"
 
 
-async def test_s03_s06_smp_02_everything_that_was_given_is_passed_on() -> None:
+@pytest.mark.row("SMP-02", "S03", "S06")
+async def test_everything_that_was_given_is_passed_on() -> None:
     sampler = Sampler(
         [
             "first",
@@ -118,6 +121,7 @@ async def test_model_preferences_may_be_a_mapping() -> None:
     assert params["modelPreferences"] == {"hints": [{"name": "small"}], "costPriority": 0.5, "speedPriority": 1}
 
 
+@pytest.mark.row("SMP-10")
 @pytest.mark.parametrize(
     ("revision", "declared", "sent"),
     [
@@ -126,7 +130,7 @@ async def test_model_preferences_may_be_a_mapping() -> None:
         ("2025-06-18", {"sampling": {}}, True),
     ],
 )
-async def test_smp_10_context_is_asked_for_where_the_client_can_include_it(
+async def test_context_is_asked_for_where_the_client_can_include_it(
     revision: str, declared: Any, *, sent: bool
 ) -> None:
     sampler = Sampler("x", include_context="allServers")
@@ -135,6 +139,7 @@ async def test_smp_10_context_is_asked_for_where_the_client_can_include_it(
         assert ("includeContext" in await sampler.asked(peer)) is sent
 
 
+@pytest.mark.row("S04", "S05", "S06")
 @pytest.mark.parametrize(
     "options",
     [
@@ -149,7 +154,7 @@ async def test_smp_10_context_is_asked_for_where_the_client_can_include_it(
         pytest.param({"stop_sequences": [1]}, id="s06 number"),
     ],
 )
-async def test_s04_s05_s06_values_out_of_their_range_are_refused_before_anything_is_sent(options: Any) -> None:
+async def test_values_out_of_their_range_are_refused_before_anything_is_sent(options: Any) -> None:
     sampler = Sampler("x", **options)
     async with RawPeer(sampler.server) as peer:
         await peer.initialize(capabilities=DECLARED)
@@ -158,7 +163,8 @@ async def test_s04_s05_s06_values_out_of_their_range_are_refused_before_anything
     assert isinstance(sampler.outcome, MisuseError)
 
 
-async def test_smp_05_tools_are_offered_to_a_client_that_declares_them_only() -> None:
+@pytest.mark.row("SMP-05")
+async def test_tools_are_offered_to_a_client_that_declares_them_only() -> None:
     options = {"tools": [Tool(name="f", input_schema={"type": "object"})], "tool_choice": ToolChoice(mode="required")}
     sampler = Sampler("x", **options)
     async with RawPeer(sampler.server) as able, RawPeer(sampler.server) as unable:
@@ -174,7 +180,8 @@ async def test_smp_05_tools_are_offered_to_a_client_that_declares_them_only() ->
         assert sampler.outcome.capability == "sampling.tools"
 
 
-async def test_smp_07_a_user_who_refuses_is_an_error_with_the_code_that_the_client_gave() -> None:
+@pytest.mark.row("SMP-07")
+async def test_a_user_who_refuses_is_an_error_with_the_code_that_the_client_gave() -> None:
     sampler = Sampler("x")
     async with RawPeer(sampler.server) as peer:
         await peer.initialize(capabilities=DECLARED)
@@ -186,8 +193,9 @@ async def test_smp_07_a_user_who_refuses_is_an_error_with_the_code_that_the_clie
     assert (sampler.outcome.code, sampler.outcome.message, sampler.outcome.data) == (-1, "rejected", [1])
 
 
+@pytest.mark.row("X07")
 @pytest.mark.parametrize("timeout", [None, 7.0])
-async def test_x07_a_client_that_does_not_answer_in_time_is_told_that_nobody_waits_any_more(
+async def test_a_client_that_does_not_answer_in_time_is_told_that_nobody_waits_any_more(
     timeout: float | None,
 ) -> None:
     clock = ManualClock()
@@ -208,7 +216,8 @@ async def test_x07_a_client_that_does_not_answer_in_time_is_told_that_nobody_wai
     assert (sampler.outcome.method, sampler.outcome.elapsed) == ("sampling/createMessage", timeout or 60)
 
 
-async def test_k18_a_late_answer_is_not_taken_for_the_answer_to_another_question() -> None:
+@pytest.mark.row("K18")
+async def test_a_late_answer_is_not_taken_for_the_answer_to_another_question() -> None:
     clock, answers = ManualClock(), []
     server = Server("t", clock=clock)
 
@@ -232,7 +241,8 @@ async def test_k18_a_late_answer_is_not_taken_for_the_answer_to_another_question
     assert answers == ["right"]
 
 
-async def test_cap_09_a_question_that_comes_too_early_waits_for_initialized() -> None:
+@pytest.mark.row("CAP-09")
+async def test_a_question_that_comes_too_early_waits_for_initialized() -> None:
     sampler = Sampler("x")
     async with RawPeer(sampler.server) as peer:
         await peer.initialize(capabilities=DECLARED, confirm=False)
@@ -247,7 +257,8 @@ async def test_cap_09_a_question_that_comes_too_early_waits_for_initialized() ->
     assert sampler.outcome.model == "m-1"
 
 
-async def test_cap_09_a_call_whose_question_waits_for_initialized_still_has_its_deadline() -> None:
+@pytest.mark.row("CAP-09")
+async def test_a_call_whose_question_waits_for_initialized_still_has_its_deadline() -> None:
     clock = ManualClock()
     sampler = Sampler("x", clock=clock)
     async with RawPeer(sampler.server) as peer:
@@ -299,7 +310,8 @@ async def test_a_question_from_a_thread_fails_when_the_client_hangs_up() -> None
         await outcome.get()
 
 
-async def test_n10_a_server_hears_of_the_progress_that_a_client_makes() -> None:
+@pytest.mark.row("N10")
+async def test_a_server_hears_of_the_progress_that_a_client_makes() -> None:
     heard: list[Any] = []
     sampler = Sampler("x", on_progress=heard.append)
     async with RawPeer(sampler.server) as peer:
@@ -314,7 +326,8 @@ async def test_n10_a_server_hears_of_the_progress_that_a_client_makes() -> None:
     assert [(told.progress, told.total) for told in heard] == [(1, 4), (3, 4), (4, 4)]
 
 
-async def test_n10_progress_of_the_client_renews_the_time_that_its_answer_may_take() -> None:
+@pytest.mark.row("N10")
+async def test_progress_of_the_client_renews_the_time_that_its_answer_may_take() -> None:
     clock = ManualClock()
     sampler = Sampler("x", clock=clock, on_progress=lambda told: None)
     async with RawPeer(sampler.server) as peer:

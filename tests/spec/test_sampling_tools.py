@@ -18,7 +18,8 @@ def said(role: Any, *blocks: Any) -> SamplingMessage:
     return SamplingMessage(role, list(blocks))
 
 
-async def test_s01_smp_02_smp_06_a_model_uses_the_tools_of_the_server_until_it_is_done() -> None:
+@pytest.mark.row("SMP-02", "SMP-06", "S01")
+async def test_a_model_uses_the_tools_of_the_server_until_it_is_done() -> None:
     server, replies = Server("t"), []
 
     @server.tool
@@ -55,6 +56,7 @@ async def test_s01_smp_02_smp_06_a_model_uses_the_tools_of_the_server_until_it_i
     assert replies[0].message == SamplingMessage("assistant", TextContent("3"))
 
 
+@pytest.mark.row("SMP-06")
 @pytest.mark.parametrize(
     ("messages", "why"),
     [
@@ -67,7 +69,7 @@ async def test_s01_smp_02_smp_06_a_model_uses_the_tools_of_the_server_until_it_i
         ([said("user", USE), said("user", USE.result(3))], "which only the assistant does"),
     ],
 )
-async def test_smp_06_messages_whose_tool_uses_and_results_do_not_fit_are_never_sent(messages: Any, why: str) -> None:
+async def test_messages_whose_tool_uses_and_results_do_not_fit_are_never_sent(messages: Any, why: str) -> None:
     server, outcome = Server("t"), []
 
     @server.tool
@@ -84,7 +86,8 @@ async def test_smp_06_messages_whose_tool_uses_and_results_do_not_fit_are_never_
     assert why.replace("message 2", "message 3") in outcome[0]
 
 
-async def test_smp_02_a_tool_that_is_not_there_cannot_be_offered_to_a_model() -> None:
+@pytest.mark.row("SMP-02")
+async def test_a_tool_that_is_not_there_cannot_be_offered_to_a_model() -> None:
     server, outcome = Server("t"), []
 
     @server.tool
@@ -103,6 +106,7 @@ async def test_smp_02_a_tool_that_is_not_there_cannot_be_offered_to_a_model() ->
 PICTURE = ImageContent("aGk=", "image/png")
 
 
+@pytest.mark.row("SMP-03")
 @pytest.mark.parametrize(
     ("value", "result"),
     [
@@ -115,9 +119,10 @@ PICTURE = ImageContent("aGk=", "image/png")
         (ToolResult([PICTURE], None, {"a": 1}, True), ToolResultContent("u1", [PICTURE], {"a": 1}, True)),
     ],
 )
-def test_smp_03_whatever_a_tool_gave_back_is_the_result_of_its_use(value: Any, result: ToolResultContent) -> None:
+def test_whatever_a_tool_gave_back_is_the_result_of_its_use(value: Any, result: ToolResultContent) -> None:
     assert USE.result(value) == result
 
 
-def test_smp_03_a_failure_is_marked_as_one() -> None:
+@pytest.mark.row("SMP-03")
+def test_a_failure_is_marked_as_one() -> None:
     assert USE.result("no", is_error=True).is_error

@@ -59,7 +59,8 @@ class House(houses.House):
 # --- in stages ----------------------------------------------------------------------------------
 
 
-async def test_d11_f27_a_shutdown_goes_through_five_stages_in_order() -> None:
+@pytest.mark.row("D11", "F27")
+async def test_a_shutdown_goes_through_five_stages_in_order() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -68,7 +69,8 @@ async def test_d11_f27_a_shutdown_goes_through_five_stages_in_order() -> None:
     assert steps(house.heard) == STAGES == list(EXIT_CODES)
 
 
-async def test_d11_each_stage_does_what_it_is_named_after() -> None:
+@pytest.mark.row("D11")
+async def test_each_stage_does_what_it_is_named_after() -> None:
     house = House()
     log = house.heard.log
     house.server.on_last_unsubscribed(lambda uri: log.append(f"unwatched {uri}"))
@@ -96,7 +98,8 @@ async def test_d11_each_stage_does_what_it_is_named_after() -> None:
     ]
 
 
-async def test_d12_a_drain_waits_for_what_is_in_flight_and_refuses_what_is_new() -> None:
+@pytest.mark.row("D12")
+async def test_a_drain_waits_for_what_is_in_flight_and_refuses_what_is_new() -> None:
     house = House(drain_timeout=30.0)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -114,7 +117,8 @@ async def test_d12_a_drain_waits_for_what_is_in_flight_and_refuses_what_is_new()
         assert await ending == ()
 
 
-async def test_d12_a_call_that_hangs_is_cut_and_the_stage_named() -> None:
+@pytest.mark.row("D12")
+async def test_a_call_that_hangs_is_cut_and_the_stage_named() -> None:
     house = House(drain_timeout=0.05)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -125,7 +129,8 @@ async def test_d12_a_call_that_hangs_is_cut_and_the_stage_named() -> None:
     assert steps(house.heard, ShutdownOverran) == ["DrainPendingRequests"]
 
 
-async def test_d11_a_session_that_is_written_down_while_its_server_ends_keeps_its_subscriptions(tmp_path: Path) -> None:
+@pytest.mark.row("D11")
+async def test_a_session_that_is_written_down_while_its_server_ends_keeps_its_subscriptions(tmp_path: Path) -> None:
     house = House(SqliteStore(tmp_path / "store"))
     async with hosted(house.server) as host:
         host.app = house.server.asgi()  # which keeps sessions
@@ -169,7 +174,8 @@ async def test_a_server_that_has_ended_serves_again() -> None:
 # --- cleanup ------------------------------------------------------------------------------------
 
 
-async def test_d16_cleanup_is_called_in_reverse_order_and_one_that_raises_stops_no_other() -> None:
+@pytest.mark.row("D16")
+async def test_cleanup_is_called_in_reverse_order_and_one_that_raises_stops_no_other() -> None:
     house = House()
     log: list[str] = []
 
@@ -311,8 +317,9 @@ ENDINGS = [
 ]
 
 
+@pytest.mark.row("D13")
 @pytest.mark.parametrize("end", ENDINGS)
-def test_d13_whatever_ends_a_process_does_the_same(end: Callable[[StdioPeer], None]) -> None:
+def test_whatever_ends_a_process_does_the_same(end: Callable[[StdioPeer], None]) -> None:
     with StdioPeer(SCRIPT) as peer:
         peer.initialize()
         end(peer)
@@ -353,8 +360,9 @@ OVERRUNS = {
 HURRIED = {"TRUNKLINE_STAGE_TIMEOUT": "0.1", "TRUNKLINE_DRAIN_TIMEOUT": "0.1"}
 
 
+@pytest.mark.row("D12")
 @pytest.mark.parametrize("stage", OVERRUNS)
-def test_d12_the_exit_code_names_the_stage_that_took_too_long(stage: str, tmp_path: Path) -> None:
+def test_the_exit_code_names_the_stage_that_took_too_long(stage: str, tmp_path: Path) -> None:
     hurried = HURRIED if stage == "DrainPendingRequests" else {**HURRIED, "TRUNKLINE_DRAIN_TIMEOUT": "30"}
     hurried = {**hurried, "STORE": str(tmp_path / "store.db")}
     with StdioPeer(SCRIPT, env=hurried) as peer:
@@ -377,7 +385,8 @@ def test_what_cannot_be_ended_does_not_keep_a_process_from_ending(tool: str, cod
         assert "did not end in time" in peer.stderr()
 
 
-def test_d13_a_second_signal_ends_a_process_whose_loop_is_stuck() -> None:
+@pytest.mark.row("D13")
+def test_a_second_signal_ends_a_process_whose_loop_is_stuck() -> None:
     with StdioPeer(SCRIPT) as peer:
         peer.initialize()
         peer.tool("spins")
@@ -407,8 +416,9 @@ def crashed(folder: Path, how: str) -> tuple[int, str, dict[str, Any]]:
     return code, said, json.loads(file.read_text())
 
 
+@pytest.mark.row("D14", "F28")
 @pytest.mark.parametrize("how", ["abort", "a fault of our own"])
-def test_d14_f28_a_crash_is_logged_and_dumped_and_ends_the_process(tmp_path: Path, how: str) -> None:
+def test_a_crash_is_logged_and_dumped_and_ends_the_process(tmp_path: Path, how: str) -> None:
     code, said, dump = crashed(tmp_path, how)
     assert code == 1
     lines = said.split()
@@ -437,13 +447,15 @@ def test_what_a_handler_leaves_behind_on_the_loop_is_no_crash() -> None:
         assert peer.exit_code() == 0
 
 
-def test_d14_a_dump_has_no_secrets(tmp_path: Path) -> None:
+@pytest.mark.row("D14")
+def test_a_dump_has_no_secrets(tmp_path: Path) -> None:
     _, _, dump = crashed(tmp_path, "abort")
     assert SECRET not in json.dumps(dump)
     assert "from the environment" not in json.dumps(dump)
 
 
-def test_d15_a_graceful_end_leaves_no_dump(tmp_path: Path) -> None:
+@pytest.mark.row("D15")
+def test_a_graceful_end_leaves_no_dump(tmp_path: Path) -> None:
     with StdioPeer(SCRIPT, env={"TRUNKLINE_CRASH_FOLDER": str(tmp_path)}) as peer:
         peer.initialize()
         peer.kill(signal.SIGTERM)
@@ -451,7 +463,8 @@ def test_d15_a_graceful_end_leaves_no_dump(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_d14_a_crash_without_a_folder_leaves_no_dump_and_is_told(tmp_path: Path) -> None:
+@pytest.mark.row("D14")
+async def test_a_crash_without_a_folder_leaves_no_dump_and_is_told(tmp_path: Path) -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()

@@ -51,7 +51,8 @@ async def ended(peer: RawPeer) -> None:
 # --- on a line ----------------------------------------------------------------------------------
 
 
-async def test_l28_d18_x31_a_client_that_asks_for_it_is_drained_answered_and_closed() -> None:
+@pytest.mark.row("L28", "D18", "X31")
+async def test_a_client_that_asks_for_it_is_drained_answered_and_closed() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -70,8 +71,9 @@ async def test_l28_d18_x31_a_client_that_asks_for_it_is_drained_answered_and_clo
     await house.server.aclose()
 
 
+@pytest.mark.row("L28", "D18")
 @pytest.mark.parametrize("name", NAMES)
-async def test_l28_d18_told_and_not_asked_it_does_the_same(name: str) -> None:
+async def test_told_and_not_asked_it_does_the_same(name: str) -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -85,7 +87,8 @@ async def test_l28_d18_told_and_not_asked_it_does_the_same(name: str) -> None:
     await house.server.aclose()
 
 
-async def test_l28_others_who_are_on_the_line_are_not_touched() -> None:
+@pytest.mark.row("L28")
+async def test_others_who_are_on_the_line_are_not_touched() -> None:
     house = House()
     async with RawPeer(house.server) as peer, RawPeer(house.server) as other:
         await peer.initialize()
@@ -99,7 +102,8 @@ async def test_l28_others_who_are_on_the_line_are_not_touched() -> None:
     await house.server.aclose()
 
 
-async def test_l28_what_hangs_is_cut_when_its_time_is_over_and_the_request_is_answered() -> None:
+@pytest.mark.row("L28")
+async def test_what_hangs_is_cut_when_its_time_is_over_and_the_request_is_answered() -> None:
     house = House(drain_timeout=0.05)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -109,7 +113,8 @@ async def test_l28_what_hangs_is_cut_when_its_time_is_over_and_the_request_is_an
     await house.server.aclose()
 
 
-async def test_l28_a_server_that_ends_meanwhile_answers_it_as_well() -> None:
+@pytest.mark.row("L28")
+async def test_a_server_that_ends_meanwhile_answers_it_as_well() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -123,8 +128,9 @@ async def test_l28_a_server_that_ends_meanwhile_answers_it_as_well() -> None:
         assert await ending == ()
 
 
+@pytest.mark.row("L28")
 @pytest.mark.parametrize("wait", [True, False])
-async def test_l28_a_server_that_is_paused_or_has_its_hands_full_lets_its_clients_go(wait: bool) -> None:
+async def test_a_server_that_is_paused_or_has_its_hands_full_lets_its_clients_go(wait: bool) -> None:
     house = House(max_calls=1)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -138,7 +144,8 @@ async def test_l28_a_server_that_is_paused_or_has_its_hands_full_lets_its_client
     await house.server.aclose()
 
 
-async def test_l28_it_does_not_wait_for_its_turn() -> None:
+@pytest.mark.row("L28")
+async def test_it_does_not_wait_for_its_turn() -> None:
     house = House(max_calls=1)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -150,7 +157,8 @@ async def test_l28_it_does_not_wait_for_its_turn() -> None:
     await house.server.aclose()
 
 
-async def test_l28_x31_without_the_profile_there_is_no_such_method() -> None:
+@pytest.mark.row("L28", "X31")
+async def test_without_the_profile_there_is_no_such_method() -> None:
     server = Server("t")
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -162,7 +170,8 @@ async def test_l28_x31_without_the_profile_there_is_no_such_method() -> None:
     await server.aclose()
 
 
-async def test_x31_the_later_era_has_no_such_method_either() -> None:
+@pytest.mark.row("X31")
+async def test_the_later_era_has_no_such_method_either() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         assert (await peer.error("shutdown", enveloped()))["code"] == -32601
@@ -191,9 +200,10 @@ async def say_shutdown(host: Host, session: str, how: str) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.row("L28", "D18")
 @pytest.mark.parametrize("how", ["request", "notification"])
 @pytest.mark.parametrize("kept", [True, False])
-async def test_l28_d18_over_http_the_session_is_gone_and_no_other(how: str, kept: bool, tmp_path: Path) -> None:
+async def test_over_http_the_session_is_gone_and_no_other(how: str, kept: bool, tmp_path: Path) -> None:
     house = House(SqliteStore(tmp_path / "store") if kept else None)
     async with two_sessions(house) as (host, mine, other):
         stream = host.begin("GET", mcp_session_id=mine)
@@ -210,7 +220,8 @@ async def test_l28_d18_over_http_the_session_is_gone_and_no_other(how: str, kept
         await store.close()
 
 
-async def test_l28_over_http_what_runs_is_answered_first_and_what_is_new_refused() -> None:
+@pytest.mark.row("L28")
+async def test_over_http_what_runs_is_answered_first_and_what_is_new_refused() -> None:
     house = House()
     async with two_sessions(house) as (host, mine, _):
         waiting = host.begin("POST", request("tools/call", {"name": "waits"}, id=1), mcp_session_id=mine)
@@ -223,7 +234,8 @@ async def test_l28_over_http_what_runs_is_answered_first_and_what_is_new_refused
         assert (await asked.finished()).json["result"] == {}
 
 
-async def test_l28_a_session_that_was_ended_so_makes_room_for_another() -> None:
+@pytest.mark.row("L28")
+async def test_a_session_that_was_ended_so_makes_room_for_another() -> None:
     house = House(max_sessions=2)
     async with two_sessions(house) as (host, mine, _):
         await say_shutdown(host, mine, "request")
@@ -237,8 +249,9 @@ def asks(peer: StdioPeer) -> None:
     assert peer.result("shutdown") == {}
 
 
+@pytest.mark.row("L28", "D13", "D18")
 @pytest.mark.parametrize("say", [asks, lambda peer: peer.notify("shutdown")], ids=["request", "notification"])
-def test_l28_d13_d18_on_stdio_the_process_ends_with_it(say: Callable[[StdioPeer], None]) -> None:
+def test_on_stdio_the_process_ends_with_it(say: Callable[[StdioPeer], None]) -> None:
     with StdioPeer(SCRIPT) as peer:
         peer.initialize()
         say(peer)
@@ -246,7 +259,8 @@ def test_l28_d13_d18_on_stdio_the_process_ends_with_it(say: Callable[[StdioPeer]
         assert peer.stderr().split() == STAGES
 
 
-def test_l28_on_stdio_a_call_that_is_cut_is_told_by_the_exit_code_and_the_request_answered() -> None:
+@pytest.mark.row("L28")
+def test_on_stdio_a_call_that_is_cut_is_told_by_the_exit_code_and_the_request_answered() -> None:
     with StdioPeer(SCRIPT, env={"TRUNKLINE_DRAIN_TIMEOUT": "0.1"}) as peer:
         peer.initialize()
         peer.tool("forever")

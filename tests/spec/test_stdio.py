@@ -112,7 +112,8 @@ server.run()
 # --- one message per line, and nothing else ------------------------------------------------------------
 
 
-def test_std_02_w02_w12_messages_are_lines_and_several_may_come_at_once() -> None:
+@pytest.mark.row("STD-02", "W02", "W12")
+def test_messages_are_lines_and_several_may_come_at_once() -> None:
     with StdioPeer(HELLO) as peer:
         peer.initialize()
         calls = [{"jsonrpc": "2.0", "id": n, "method": "ping"} for n in (11, 12, 13)]
@@ -124,7 +125,8 @@ def test_std_02_w02_w12_messages_are_lines_and_several_may_come_at_once() -> Non
         assert [peer.receive()["id"] for _ in calls] == [11, 12, 13]
 
 
-def test_w11_a_message_may_come_byte_by_byte() -> None:
+@pytest.mark.row("W11")
+def test_a_message_may_come_byte_by_byte() -> None:
     with StdioPeer(HELLO) as peer:
         for byte in PING:
             peer.send(bytes([byte]))
@@ -132,7 +134,8 @@ def test_w11_a_message_may_come_byte_by_byte() -> None:
         assert peer.receive() == {"jsonrpc": "2.0", "id": 1, "result": {}}
 
 
-def test_std_03_w02_whatever_a_process_prints_goes_to_standard_error_and_never_to_the_peer() -> None:
+@pytest.mark.row("STD-03", "W02")
+def test_whatever_a_process_prints_goes_to_standard_error_and_never_to_the_peer() -> None:
     with StdioPeer(CHATTER) as peer:
         peer.initialize()
         for tool in ("by_print", "by_descriptor", "by_library", "by_child"):
@@ -162,7 +165,8 @@ server.run()
 """
 
 
-def test_std_04_a_handler_that_reads_standard_input_gets_its_end_and_takes_nothing_from_the_wire() -> None:
+@pytest.mark.row("STD-04")
+def test_a_handler_that_reads_standard_input_gets_its_end_and_takes_nothing_from_the_wire() -> None:
     with StdioPeer(READER) as peer:
         peer.initialize()
         peer.call("tools/call", {"name": "read"})
@@ -172,7 +176,8 @@ def test_std_04_a_handler_that_reads_standard_input_gets_its_end_and_takes_nothi
         assert answers[3]["result"] == {}
 
 
-def test_std_02_x24_content_length_framing_is_answered_in_kind() -> None:
+@pytest.mark.row("STD-02", "X24")
+def test_content_length_framing_is_answered_in_kind() -> None:
     with StdioPeer(HELLO, framing="headers") as peer:
         assert peer.initialize()["serverInfo"]["name"] == "hello"
         assert (
@@ -202,8 +207,9 @@ def test_messages_are_utf_8_with_a_line_feed_whatever_the_locale_says(env: dict[
 # --- limits ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("W16")
 @pytest.mark.parametrize("script_limit", [(HELLO, 16 * 1024 * 1024), (SMALL, 1024)], ids=["default", "1 KiB"])
-def test_w16_a_message_of_the_limit_is_taken_and_one_byte_more_is_refused(script_limit: tuple[str, int]) -> None:
+def test_a_message_of_the_limit_is_taken_and_one_byte_more_is_refused(script_limit: tuple[str, int]) -> None:
     script, limit = script_limit
     frame = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"pad": ""}}).encode()
     fits = frame.replace(b'""', b'"' + b"x" * (limit - len(frame)) + b'"')
@@ -222,7 +228,8 @@ def test_w16_a_message_of_the_limit_is_taken_and_one_byte_more_is_refused(script
         assert peer.result("ping") == {}
 
 
-def test_w16_an_answer_above_the_limit_becomes_an_error() -> None:
+@pytest.mark.row("W16")
+def test_an_answer_above_the_limit_becomes_an_error() -> None:
     with StdioPeer(SMALL) as peer:
         peer.initialize()
         error = peer.request("resources/read", {"uri": "big://text"})["error"]
@@ -244,7 +251,8 @@ def _read_requests(first: int, number: int) -> bytes:
     return b"".join(json.dumps({**wanted, "id": first + n}).encode() + b"\n" for n in range(number))
 
 
-def test_n14_a_peer_that_does_not_read_is_not_read_from_either_until_it_does() -> None:
+@pytest.mark.row("N14")
+def test_a_peer_that_does_not_read_is_not_read_from_either_until_it_does() -> None:
     with StdioPeer(CATALOGUE) as peer:
         peer.initialize()
         os.set_blocking(peer.input, False)
@@ -263,7 +271,8 @@ def test_n14_a_peer_that_does_not_read_is_not_read_from_either_until_it_does() -
             pass
 
 
-def test_n14_a_peer_that_never_reads_is_cut_off_and_the_server_ends() -> None:
+@pytest.mark.row("N14")
+def test_a_peer_that_never_reads_is_cut_off_and_the_server_ends() -> None:
     script = CATALOGUE.replace("64 << 20", "2 << 20")
     with StdioPeer(script) as peer:
         peer.initialize()
@@ -284,8 +293,9 @@ ENDINGS = [
 ]
 
 
+@pytest.mark.row("STD-07", "D13")
 @pytest.mark.parametrize("end", ENDINGS)
-def test_std_07_d13_a_server_without_anything_to_do_ends_with_0(end: Ending) -> None:
+def test_a_server_without_anything_to_do_ends_with_0(end: Ending) -> None:
     with StdioPeer(HELLO) as peer:
         peer.initialize()
         end(peer)
@@ -293,8 +303,9 @@ def test_std_07_d13_a_server_without_anything_to_do_ends_with_0(end: Ending) -> 
         assert peer.stderr() == ""
 
 
+@pytest.mark.row("D12", "D13")
 @pytest.mark.parametrize("end", ENDINGS)
-def test_d12_d13_what_is_in_flight_is_answered_before_the_server_ends_with_0(end: Ending) -> None:
+def test_what_is_in_flight_is_answered_before_the_server_ends_with_0(end: Ending) -> None:
     with StdioPeer(WORKER) as peer:
         peer.initialize()
         calls = {peer.tool("steps"), peer.tool("steps_on_thread")}
@@ -307,8 +318,9 @@ def test_d12_d13_what_is_in_flight_is_answered_before_the_server_ends_with_0(end
         assert "Traceback" not in peer.stderr()
 
 
+@pytest.mark.row("D12")
 @pytest.mark.parametrize("end", ENDINGS)
-def test_d12_what_does_not_end_is_cut_off_at_the_deadline(end: Ending) -> None:
+def test_what_does_not_end_is_cut_off_at_the_deadline(end: Ending) -> None:
     with StdioPeer(WORKER, env={"TRUNKLINE_DRAIN_TIMEOUT": "0.2"}) as peer:
         peer.initialize()
         calls = [peer.tool("forever"), peer.tool("forever_on_thread")]
@@ -320,7 +332,8 @@ def test_d12_what_does_not_end_is_cut_off_at_the_deadline(end: Ending) -> None:
         assert peer.exit_code() == 82
 
 
-def test_d12_while_a_server_drains_new_requests_are_refused_and_ping_is_answered() -> None:
+@pytest.mark.row("D12")
+def test_while_a_server_drains_new_requests_are_refused_and_ping_is_answered() -> None:
     with StdioPeer(WORKER, env={"TRUNKLINE_DRAIN_TIMEOUT": "600"}) as peer:
         peer.initialize()
         peer.tool("forever")
@@ -333,8 +346,9 @@ def test_d12_while_a_server_drains_new_requests_are_refused_and_ping_is_answered
         assert peer.exit_code() == 128 + signal.SIGTERM
 
 
+@pytest.mark.row("D13")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_d13_a_second_signal_ends_the_server_at_once(number: signal.Signals) -> None:
+def test_a_second_signal_ends_the_server_at_once(number: signal.Signals) -> None:
     with StdioPeer(WORKER, env={"TRUNKLINE_DRAIN_TIMEOUT": "600"}) as peer:
         peer.initialize()
         peer.tool("forever_on_thread")
@@ -345,8 +359,9 @@ def test_d13_a_second_signal_ends_the_server_at_once(number: signal.Signals) -> 
         assert peer.exit_code() == 128 + number
 
 
+@pytest.mark.row("D12")
 @pytest.mark.parametrize("end", ENDINGS)
-def test_d12_a_peer_that_does_not_read_does_not_keep_a_server_from_ending(end: Ending) -> None:
+def test_a_peer_that_does_not_read_does_not_keep_a_server_from_ending(end: Ending) -> None:
     with StdioPeer(SMALL.replace("stdio_message_size_limit=1024, ", "")) as peer:
         peer.initialize()
         peer.send(_read_requests(100, 10))  # their answers are more than a pipe holds
@@ -544,7 +559,8 @@ def test_on_a_terminal_ctrl_c_ends_a_server_with_0() -> None:
     os.close(theirs)
 
 
-def test_d13_what_was_asked_of_a_client_that_has_closed_our_input_fails_at_once() -> None:
+@pytest.mark.row("D13")
+def test_what_was_asked_of_a_client_that_has_closed_our_input_fails_at_once() -> None:
     with StdioPeer(ASKER) as peer:
         peer.initialize(capabilities={"sampling": {}})
         call = peer.tool("ask")

@@ -66,7 +66,8 @@ async def started(script: str, **options: Any) -> AsyncIterator[Child]:
 # --- speaking --------------------------------------------------------------------------------------------
 
 
-async def test_std_01_w02_a_server_is_started_and_answers() -> None:
+@pytest.mark.row("STD-01", "W02")
+async def test_a_server_is_started_and_answers() -> None:
     recorder = Recorder()
     script = "from trunkline import Server; Server('hello').run()"
     command = Command([sys.executable, "-c", script], settings=Settings(stop_timeout=10 * PATIENCE))
@@ -211,8 +212,9 @@ async def test_a_signal_without_a_name_is_told_by_its_number() -> None:
         assert (await child.end()).reason == f"the server process was killed by signal {signal.SIGRTMIN + 6}"
 
 
+@pytest.mark.row("STD-07")
 @pytest.mark.parametrize(("stream", "number"), [("output", 1), ("input", 0)])
-async def test_std_07_a_server_that_closes_a_stream_and_stays_is_ended(stream: str, number: int) -> None:
+async def test_a_server_that_closes_a_stream_and_stays_is_ended(stream: str, number: int) -> None:
     async with started(f"say(pid=os.getpid()); os.close({number}); time.sleep(100)") as child:
         pid = await child.has_said("pid")
         while not child.ends:
@@ -236,6 +238,7 @@ POLITE = "say(pid=os.getpid()); sys.stdin.read()"
 DEAF = "say(pid=os.getpid()); time.sleep(100)"
 
 
+@pytest.mark.row("STD-06")
 @pytest.mark.parametrize(
     ("script", "patience", "least"),
     [
@@ -245,16 +248,15 @@ DEAF = "say(pid=os.getpid()); time.sleep(100)"
     ],
     ids=["polite", "deaf", "stubborn"],
 )
-async def test_std_06_a_server_is_asked_to_end_then_told_to_then_killed(
-    script: str, patience: float, least: float
-) -> None:
+async def test_a_server_is_asked_to_end_then_told_to_then_killed(script: str, patience: float, least: float) -> None:
     async with asyncio.timeout(PATIENCE):
         assert await until_ended(script, patience) >= least
 
 
+@pytest.mark.row("STD-06")
 @pytest.mark.long
 @pytest.mark.parametrize(("script", "most"), [(POLITE, 0.2), (DEAF, 0.4), (STUBBORN, 0.8)])
-async def test_std_06_a_server_that_does_not_end_is_soon_killed(script: str, most: float) -> None:
+async def test_a_server_that_does_not_end_is_soon_killed(script: str, most: float) -> None:
     await soon(partial(until_ended, script, 0.2), most)
 
 
@@ -345,7 +347,8 @@ def test_a_host_that_is_killed_or_ends_without_closing_leaves_no_process_behind(
 # --- standard error --------------------------------------------------------------------------------------
 
 
-async def test_std_05_every_line_of_standard_error_is_heard_and_is_no_failure() -> None:
+@pytest.mark.row("STD-05")
+async def test_every_line_of_standard_error_is_heard_and_is_no_failure() -> None:
     heard: list[str] = []
     script = (
         "sys.stderr.write('one\\ntwo\\n'); sys.stderr.flush(); say(n=1); sys.stdin.read(); sys.stderr.write('three')"

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from tests.processes import StdioPeer
 
 SERVER = """
@@ -49,7 +50,8 @@ def text(peer: StdioPeer, tool: str) -> str:
     return peer.result("tools/call", {"name": tool, "arguments": {}})["content"][0]["text"]
 
 
-def test_l06_second_initialize_on_stdio_begins_a_session_without_state_of_the_first() -> None:
+@pytest.mark.row("L06")
+def test_second_initialize_on_stdio_begins_a_session_without_state_of_the_first() -> None:
     with StdioPeer(SERVER) as peer:
         begin(peer, "first", roots={})
         peer.result("logging/setLevel", {"level": "debug"})
@@ -68,7 +70,8 @@ def test_l06_second_initialize_on_stdio_begins_a_session_without_state_of_the_fi
         assert len(peer.transcript.frames) == before + 6
 
 
-def test_l06_messages_after_a_second_initialize_in_one_write_belong_to_the_next_session() -> None:
+@pytest.mark.row("L06")
+def test_messages_after_a_second_initialize_in_one_write_belong_to_the_next_session() -> None:
     with StdioPeer(SERVER) as peer:
         begin(peer, "first")
         initialize = {"jsonrpc": "2.0", "id": "a", "method": "initialize", "params": hello("second")}
@@ -78,7 +81,8 @@ def test_l06_messages_after_a_second_initialize_in_one_write_belong_to_the_next_
         assert " second " in peer.answer_to("b")["result"]["content"][0]["text"]
 
 
-def test_l06_second_initialize_on_stdio_is_refused_while_a_call_is_running() -> None:
+@pytest.mark.row("L06")
+def test_second_initialize_on_stdio_is_refused_while_a_call_is_running() -> None:
     with StdioPeer(SERVER) as peer:
         begin(peer, "first")
         running = peer.tool("forever")
@@ -90,7 +94,8 @@ def test_l06_second_initialize_on_stdio_is_refused_while_a_call_is_running() -> 
         assert " third " in text(peer, "about")
 
 
-def test_l06_second_initialize_that_cannot_be_read_leaves_the_session_as_it_is() -> None:
+@pytest.mark.row("L06")
+def test_second_initialize_that_cannot_be_read_leaves_the_session_as_it_is() -> None:
     with StdioPeer(SERVER) as peer:
         begin(peer, "first")
         error = peer.request("initialize", {"protocolVersion": 5})["error"]

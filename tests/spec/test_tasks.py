@@ -84,7 +84,8 @@ async def ended(peer: RawPeer, task: Any) -> Any:
 # --- 2025-11-25 ------------------------------------------------------------------------------------
 
 
-async def test_j16_tsk_06_a_call_that_wants_it_runs_as_a_task_and_its_result_is_fetched() -> None:
+@pytest.mark.row("TSK-06", "J16")
+async def test_a_call_that_wants_it_runs_as_a_task_and_its_result_is_fetched() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         declared = (await peer.initialize())["capabilities"]["tasks"]
@@ -107,7 +108,8 @@ async def test_j16_tsk_06_a_call_that_wants_it_runs_as_a_task_and_its_result_is_
         assert (await peer.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "completed"
 
 
-async def test_j01_tsk_07_names_are_unlike_each_other_and_the_answer_comes_before_the_work_ends() -> None:
+@pytest.mark.row("TSK-07", "J01")
+async def test_names_are_unlike_each_other_and_the_answer_comes_before_the_work_ends() -> None:
     work = Work(settings=Settings(max_tasks=2000, max_tasks_per_principal=None))
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -116,7 +118,8 @@ async def test_j01_tsk_07_names_are_unlike_each_other_and_the_answer_comes_befor
         assert not work.go_on.is_set()
 
 
-async def test_j10_tsk_15_each_change_of_status_is_told_once() -> None:
+@pytest.mark.row("TSK-15", "J10")
+async def test_each_change_of_status_is_told_once() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize(capabilities={"elicitation": {}})
@@ -133,7 +136,8 @@ async def test_j10_tsk_15_each_change_of_status_is_told_once() -> None:
         assert all("_meta" not in params for params in told)
 
 
-async def test_tsk_09_a_task_asks_whoever_waits_for_its_result_and_says_which_it_is() -> None:
+@pytest.mark.row("TSK-09")
+async def test_a_task_asks_whoever_waits_for_its_result_and_says_which_it_is() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize(capabilities={"elicitation": {}})
@@ -164,7 +168,8 @@ async def test_a_question_that_a_client_refuses_is_an_error_in_the_task() -> Non
         assert "nobody is here" in result["content"][0]["text"]
 
 
-async def test_tsk_18_a_tool_that_fails_has_a_failed_task_and_the_result_that_says_so() -> None:
+@pytest.mark.row("TSK-18")
+async def test_a_tool_that_fails_has_a_failed_task_and_the_result_that_says_so() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -176,7 +181,8 @@ async def test_tsk_18_a_tool_that_fails_has_a_failed_task_and_the_result_that_sa
         assert (shown["status"], shown["statusMessage"]) == ("failed", "it is broken")
 
 
-async def test_tsk_12_an_error_is_given_as_the_request_would_have_had_it() -> None:
+@pytest.mark.row("TSK-12")
+async def test_an_error_is_given_as_the_request_would_have_had_it() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -186,7 +192,8 @@ async def test_tsk_12_an_error_is_given_as_the_request_would_have_had_it() -> No
         assert (await ended(peer, task))["status"] == "failed"
 
 
-async def test_j05_tsk_17_cancelling_stops_the_work_before_it_is_answered() -> None:
+@pytest.mark.row("TSK-17", "J05")
+async def test_cancelling_stops_the_work_before_it_is_answered() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -198,7 +205,8 @@ async def test_j05_tsk_17_cancelling_stops_the_work_before_it_is_answered() -> N
         assert (await peer.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "cancelled"
 
 
-async def test_j12_tsk_17_tsk_19_what_has_ended_or_is_not_there_cannot_be_cancelled() -> None:
+@pytest.mark.row("TSK-17", "TSK-19", "J12")
+async def test_what_has_ended_or_is_not_there_cannot_be_cancelled() -> None:
     work = Work()
     work.go_on.set()
     async with RawPeer(work.server) as peer:
@@ -213,15 +221,17 @@ async def test_j12_tsk_17_tsk_19_what_has_ended_or_is_not_there_cannot_be_cancel
                 assert (error["code"], error["data"]["kind"]) == (-32602, "task_not_found")
 
 
+@pytest.mark.row("TSK-04", "TSK-05")
 @pytest.mark.parametrize(("name", "task"), [("never_a_task", {}), ("only_a_task", None)])
-async def test_tsk_04_tsk_05_a_tool_is_called_as_it_allows(name: str, task: Any) -> None:
+async def test_a_tool_is_called_as_it_allows(name: str, task: Any) -> None:
     async with RawPeer(Work().server) as peer:
         await peer.initialize()
         asked = {"name": name} if task is None else {"name": name, "task": task}
         assert (await peer.error("tools/call", asked))["code"] == -32601
 
 
-async def test_tsk_02_where_there_are_no_tasks_nobody_looks_for_the_wish() -> None:
+@pytest.mark.row("TSK-02")
+async def test_where_there_are_no_tasks_nobody_looks_for_the_wish() -> None:
     server = Server("plain", observers=[])
 
     @server.tool
@@ -251,7 +261,8 @@ async def test_arguments_that_do_not_fit_are_refused_before_there_is_a_task() ->
         assert (await peer.result("tasks/list"))["tasks"] == []
 
 
-async def test_j02_tsk_16_tsk_20_each_sees_its_own_tasks_page_by_page_the_oldest_first() -> None:
+@pytest.mark.row("TSK-16", "TSK-20", "J02")
+async def test_each_sees_its_own_tasks_page_by_page_the_oldest_first() -> None:
     work = Work(settings=Settings(max_tasks_per_principal=None))
     async with RawPeer(work.server) as peer, RawPeer(work.server) as other:
         await peer.initialize()
@@ -266,7 +277,8 @@ async def test_j02_tsk_16_tsk_20_each_sees_its_own_tasks_page_by_page_the_oldest
         assert (await other.error("tasks/list", {"cursor": first["nextCursor"]}))["code"] == -32602
 
 
-async def test_tsk_20_a_task_of_somebody_else_is_not_there() -> None:
+@pytest.mark.row("TSK-20")
+async def test_a_task_of_somebody_else_is_not_there() -> None:
     work = Work()
     async with RawPeer(work.server, principal="ann") as ann, RawPeer(work.server, principal="bob") as bob:
         await ann.initialize()
@@ -282,8 +294,9 @@ async def test_tsk_20_a_task_of_somebody_else_is_not_there() -> None:
         assert len((await again.result("tasks/list"))["tasks"]) == 1
 
 
+@pytest.mark.row("J13", "Q06")
 @pytest.mark.parametrize("settings", [Settings(max_tasks=1), Settings(max_tasks_per_principal=1)])
-async def test_j13_q06_there_are_so_many_tasks_at_once_and_no_more(settings: Settings) -> None:
+async def test_there_are_so_many_tasks_at_once_and_no_more(settings: Settings) -> None:
     work = Work(settings=settings)
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -295,7 +308,8 @@ async def test_j13_q06_there_are_so_many_tasks_at_once_and_no_more(settings: Set
         assert (await call(peer, "work"))["status"] == "working"
 
 
-async def test_j07_a_task_whose_time_is_up_has_failed_and_its_work_is_cancelled() -> None:
+@pytest.mark.row("J07")
+async def test_a_task_whose_time_is_up_has_failed_and_its_work_is_cancelled() -> None:
     clock = ManualClock()
     server, cancelled = Server("s", clock=clock, observers=[]), asyncio.Event()
 
@@ -316,7 +330,8 @@ async def test_j07_a_task_whose_time_is_up_has_failed_and_its_work_is_cancelled(
         await asyncio.wait_for(cancelled.wait(), PATIENCE)
 
 
-async def test_j15_tsk_10_a_task_is_forgotten_when_its_time_is_up_and_not_before() -> None:
+@pytest.mark.row("TSK-10", "J15")
+async def test_a_task_is_forgotten_when_its_time_is_up_and_not_before() -> None:
     clock = ManualClock()
     work = Work(clock=clock, settings=Settings(task_ttl=3600, max_task_ttl=7200, task_lease=600))
     async with RawPeer(work.server) as peer:
@@ -333,7 +348,8 @@ async def test_j15_tsk_10_a_task_is_forgotten_when_its_time_is_up_and_not_before
         await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
-async def test_j11_tsk_13_tsk_23_progress_goes_on_under_the_token_of_the_request_and_stops_with_the_task() -> None:
+@pytest.mark.row("TSK-13", "TSK-23", "J11")
+async def test_progress_goes_on_under_the_token_of_the_request_and_stops_with_the_task() -> None:
     server, more = Server("s", observers=[]), asyncio.Event()
 
     @server.tool(task=True)
@@ -390,7 +406,8 @@ async def look(peer: RawPeer, task: Any, *, until: str | None = None) -> Any:
         await asyncio.sleep(0)
 
 
-async def test_txe_01_txe_05_txe_08_the_server_makes_a_task_for_who_knows_of_them() -> None:
+@pytest.mark.row("TXE-01", "TXE-05", "TXE-08")
+async def test_the_server_makes_a_task_for_who_knows_of_them() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         found = (await modern(peer, "server/discover"))["result"]["capabilities"]
@@ -409,7 +426,8 @@ async def test_txe_01_txe_05_txe_08_the_server_makes_a_task_for_who_knows_of_the
         assert "_meta" not in shown["result"]
 
 
-async def test_txe_02_txe_03_who_does_not_know_of_tasks_gets_the_result_or_is_told_what_it_lacks() -> None:
+@pytest.mark.row("TXE-02", "TXE-03")
+async def test_who_does_not_know_of_tasks_gets_the_result_or_is_told_what_it_lacks() -> None:
     work = Work()
     work.go_on.set()
     async with RawPeer(work.server) as peer:
@@ -423,7 +441,8 @@ async def test_txe_02_txe_03_who_does_not_know_of_tasks_gets_the_result_or_is_to
         assert (await modern(peer, "tasks/update", {}, taskId="x", inputResponses={}))["error"]["code"] == -32021
 
 
-async def test_txe_18_there_are_no_lists_and_no_results_apart_and_no_tasks_that_are_not_there() -> None:
+@pytest.mark.row("TXE-18")
+async def test_there_are_no_lists_and_no_results_apart_and_no_tasks_that_are_not_there() -> None:
     async with RawPeer(Work().server) as peer:
         assert (await modern(peer, "tasks/list"))["error"]["code"] == -32601
         assert (await modern(peer, "tasks/result", taskId="x"))["error"]["code"] == -32601
@@ -434,7 +453,8 @@ async def test_txe_18_there_are_no_lists_and_no_results_apart_and_no_tasks_that_
         assert plain["result"]["resultType"] == "complete"
 
 
-async def test_txe_09_a_failed_result_is_a_result_and_an_error_is_a_failure() -> None:
+@pytest.mark.row("TXE-09")
+async def test_a_failed_result_is_a_result_and_an_error_is_a_failure() -> None:
     async with RawPeer(Work().server) as peer:
         failed = await look(peer, await start(peer, "fails"), until="completed")
         assert failed["result"]["isError"]
@@ -443,7 +463,8 @@ async def test_txe_09_a_failed_result_is_a_result_and_an_error_is_a_failure() ->
         assert "result" not in erred
 
 
-async def test_txe_11_txe_10_questions_are_answered_by_an_update_and_other_answers_left_aside() -> None:
+@pytest.mark.row("TXE-11", "TXE-10")
+async def test_questions_are_answered_by_an_update_and_other_answers_left_aside() -> None:
     async with RawPeer(Work().server) as peer:
         task = await start(peer, "asks")
         shown = await look(peer, task, until="input_required")
@@ -461,7 +482,8 @@ async def test_txe_11_txe_10_questions_are_answered_by_an_update_and_other_answe
         assert "inputRequests" not in done
 
 
-async def test_txe_13_to_cancel_is_acknowledged_as_often_as_one_likes() -> None:
+@pytest.mark.row("TXE-13")
+async def test_to_cancel_is_acknowledged_as_often_as_one_likes() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         task = await start(peer, "work")
@@ -472,7 +494,8 @@ async def test_txe_13_to_cancel_is_acknowledged_as_often_as_one_likes() -> None:
         await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
-async def test_txe_15_who_listens_to_tasks_of_its_own_is_told_what_a_look_would_show() -> None:
+@pytest.mark.row("TXE-15")
+async def test_who_listens_to_tasks_of_its_own_is_told_what_a_look_would_show() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         task = await start(peer, "work")
@@ -492,7 +515,8 @@ async def test_txe_15_who_listens_to_tasks_of_its_own_is_told_what_a_look_would_
         }
 
 
-async def test_txe_15_txe_16_progress_of_a_task_is_part_of_how_it_stands_and_no_notification_of_its_own() -> None:
+@pytest.mark.row("TXE-15", "TXE-16")
+async def test_progress_of_a_task_is_part_of_how_it_stands_and_no_notification_of_its_own() -> None:
     server, go_on = Server("s", observers=[]), asyncio.Event()
 
     @server.tool(task="required")
@@ -544,7 +568,8 @@ async def test_progress_is_not_pushed_to_who_did_not_ask_for_it() -> None:
         assert (await peer.receive())["params"]["status"] == "completed"
 
 
-async def test_txe_07_a_tool_may_ask_first_and_become_a_task_then() -> None:
+@pytest.mark.row("TXE-07")
+async def test_a_tool_may_ask_first_and_become_a_task_then() -> None:
     server, runs = Server("s", observers=[]), list[str]()
 
     @server.tool(task=TaskPolicy(support="required", asks_first=True))

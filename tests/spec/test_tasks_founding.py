@@ -99,7 +99,8 @@ async def ended(peer: RawPeer, ident: str) -> Any:
     return task
 
 
-async def test_j01_j03_j08_a_task_is_made_by_a_method_of_its_own_and_shows_all_members() -> None:
+@pytest.mark.row("J01", "J03", "J08")
+async def test_a_task_is_made_by_a_method_of_its_own_and_shows_all_members() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -117,7 +118,8 @@ async def test_j01_j03_j08_a_task_is_made_by_a_method_of_its_own_and_shows_all_m
         assert await peer.result("tasks/result", {"taskId": ident}) == {"result": task["result"]}
 
 
-async def test_j06_j10_j11_each_state_is_told_once_and_progress_under_the_token_of_the_task() -> None:
+@pytest.mark.row("J06", "J10", "J11")
+async def test_each_state_is_told_once_and_progress_under_the_token_of_the_task() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -144,7 +146,8 @@ async def said_until(peer: RawPeer, status: str) -> list[Any]:
     return said
 
 
-async def test_j04_a_result_that_is_not_there_yet_is_refused() -> None:
+@pytest.mark.row("J04")
+async def test_a_result_that_is_not_there_yet_is_refused() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -153,7 +156,8 @@ async def test_j04_a_result_that_is_not_there_yet_is_refused() -> None:
         assert (error["code"], error["data"]["kind"]) == (-32089, "task_result_not_ready")
 
 
-async def test_j05_j12_cancelling_stops_the_work_and_what_has_ended_or_is_not_there_cannot_be_cancelled() -> None:
+@pytest.mark.row("J05", "J12")
+async def test_cancelling_stops_the_work_and_what_has_ended_or_is_not_there_cannot_be_cancelled() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -167,7 +171,8 @@ async def test_j05_j12_cancelling_stops_the_work_and_what_has_ended_or_is_not_th
             assert (await peer.error(method, {"taskId": "nothing"}))["code"] == -32081
 
 
-async def test_j14_a_key_that_names_a_task_names_no_other() -> None:
+@pytest.mark.row("J14")
+async def test_a_key_that_names_a_task_names_no_other() -> None:
     work, key = Work(), {"trunkline/idempotency-key": "order 7"}
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -180,11 +185,12 @@ async def test_j14_a_key_that_names_a_task_names_no_other() -> None:
         assert len((await peer.result("tasks/list"))["tasks"]) == 1
 
 
+@pytest.mark.row("J14")
 @pytest.mark.parametrize(
     ("action", "code", "message"),
     [("fails", -32083, "it is broken"), ("needs", -32088, "needs"), ("errs", 7, "it went wrong")],
 )
-async def test_j14_a_task_that_failed_has_no_result_but_the_number_of_its_failure(
+async def test_a_task_that_failed_has_no_result_but_the_number_of_its_failure(
     action: str, code: int, message: str
 ) -> None:
     async with RawPeer(Work().server) as peer:
@@ -197,7 +203,8 @@ async def test_j14_a_task_that_failed_has_no_result_but_the_number_of_its_failur
         assert message in error["message"]
 
 
-async def test_j14_a_task_that_was_cancelled_has_no_result() -> None:
+@pytest.mark.row("J14")
+async def test_a_task_that_was_cancelled_has_no_result() -> None:
     async with RawPeer(Work().server) as peer:
         await peer.initialize()
         ident = await create(peer)
@@ -205,7 +212,8 @@ async def test_j14_a_task_that_was_cancelled_has_no_result() -> None:
         assert (await peer.error("tasks/result", {"taskId": ident}))["code"] == -32084
 
 
-async def test_j02_a_list_has_pages_and_shows_those_of_its_own_conversation() -> None:
+@pytest.mark.row("J02")
+async def test_a_list_has_pages_and_shows_those_of_its_own_conversation() -> None:
     work = Work(settings=Settings(max_tasks_per_principal=None))
     async with RawPeer(work.server) as peer, RawPeer(work.server) as other:
         await peer.initialize()
@@ -219,7 +227,8 @@ async def test_j02_a_list_has_pages_and_shows_those_of_its_own_conversation() ->
         assert await other.result("tasks/list") == {"tasks": []}
 
 
-async def test_j07_a_task_whose_time_is_up_fails_with_its_number() -> None:
+@pytest.mark.row("J07")
+async def test_a_task_whose_time_is_up_fails_with_its_number() -> None:
     clock = ManualClock()
     work = Work(clock=clock)
     async with RawPeer(work.server) as peer:
@@ -237,7 +246,8 @@ async def test_j07_a_task_whose_time_is_up_fails_with_its_number() -> None:
         assert (task["status"], task["error"]["code"]) == ("failed", -32085)
 
 
-async def test_j13_one_task_too_many_has_its_number() -> None:
+@pytest.mark.row("J13")
+async def test_one_task_too_many_has_its_number() -> None:
     work = Work(settings=Settings(max_tasks=1))
     async with RawPeer(work.server) as peer:
         await peer.initialize()

@@ -66,7 +66,8 @@ async def asked(connection: Connection, method: str, params: Any) -> Any:
     return json.decode(await connection.request(method, params))
 
 
-async def test_tsk_01_a_client_runs_what_it_is_asked_as_a_task_if_the_server_wants_it() -> None:
+@pytest.mark.row("TSK-01")
+async def test_a_client_runs_what_it_is_asked_as_a_task_if_the_server_wants_it() -> None:
     model = Model()
     async with line(model) as connection:
         negotiated = connection.session.negotiated
@@ -85,7 +86,8 @@ async def test_tsk_01_a_client_runs_what_it_is_asked_as_a_task_if_the_server_wan
         assert [(one["taskId"], one["status"]) for one in listed["tasks"]] == [(task["taskId"], "completed")]
 
 
-async def test_tsk_17_a_server_cancels_what_it_has_asked() -> None:
+@pytest.mark.row("TSK-17")
+async def test_a_server_cancels_what_it_has_asked() -> None:
     model = Model()
     async with line(model) as connection:
         task = (await asked(connection, "sampling/createMessage", question()))["task"]
@@ -99,7 +101,8 @@ async def test_tsk_17_a_server_cancels_what_it_has_asked() -> None:
             await connection.request("tasks/result", GetTaskPayloadParams(task["taskId"]))
 
 
-async def test_tsk_12_tsk_19_errors_are_told_as_they_would_have_been() -> None:
+@pytest.mark.row("TSK-12", "TSK-19")
+async def test_errors_are_told_as_they_would_have_been() -> None:
     model = Model()
     model.go_on.set()
     async with line(model) as connection:
@@ -114,7 +117,8 @@ async def test_tsk_12_tsk_19_errors_are_told_as_they_would_have_been() -> None:
             await connection.request("tasks/list", PaginatedParams(cursor="x"))
 
 
-async def test_tsk_21_there_are_so_many_tasks_of_a_client_at_work_and_no_more() -> None:
+@pytest.mark.row("TSK-21")
+async def test_there_are_so_many_tasks_of_a_client_at_work_and_no_more() -> None:
     model = Model()
     async with line(model, Settings(max_tasks_per_principal=2)) as connection:
         for _ in range(2):
@@ -128,7 +132,8 @@ async def test_tsk_21_there_are_so_many_tasks_of_a_client_at_work_and_no_more() 
         await connection.request("sampling/createMessage", question())
 
 
-async def test_tsk_21_so_many_tasks_of_a_client_are_kept_and_the_oldest_that_have_ended_go_first() -> None:
+@pytest.mark.row("TSK-21")
+async def test_so_many_tasks_of_a_client_are_kept_and_the_oldest_that_have_ended_go_first() -> None:
     model, names = Model(), list[str]()
     async with line(model, Settings(max_tasks=2, max_tasks_per_principal=None)) as connection:
 
@@ -145,14 +150,16 @@ async def test_tsk_21_so_many_tasks_of_a_client_are_kept_and_the_oldest_that_hav
         assert kept == names[1:]
 
 
+@pytest.mark.row("TSK-10")
 @pytest.mark.parametrize(("wanted", "told"), [(-1, 0), (0, 0), (1500, 1500), (10_000, 2000), (None, 1000)])
-async def test_tsk_10_a_client_says_for_how_long_it_keeps_a_task(wanted: int | None, told: int) -> None:
+async def test_a_client_says_for_how_long_it_keeps_a_task(wanted: int | None, told: int) -> None:
     async with line(Model(), Settings(task_ttl=1, max_task_ttl=2, task_poll_interval=0.5)) as connection:
         task = (await asked(connection, "sampling/createMessage", question(ttl=wanted)))["task"]
         assert (task["ttl"], task["pollInterval"]) == (told, 500)
 
 
-async def test_tsk_10_tsk_19_a_task_of_a_client_is_stopped_and_forgotten_when_its_time_is_up() -> None:
+@pytest.mark.row("TSK-10", "TSK-19")
+async def test_a_task_of_a_client_is_stopped_and_forgotten_when_its_time_is_up() -> None:
     model = Model()
     async with line(model) as connection:
         task = (await asked(connection, "sampling/createMessage", question(ttl=20)))["task"]
@@ -167,7 +174,8 @@ async def test_tsk_10_tsk_19_a_task_of_a_client_is_stopped_and_forgotten_when_it
 SAMPLING = {"messages": [{"role": "user", "content": {"type": "text", "text": "?"}}], "maxTokens": 10}
 
 
-async def test_tsk_02_who_does_not_speak_of_tasks_is_answered_at_once() -> None:
+@pytest.mark.row("TSK-02")
+async def test_who_does_not_speak_of_tasks_is_answered_at_once() -> None:
     server, model = ScriptedServer(revision="2025-06-18"), Model()
     model.go_on.set()
     async with Client(server, sampling=model.sample, observers=[]):
@@ -176,7 +184,8 @@ async def test_tsk_02_who_does_not_speak_of_tasks_is_answered_at_once() -> None:
         assert (await server.line.call("tasks/list"))["error"]["code"] == -32601
 
 
-async def test_tsk_13_tsk_14_what_a_task_tells_names_the_task_and_how_it_stands_does_not() -> None:
+@pytest.mark.row("TSK-13", "TSK-14")
+async def test_what_a_task_tells_names_the_task_and_how_it_stands_does_not() -> None:
     server, model = ScriptedServer(capabilities={"tasks": {}}), Model()
     async with Client(server, sampling=model.sample, observers=[]):
         meta = {"progressToken": "p", RELATED: {"taskId": "of no interest"}}
@@ -191,7 +200,8 @@ async def test_tsk_13_tsk_14_what_a_task_tells_names_the_task_and_how_it_stands_
         assert (got["result"]["taskId"], "_meta" in got["result"]) == (name, False)
 
 
-async def test_tsk_18_a_form_that_fails_as_a_task_says_why() -> None:
+@pytest.mark.row("TSK-18")
+async def test_a_form_that_fails_as_a_task_says_why() -> None:
     server = ScriptedServer()
 
     async def elicit(_question: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from tests.limits import PATIENCE
 from tests.spec.bank import Bank, call
 
@@ -13,7 +14,8 @@ ORDER: dict[str, Any] = {"name": "order", "arguments": {"amount": 5}, "task": {}
 KEYED = {**call("order", "k", amount=5), "task": {}}
 
 
-async def test_j06_requests_about_a_task_are_refused_as_temporarily_unavailable() -> None:
+@pytest.mark.row("J06")
+async def test_requests_about_a_task_are_refused_as_temporarily_unavailable() -> None:
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
     async with RawPeer(bank.server) as peer:
@@ -34,7 +36,8 @@ async def test_j06_requests_about_a_task_are_refused_as_temporarily_unavailable(
     await bank.server.aclose()
 
 
-async def test_j06_a_task_that_cannot_be_kept_is_not_begun_and_may_be_asked_for_again() -> None:
+@pytest.mark.row("J06")
+async def test_a_task_that_cannot_be_kept_is_not_begun_and_may_be_asked_for_again() -> None:
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
     async with RawPeer(bank.server) as peer:

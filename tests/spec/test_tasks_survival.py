@@ -65,11 +65,12 @@ async def written(file: Path) -> int:
     return int(file.read_text())
 
 
+@pytest.mark.row("J16")
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize(
     ("name", "outcome"), [("resumes", "went on from {'page': 3}"), ("restarts", "was begun anew"), ("fails", None)]
 )
-async def test_j16_a_task_of_a_process_that_was_killed_is_not_lost(
+async def test_a_task_of_a_process_that_was_killed_is_not_lost(
     tmp_path: Path, revision: str, name: str, outcome: str | None
 ) -> None:
     script = tmp_path / "server.py"
@@ -185,7 +186,8 @@ ASKED = {
 }
 
 
-async def test_tsk_23_j10_j11_whoever_goes_on_with_a_task_tells_the_session_that_asked_for_it(tmp_path: Path) -> None:
+@pytest.mark.row("TSK-23", "J10", "J11")
+async def test_whoever_goes_on_with_a_task_tells_the_session_that_asked_for_it(tmp_path: Path) -> None:
     """It takes a second: two processes are started, and a lease runs out."""
     script = tmp_path / "server.py"
     script.write_text(f"import sys\nsys.path.insert(0, {SOURCE!r})\n{OVER_HTTP}")

@@ -18,7 +18,8 @@ async def start(peer: RawPeer, name: str, **more: Any) -> dict[str, str]:
     return {"taskId": (await peer.result("tools/call", {"name": name, "task": {}, **more}))["task"]["taskId"]}
 
 
-async def test_tsk_17_a_plain_function_sees_that_its_task_was_cancelled() -> None:
+@pytest.mark.row("TSK-17")
+async def test_a_plain_function_sees_that_its_task_was_cancelled() -> None:
     server, begun, seen = Server("s", observers=[]), threading.Event(), threading.Event()
 
     @server.tool(task=True)
@@ -69,7 +70,8 @@ async def test_a_plain_function_whose_task_was_cancelled_is_stopped_where_it_wai
         assert (await peer.result("tasks/get", task))["status"] == "cancelled"
 
 
-async def test_tsk_23_progress_from_a_thread_is_told_in_order_and_before_the_end() -> None:
+@pytest.mark.row("TSK-23")
+async def test_progress_from_a_thread_is_told_in_order_and_before_the_end() -> None:
     server = Server("s", observers=[])
 
     @server.tool(task=True)

@@ -81,7 +81,8 @@ async def looked(peer: RawPeer, task: Any) -> list[Any]:
     return await peer.quiet()
 
 
-async def test_tsk_09_tsk_22_who_looks_again_and_does_not_come_to_wait_is_asked_on_its_line() -> None:
+@pytest.mark.row("TSK-09", "TSK-22")
+async def test_who_looks_again_and_does_not_come_to_wait_is_asked_on_its_line() -> None:
     asking = Asking()
     async with RawPeer(asking.server) as peer:
         task = await asking.start(peer)
@@ -96,7 +97,8 @@ async def test_tsk_09_tsk_22_who_looks_again_and_does_not_come_to_wait_is_asked_
         assert result["structuredContent"] == {"result": "decline"}
 
 
-async def test_tsk_09_who_comes_to_wait_is_asked_there_and_no_more_on_the_line() -> None:
+@pytest.mark.row("TSK-09")
+async def test_who_comes_to_wait_is_asked_there_and_no_more_on_the_line() -> None:
     asking = Asking()
     async with RawPeer(asking.server) as peer:
         task = await asking.start(peer)

@@ -140,9 +140,10 @@ async def listening(server: Server, address: str = "tcp://127.0.0.1:0", **option
 # --- the same conversation on each -----------------------------------------------------------------------
 
 
+@pytest.mark.row("RPC-29", "W01", "W03", "W10")
 @pytest.mark.parametrize("headed", [False, True], ids=["lines", "headers"])
 @pytest.mark.parametrize("kind", ["tcp", "tcp6", "tls", "unix"])
-async def test_w01_w03_w10_rpc_29_a_whole_conversation(kind: str, headed: bool, tmp_path: Path) -> None:
+async def test_a_whole_conversation(kind: str, headed: bool, tmp_path: Path) -> None:
     address = {
         "tcp": "tcp://127.0.0.1:0",
         "tcp6": "tcp://[::1]:0",
@@ -154,7 +155,8 @@ async def test_w01_w03_w10_rpc_29_a_whole_conversation(kind: str, headed: bool, 
         await full_flow(peer)
 
 
-async def test_w03_a_hundred_clients_at_once() -> None:
+@pytest.mark.row("W03")
+async def test_a_hundred_clients_at_once() -> None:
     server = make_server()
     async with listening(server) as address:
 
@@ -169,7 +171,8 @@ async def test_w03_a_hundred_clients_at_once() -> None:
         await until(lambda: not server.connections)
 
 
-async def test_w09_facts_of_a_connection_come_in_order() -> None:
+@pytest.mark.row("W09")
+async def test_facts_of_a_connection_come_in_order() -> None:
     observer = RecordingObserver()
     async with listening(make_server(observers=[observer])) as address:
         async with peer_at(address) as peer:
@@ -186,7 +189,8 @@ async def test_w09_facts_of_a_connection_come_in_order() -> None:
     assert [fact.reason for fact in observer.of(Closed)] == ["the peer closed the connection"]
 
 
-async def test_w16_w18_a_message_over_the_limit_is_refused_and_the_next_is_answered() -> None:
+@pytest.mark.row("W16", "W18")
+async def test_a_message_over_the_limit_is_refused_and_the_next_is_answered() -> None:
     server = make_server(settings=Settings(tcp_message_size_limit=1024))
     async with listening(server) as address, peer_at(address) as peer:
         peer.writer.write(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"%b"}}\n' % (b"x" * 1024))
@@ -258,10 +262,11 @@ async def test_more_clients_than_allowed_are_turned_away() -> None:
 # --- silence ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("K15")
 @pytest.mark.parametrize(
     "said", [b"", b"  \n", b"Content-Le", b"{nonsense\n"], ids=["nothing", "blanks", "part", "bad"]
 )
-async def test_k15_a_client_that_says_nothing_valid_is_hung_up_on(said: bytes) -> None:
+async def test_a_client_that_says_nothing_valid_is_hung_up_on(said: bytes) -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with listening(server) as address, peer_at(address) as peer:
@@ -277,7 +282,8 @@ async def test_k15_a_client_that_says_nothing_valid_is_hung_up_on(said: bytes) -
         assert connection.close_reason == "the peer said nothing valid within 30 s"
 
 
-async def test_k15_k17_the_first_valid_message_is_enough() -> None:
+@pytest.mark.row("K15", "K17")
+async def test_the_first_valid_message_is_enough() -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with listening(server) as address, peer_at(address) as peer:
@@ -296,7 +302,8 @@ async def kept_alive(**options: Any) -> AsyncIterator[tuple[Server, ManualClock,
         yield server, clock, peer
 
 
-async def test_k05_a_silent_client_is_pinged_every_thirty_seconds() -> None:
+@pytest.mark.row("K05")
+async def test_a_silent_client_is_pinged_every_thirty_seconds() -> None:
     async with kept_alive() as (server, clock, peer):
         for _ in range(3):
             clock.advance(30)
@@ -309,7 +316,8 @@ async def test_k05_a_silent_client_is_pinged_every_thirty_seconds() -> None:
         assert (await peer.request("ping"))["result"] == {}  # and nothing before it
 
 
-async def test_k06_a_client_that_speaks_is_not_pinged() -> None:
+@pytest.mark.row("K06")
+async def test_a_client_that_speaks_is_not_pinged() -> None:
     async with kept_alive() as (_, clock, peer):
         for _ in range(10):
             clock.advance(29)
@@ -319,7 +327,8 @@ async def test_k06_a_client_that_speaks_is_not_pinged() -> None:
         assert [message for message in heard if "method" in message] == []
 
 
-async def test_k06_any_message_after_a_ping_shows_that_the_client_lives() -> None:
+@pytest.mark.row("K06")
+async def test_any_message_after_a_ping_shows_that_the_client_lives() -> None:
     async with kept_alive() as (server, clock, peer):
         clock.advance(30)
         assert (await peer.receive())["method"] == "ping"
@@ -329,7 +338,8 @@ async def test_k06_any_message_after_a_ping_shows_that_the_client_lives() -> Non
         assert len(server.connections) == 1
 
 
-async def test_f26_k07_k08_k09_a_client_that_does_not_answer_is_given_up_with_all_that_is_its_own() -> None:
+@pytest.mark.row("F26", "K07", "K08", "K09")
+async def test_a_client_that_does_not_answer_is_given_up_with_all_that_is_its_own() -> None:
     async with kept_alive() as (server, clock, peer):
         gone: list[str] = []
 
@@ -350,7 +360,8 @@ async def test_f26_k07_k08_k09_a_client_that_does_not_answer_is_given_up_with_al
         assert b"ping" not in await peer.rest()
 
 
-async def test_k07_a_client_that_is_dead_while_much_is_unsent_is_given_up_too() -> None:
+@pytest.mark.row("K07")
+async def test_a_client_that_is_dead_while_much_is_unsent_is_given_up_too() -> None:
     async with kept_alive(unsent_high=1000, tcp_message_size_limit=1 << 25) as (server, clock, peer):
         peer.call("tools/call", {"name": "echo", "arguments": {"text": "x" * (12 << 20)}})
         await until(lambda: server.ran)  # type: ignore[attr-defined]
@@ -359,15 +370,17 @@ async def test_k07_a_client_that_is_dead_while_much_is_unsent_is_given_up_too() 
         await until(lambda: not server.connections)
 
 
+@pytest.mark.row("K05")
 @pytest.mark.parametrize("options", [{"keepalive_interval": None}, {"keepalive_interval": 1000.0}])
-async def test_k05_keepalive_can_be_set_and_turned_off(options: dict[str, Any]) -> None:
+async def test_keepalive_can_be_set_and_turned_off(options: dict[str, Any]) -> None:
     async with kept_alive(**options) as (server, clock, peer):
         clock.advance(999)
         assert (await peer.request("ping"))["result"] == {}
         assert len(server.connections) == 1
 
 
-async def test_k05_a_client_is_not_pinged_before_the_handshake_nor_while_its_requests_are_not_read() -> None:
+@pytest.mark.row("K05")
+async def test_a_client_is_not_pinged_before_the_handshake_nor_while_its_requests_are_not_read() -> None:
     clock = ManualClock()
     server = make_server(clock=clock, settings=Settings(max_calls=1, max_waiting=1, work_timeout=None))
     go = asyncio.Event()
@@ -463,9 +476,10 @@ server.run(sys.argv[1], **({"path": sys.argv[2]} if sys.argv[1] == "unix" else {
 """
 
 
+@pytest.mark.row("D13")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
-async def test_d13_a_signal_lets_calls_finish_and_takes_no_new_clients(
+async def test_a_signal_lets_calls_finish_and_takes_no_new_clients(
     kind: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     path = tmp_path / "s.sock"

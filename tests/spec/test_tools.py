@@ -117,8 +117,9 @@ WITH_ICONS = {
 TOLD = dict(zip(REVISIONS, [PLAIN, WITH_ANNOTATIONS, WITH_OUTPUT, WITH_ICONS], strict=True))
 
 
+@pytest.mark.row("TOO-03", "T01", "T02")
 @every_revision
-async def test_t01_t02_too_03_tools_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
+async def test_tools_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
     async with RawPeer(weather_server()) as peer:
         await peer.initialize(revision)
         listed = await peer.result("tools/list")
@@ -130,7 +131,8 @@ async def test_t01_t02_too_03_tools_are_told_as_far_as_a_revision_knows_them(rev
     }
 
 
-async def test_t01_tools_keep_the_order_in_which_they_were_added() -> None:
+@pytest.mark.row("T01")
+async def test_tools_keep_the_order_in_which_they_were_added() -> None:
     server = Server("t")
     names = [f"{letter}{number}" for number in range(3) for letter in "cab"]
     for name in names:
@@ -141,7 +143,8 @@ async def test_t01_tools_keep_the_order_in_which_they_were_added() -> None:
             assert [tool["name"] for tool in (await peer.result("tools/list"))["tools"]] == names
 
 
-async def test_t03_a_tool_whose_description_is_too_long_is_not_offered() -> None:
+@pytest.mark.row("T03")
+async def test_a_tool_whose_description_is_too_long_is_not_offered() -> None:
     server = Server("t")
     server.add_tool(lambda: None, name="long", description="x" * 10_000)
     with pytest.raises(ValueError, match="has 10001 characters; 10000 is the most"):
@@ -150,7 +153,8 @@ async def test_t03_a_tool_whose_description_is_too_long_is_not_offered() -> None
     assert [entry.key for entry in server.tools] == ["long"]
 
 
-async def test_too_01_without_tools_there_are_no_methods_for_them() -> None:
+@pytest.mark.row("TOO-01")
+async def test_without_tools_there_are_no_methods_for_them() -> None:
     async with RawPeer(Server("t")) as peer:
         assert "tools" not in (await peer.initialize())["capabilities"]
         for method in ("tools/list", "tools/call"):
@@ -161,7 +165,8 @@ async def test_too_01_without_tools_there_are_no_methods_for_them() -> None:
 # --- registering ---------------------------------------------------------------------------------
 
 
-async def test_t13_functions_and_decorators_give_the_same_list() -> None:
+@pytest.mark.row("T13")
+async def test_functions_and_decorators_give_the_same_list() -> None:
     def add(a: int, b: int = 3) -> int:
         """Adds."""
         return a + b
@@ -209,7 +214,8 @@ async def test_a_second_tool_of_a_name_is_refused_or_replaces_the_first_as_confi
         assert text_of(await call(peer, "twice")) == ("first" if on_duplicate == "error" else "second")
 
 
-async def test_a13_tools_can_be_added_removed_disabled_and_enabled_while_a_peer_is_on_the_line() -> None:
+@pytest.mark.row("A13")
+async def test_tools_can_be_added_removed_disabled_and_enabled_while_a_peer_is_on_the_line() -> None:
     server = weather_server()
 
     async def names() -> list[str]:
@@ -250,8 +256,9 @@ async def test_what_can_never_be_called_is_refused_with_a_sentence_and_not_liste
 # --- calling -------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("T04")
 @every_revision
-async def test_t04_a_call_is_answered_with_content_and_is_error(revision: str) -> None:
+async def test_a_call_is_answered_with_content_and_is_error(revision: str) -> None:
     async with RawPeer(weather_server()) as peer:
         await peer.initialize(revision)
         result = await call(peer, "weather", {"city": "Oslo", "days": 2})
@@ -269,6 +276,7 @@ async def test_t04_a_call_is_answered_with_content_and_is_error(revision: str) -
 PICTURE = {"type": "image", "data": "AAEC", "mimeType": "image/png"}
 
 
+@pytest.mark.row("TOO-11", "T05", "T16")
 @pytest.mark.parametrize(
     ("value", "content"),
     [
@@ -289,7 +297,7 @@ PICTURE = {"type": "image", "data": "AAEC", "mimeType": "image/png"}
     ],
 )
 @every_revision
-async def test_t05_t16_too_11_raw_values_and_content_are_encoded(revision: str, value: Any, content: Any) -> None:
+async def test_raw_values_and_content_are_encoded(revision: str, value: Any, content: Any) -> None:
     server = Server("t")
     server.add_tool(lambda: value, name="give")
     async with RawPeer(server) as peer:
@@ -297,8 +305,9 @@ async def test_t05_t16_too_11_raw_values_and_content_are_encoded(revision: str, 
         assert await call(peer, "give") == {"content": content, "isError": False}
 
 
+@pytest.mark.row("T16", "X22")
 @every_revision
-async def test_t16_x22_content_of_later_kinds_is_said_as_a_revision_can(revision: str) -> None:
+async def test_content_of_later_kinds_is_said_as_a_revision_can(revision: str) -> None:
     server = Server("t")
 
     @server.tool
@@ -314,7 +323,8 @@ async def test_t16_x22_content_of_later_kinds_is_said_as_a_revision_can(revision
     }.get(revision, ["audio", "resource_link"])
 
 
-async def test_y08_annotations_of_content_are_kept() -> None:
+@pytest.mark.row("Y08")
+async def test_annotations_of_content_are_kept() -> None:
     server = Server("t")
 
     @server.tool
@@ -354,7 +364,8 @@ class Everything(Struct):
     filter: Filter
 
 
-async def test_too_07_arguments_and_results_of_every_type_go_both_ways_and_fit_their_schemas() -> None:
+@pytest.mark.row("TOO-07")
+async def test_arguments_and_results_of_every_type_go_both_ways_and_fit_their_schemas() -> None:
     server = Server("t")
 
     @server.tool
@@ -396,7 +407,8 @@ async def test_too_07_arguments_and_results_of_every_type_go_both_ways_and_fit_t
     jsonschema_rs.validate(tool["outputSchema"], result["structuredContent"])
 
 
-async def test_too_07_what_is_no_object_travels_under_result() -> None:
+@pytest.mark.row("TOO-07")
+async def test_what_is_no_object_travels_under_result() -> None:
     server = Server("t")
 
     @server.tool
@@ -441,7 +453,8 @@ async def test_methods_partials_and_callable_objects_are_tools() -> None:
     assert described == {"add": "Adds to it.", "add_ten": "Adds to it.", "current": "Counts."}
 
 
-async def test_t10_a_tool_without_schema_takes_any_object() -> None:
+@pytest.mark.row("T10")
+async def test_a_tool_without_schema_takes_any_object() -> None:
     server, seen = Server("t"), []
 
     @server.tool
@@ -455,7 +468,8 @@ async def test_t10_a_tool_without_schema_takes_any_object() -> None:
     assert seen == [{"x": 1}]
 
 
-async def test_t14_t15_progress_reaches_a_caller_who_gave_a_token_and_nobody_else() -> None:
+@pytest.mark.row("T14", "T15")
+async def test_progress_reaches_a_caller_who_gave_a_token_and_nobody_else() -> None:
     server = Server("t")
 
     @server.tool
@@ -474,7 +488,8 @@ async def test_t14_t15_progress_reaches_a_caller_who_gave_a_token_and_nobody_els
         assert text_of((await peer.receive())["result"]) == "done"
 
 
-async def test_t19_slow_calls_overlap_and_do_not_hold_up_others() -> None:
+@pytest.mark.row("T19")
+async def test_slow_calls_overlap_and_do_not_hold_up_others() -> None:
     server, together = Server("t"), asyncio.Barrier(2)
 
     @server.tool
@@ -491,7 +506,8 @@ async def test_t19_slow_calls_overlap_and_do_not_hold_up_others() -> None:
     assert [text_of(answer["result"]) for answer in answers] == ["done", "done"]
 
 
-async def test_a12_a_plain_function_that_blocks_does_not_hold_up_others() -> None:
+@pytest.mark.row("A12")
+async def test_a_plain_function_that_blocks_does_not_hold_up_others() -> None:
     server, released = Server("t"), threading.Event()
 
     @server.tool
@@ -553,6 +569,7 @@ def refusal(answer: Any, revision: str) -> Any:
     return data["errors"]
 
 
+@pytest.mark.row("T07", "T08", "T11", "T21", "A14", "X09", "AD007")
 @both
 @every_revision
 @pytest.mark.parametrize(
@@ -566,7 +583,7 @@ def refusal(answer: Any, revision: str) -> Any:
         ({"query": "a", "unknown": 1}, "$", "additionalProperties"),
     ],
 )
-async def test_t07_t08_t11_t21_a14_x09_ad007_bad_arguments_are_refused_before_the_handler_is_called(
+async def test_bad_arguments_are_refused_before_the_handler_is_called(
     revision: str, name: str, arguments: Any, path: str, rule: str
 ) -> None:
     seen: list[Any] = []
@@ -578,8 +595,9 @@ async def test_t07_t08_t11_t21_a14_x09_ad007_bad_arguments_are_refused_before_th
     assert seen == []
 
 
+@pytest.mark.row("T09")
 @both
-async def test_t09_a_default_is_filled_in_before_the_call(name: str) -> None:
+async def test_a_default_is_filled_in_before_the_call(name: str) -> None:
     seen: list[Any] = []
     async with RawPeer(search_server(seen)) as peer:
         await peer.initialize()
@@ -588,8 +606,9 @@ async def test_t09_a_default_is_filled_in_before_the_call(name: str) -> None:
     assert seen == [("a", 100), ("b", 1)]
 
 
+@pytest.mark.row("TOO-12", "T12", "T21", "X08")
 @every_revision
-async def test_t12_t21_x08_too_12_an_unknown_tool_is_told_as_such_whatever_its_arguments(revision: str) -> None:
+async def test_an_unknown_tool_is_told_as_such_whatever_its_arguments(revision: str) -> None:
     async with RawPeer(search_server([])) as peer:
         await peer.initialize(revision)
         for arguments in ({}, {"query": 5}, 5):
@@ -598,10 +617,11 @@ async def test_t12_t21_x08_too_12_an_unknown_tool_is_told_as_such_whatever_its_a
             assert error["data"] == {"kind": "tool_not_found", "toolId": "nope"}
 
 
+@pytest.mark.row("TOO-14")
 @both
 @every_revision
 @pytest.mark.parametrize("arguments", [[], "a", 5])
-async def test_too_14_a_request_of_another_shape_is_invalid_params(revision: str, name: str, arguments: Any) -> None:
+async def test_a_request_of_another_shape_is_invalid_params(revision: str, name: str, arguments: Any) -> None:
     async with RawPeer(search_server([])) as peer:
         await peer.initialize(revision)
         for params in ({"name": name, "arguments": arguments}, {"arguments": {"query": "a"}}, {"name": 5}):
@@ -638,8 +658,9 @@ def failing_server(**options: Any) -> Server:
     return server
 
 
+@pytest.mark.row("TOO-13", "T06", "X11")
 @every_revision
-async def test_t06_x11_too_13_the_text_of_a_tool_error_passes(revision: str) -> None:
+async def test_the_text_of_a_tool_error_passes(revision: str) -> None:
     async with RawPeer(failing_server()) as peer:
         await peer.initialize(revision)
         assert await call(peer, "known") == {
@@ -648,11 +669,10 @@ async def test_t06_x11_too_13_the_text_of_a_tool_error_passes(revision: str) -> 
         }
 
 
+@pytest.mark.row("T06", "T21", "X11")
 @pytest.mark.parametrize("name", ["secret", "secret_on_thread", "secret_inline", "liar"])
 @every_revision
-async def test_t06_t21_x11_any_other_failure_is_a_sentence_with_a_reference_that_finds_it(
-    revision: str, name: str
-) -> None:
+async def test_any_other_failure_is_a_sentence_with_a_reference_that_finds_it(revision: str, name: str) -> None:
     observer = RecordingObserver()
     async with RawPeer(failing_server(observers=[observer])) as peer:
         await peer.initialize(revision)
@@ -670,7 +690,8 @@ async def test_t06_t21_x11_any_other_failure_is_a_sentence_with_a_reference_that
     assert result["_meta"]["trunkline/error"] == {"kind": kind, "reference": failed.reference}
 
 
-async def test_t06_the_log_has_the_traceback_under_the_reference(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.row("T06")
+async def test_the_log_has_the_traceback_under_the_reference(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "trunkline"):
         async with RawPeer(failing_server()) as peer:
             await peer.initialize()
@@ -683,7 +704,8 @@ async def test_t06_the_log_has_the_traceback_under_the_reference(caplog: pytest.
     assert "Traceback" in caplog.text
 
 
-async def test_t21_an_error_that_is_raised_on_purpose_is_an_error() -> None:
+@pytest.mark.row("T21")
+async def test_an_error_that_is_raised_on_purpose_is_an_error() -> None:
     server = Server("t")
 
     @server.tool
@@ -704,7 +726,8 @@ async def test_t21_an_error_that_is_raised_on_purpose_is_an_error() -> None:
     assert refused["_meta"]["trunkline/refusal"] == {"code": 1001, "name": "policy_violation", "hint": "ask tomorrow"}
 
 
-async def test_t18_a_tool_that_takes_too_long_is_a_failed_result() -> None:
+@pytest.mark.row("T18")
+async def test_a_tool_that_takes_too_long_is_a_failed_result() -> None:
     clock = ManualClock()
     server, ended = Server("t", clock=clock), []
 
@@ -731,7 +754,8 @@ async def test_t18_a_tool_that_takes_too_long_is_a_failed_result() -> None:
     assert ended == [True]
 
 
-async def test_t18_a_disabled_tool_is_a_failed_result() -> None:
+@pytest.mark.row("T18")
+async def test_a_disabled_tool_is_a_failed_result() -> None:
     server = weather_server()
     server.tools.disable("weather")
     async with RawPeer(server) as peer:
@@ -742,6 +766,7 @@ async def test_t18_a_disabled_tool_is_a_failed_result() -> None:
     assert result["_meta"]["trunkline/error"]["kind"] == "tool_is_disabled"
 
 
+@pytest.mark.row("Y06", "Y09", "Y10")
 @pytest.mark.parametrize(
     ("block", "kind"),
     [
@@ -751,7 +776,7 @@ async def test_t18_a_disabled_tool_is_a_failed_result() -> None:
         (ImageContent("AAEC", "foo"), "invalid_mime_type"),
     ],
 )
-async def test_y06_y09_y10_content_that_may_not_be_sent_is_a_failed_result(block: Any, kind: str) -> None:
+async def test_content_that_may_not_be_sent_is_a_failed_result(block: Any, kind: str) -> None:
     server = Server("t", settings=Settings(max_text=10, max_binary=4), observers=[])
     server.add_tool(lambda: block, name="give")
     async with RawPeer(server) as peer:
@@ -764,7 +789,8 @@ async def test_y06_y09_y10_content_that_may_not_be_sent_is_a_failed_result(block
 # --- changes -------------------------------------------------------------------------------------
 
 
-async def test_t17_x13_ad003_too_17_a_burst_of_tools_is_announced_at_once_and_once_more() -> None:
+@pytest.mark.row("TOO-17", "T17", "X13", "AD003")
+async def test_a_burst_of_tools_is_announced_at_once_and_once_more() -> None:
     clock = ManualClock()
     server = Server("t", tools=True, clock=clock)
     async with RawPeer(server) as peer:
@@ -781,7 +807,8 @@ async def test_t17_x13_ad003_too_17_a_burst_of_tools_is_announced_at_once_and_on
         assert len(await peer.quiet()) == 1
 
 
-async def test_t17_changes_are_not_announced_where_that_was_not_declared() -> None:
+@pytest.mark.row("T17")
+async def test_changes_are_not_announced_where_that_was_not_declared() -> None:
     server = Server("t", tools=True, list_changed=False, clock=ManualClock())
     async with RawPeer(server) as peer:
         assert (await peer.initialize())["capabilities"]["tools"] == {}
@@ -792,7 +819,8 @@ async def test_t17_changes_are_not_announced_where_that_was_not_declared() -> No
 # --- examples ------------------------------------------------------------------------------------
 
 
-def test_p25_the_calculator_adds_five_and_three() -> None:
+@pytest.mark.row("P25")
+def test_the_calculator_adds_five_and_three() -> None:
     with StdioPeer((EXAMPLES / "calculator.py").read_text()) as peer:
         peer.initialize()
         params = {"name": "calculator", "arguments": {"operation": "add", "a": 5, "b": 3}}
@@ -801,7 +829,8 @@ def test_p25_the_calculator_adds_five_and_three() -> None:
         assert peer.result("tools/call", params)["isError"] is True
 
 
-def test_t20_the_sql_query_example_answers_a_select() -> None:
+@pytest.mark.row("T20")
+def test_the_sql_query_example_answers_a_select() -> None:
     with StdioPeer((EXAMPLES / "sql_query.py").read_text()) as peer:
         peer.initialize()
         (tool,) = peer.result("tools/list")["tools"]

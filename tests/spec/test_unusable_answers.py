@@ -176,8 +176,9 @@ def cases() -> list[Any]:
     return found
 
 
+@pytest.mark.row("P12")
 @pytest.mark.parametrize(("transport", "unusable"), cases())
-async def test_p12_unusable_answer_fails_its_request_at_once(transport: str, unusable: bytes, tmp_path: Path) -> None:
+async def test_unusable_answer_fails_its_request_at_once(transport: str, unusable: bytes, tmp_path: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE),
         answering(transport, unusable, tmp_path) as target,
@@ -189,8 +190,9 @@ async def test_p12_unusable_answer_fails_its_request_at_once(transport: str, unu
         assert client.losses == 0
 
 
+@pytest.mark.row("W17")
 @pytest.mark.parametrize("unusable", TOO_LARGE.values(), ids=TOO_LARGE)
-async def test_w17_answer_that_ends_a_websocket_is_not_asked_for_again(unusable: bytes, tmp_path: Path) -> None:
+async def test_answer_that_ends_a_websocket_is_not_asked_for_again(unusable: bytes, tmp_path: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE),
         answering("websocket", unusable, tmp_path) as target,
@@ -202,7 +204,8 @@ async def test_w17_answer_that_ends_a_websocket_is_not_asked_for_again(unusable:
         assert client.losses == 1
 
 
-async def test_w16_answer_above_the_limit_names_limit_and_setting(tmp_path: Path) -> None:
+@pytest.mark.row("W16")
+async def test_answer_above_the_limit_names_limit_and_setting(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE),
         answering("tcp", TOO_LARGE["too large"], tmp_path) as target,
@@ -212,7 +215,8 @@ async def test_w16_answer_above_the_limit_names_limit_and_setting(tmp_path: Path
             await client.call_tool("act")
 
 
-async def test_p12_unusable_answer_to_initialize_fails_the_handshake_at_once(tmp_path: Path) -> None:
+@pytest.mark.row("P12")
+async def test_unusable_answer_to_initialize_fails_the_handshake_at_once(tmp_path: Path) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(b'{"jsonrpc":"2.0","id":1,"result":{"cut\n')
@@ -242,8 +246,9 @@ def asking() -> Server:
     return server
 
 
+@pytest.mark.row("P12")
 @pytest.mark.parametrize("unusable", [*ANSWERS.values(), *NOT_UTF8.values()], ids=[*ANSWERS, *NOT_UTF8])
-async def test_p12_unusable_answer_of_a_client_fails_the_question_at_once(unusable: bytes) -> None:
+async def test_unusable_answer_of_a_client_fails_the_question_at_once(unusable: bytes) -> None:
     async with asyncio.timeout(PATIENCE), RawPeer(asking()) as peer:
         await peer.initialize(capabilities={"sampling": {}})
         call = peer.call("tools/call", {"name": "ask"})
@@ -261,8 +266,9 @@ async def first(messages: AsyncIterator[Any], member: str) -> Any:
     raise AssertionError(f"no message with {member!r}")
 
 
+@pytest.mark.row("P12")
 @pytest.mark.parametrize("unusable", [*ANSWERS.values(), *NOT_UTF8.values()], ids=[*ANSWERS, *NOT_UTF8])
-async def test_p12_unusable_answer_that_is_posted_fails_the_question_at_once(unusable: bytes) -> None:
+async def test_unusable_answer_that_is_posted_fails_the_question_at_once(unusable: bytes) -> None:
     server = asking()
     listener = await server.listen("http://127.0.0.1:0/mcp")
     port = int(listener.address.partition("//")[2].partition("/")[0].rpartition(":")[2])
@@ -320,11 +326,10 @@ async def listening(transport: str, folder: Path, **options: Any) -> AsyncIterat
     await server.aclose()
 
 
+@pytest.mark.row("W16")
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("transport", ["tcp", "unix", "websocket"])
-async def test_w16_answer_above_the_servers_limit_becomes_an_error(
-    transport: str, revision: str, tmp_path: Path
-) -> None:
+async def test_answer_above_the_servers_limit_becomes_an_error(transport: str, revision: str, tmp_path: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE),
         listening(transport, tmp_path) as address,
@@ -338,7 +343,8 @@ async def test_w16_answer_above_the_servers_limit_becomes_an_error(
         assert client.losses == 0
 
 
-async def test_w16_notification_above_the_limit_is_reported_and_not_sent(tmp_path: Path) -> None:
+@pytest.mark.row("W16")
+async def test_notification_above_the_limit_is_reported_and_not_sent(tmp_path: Path) -> None:
     heard: list[Any] = []
     observer = RecordingObserver()
     async with (
@@ -352,8 +358,9 @@ async def test_w16_notification_above_the_limit_is_reported_and_not_sent(tmp_pat
     assert "tcp_message_size_limit" in str(observer.of(HandlerFailed)[0].error)
 
 
+@pytest.mark.row("W16")
 @pytest.mark.parametrize("transport", ["tcp", "unix", "websocket", "http"])
-async def test_w16_request_above_the_clients_limit_is_not_sent(transport: str, tmp_path: Path) -> None:
+async def test_request_above_the_clients_limit_is_not_sent(transport: str, tmp_path: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE),
         listening(transport, tmp_path) as address,
@@ -365,15 +372,17 @@ async def test_w16_request_above_the_clients_limit_is_not_sent(transport: str, t
         assert (await client.call_tool("small", {"text": "x"})).data == 1
 
 
+@pytest.mark.row("W16")
 @pytest.mark.parametrize("transport", ["tcp", "unix", "websocket", "http"])
-async def test_w16_answer_above_the_clients_limit_becomes_an_error(transport: str, tmp_path: Path) -> None:
+async def test_answer_above_the_clients_limit_becomes_an_error(transport: str, tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENCE), listening(transport, tmp_path) as address:
         options: dict[str, Any] = {"revision": "2025-11-25", "sampling": lambda _: "x" * 2000}
         async with Client(address, settings=PATIENT, **options) as client:
             assert (await client.call_tool("ask")).data == "-32602"
 
 
-async def test_w16_request_above_the_servers_limit_fails_at_once_though_the_client_sends_it(tmp_path: Path) -> None:
+@pytest.mark.row("W16")
+async def test_request_above_the_servers_limit_fails_at_once_though_the_client_sends_it(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE),
         listening("tcp", tmp_path) as address,
@@ -383,7 +392,8 @@ async def test_w16_request_above_the_servers_limit_fails_at_once_though_the_clie
             await client.call_tool("small", {"text": "x" * 2000})
 
 
-async def test_w16_answers_to_a_batch_above_the_limit_become_errors(tmp_path: Path) -> None:
+@pytest.mark.row("W16")
+async def test_answers_to_a_batch_above_the_limit_become_errors(tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENCE), listening("tcp", tmp_path) as address:
         port = int(address.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

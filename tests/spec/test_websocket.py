@@ -159,14 +159,16 @@ async def full_flow(peer: Peer) -> None:
     assert (await peer.request("nope"))["error"]["code"] == -32601
 
 
+@pytest.mark.row("W05")
 @pytest.mark.parametrize("tls", [False, True], ids=["ws", "wss"])
-async def test_w05_a_whole_conversation_one_message_per_text_frame(tls: bool) -> None:
+async def test_a_whole_conversation_one_message_per_text_frame(tls: bool) -> None:
     async with served(tls=tls) as house, peer_at(house.url, ssl=client_tls() if tls else None) as peer:
         assert peer.socket.subprotocol == "mcp"
         await full_flow(peer)
 
 
-async def test_w05_a_whole_conversation_under_hypercorn() -> None:
+@pytest.mark.row("W05")
+async def test_a_whole_conversation_under_hypercorn() -> None:
     house = House()
     await house.start()
     config, stop = Config(), asyncio.Event()
@@ -192,8 +194,9 @@ async def test_w05_a_whole_conversation_under_hypercorn() -> None:
     await house.server.aclose()
 
 
+@pytest.mark.row("W05")
 @pytest.mark.parametrize("tls", [False, True], ids=["ws", "wss"])
-async def test_w05_our_client_and_our_server(tls: bool, revision: str) -> None:
+async def test_our_client_and_our_server(tls: bool, revision: str) -> None:
     async with served(tls=tls) as house:
         target = WebSocketConnector(house.url, tls=client_tls()) if tls else house.url
         async with Client(target, revision=revision) as client:
@@ -279,8 +282,9 @@ async def test_more_connections_than_allowed_are_turned_away_and_told_why() -> N
             await full_flow(peer)
 
 
+@pytest.mark.row("K15")
 @pytest.mark.parametrize("said", ["", "{nonsense"], ids=["nothing", "bad"])
-async def test_k15_a_client_that_says_nothing_valid_is_hung_up_on(said: str) -> None:
+async def test_a_client_that_says_nothing_valid_is_hung_up_on(said: str) -> None:
     async with served() as house, peer_at(house.url) as peer:
         if said:
             await peer.send(said)
@@ -292,7 +296,8 @@ async def test_k15_a_client_that_says_nothing_valid_is_hung_up_on(said: str) -> 
         assert await peer.end() == (1008, "the peer said nothing valid within 30 s")
 
 
-async def test_k05_k07_a_silent_client_is_pinged_and_given_up() -> None:
+@pytest.mark.row("K05", "K07")
+async def test_a_silent_client_is_pinged_and_given_up() -> None:
     async with served() as house, peer_at(house.url) as peer:
         await peer.initialize()
         await peer.request("ping")
@@ -306,7 +311,8 @@ async def test_k05_k07_a_silent_client_is_pinged_and_given_up() -> None:
 # --- what closes a line ----------------------------------------------------------------------------------
 
 
-async def test_w05_a_binary_frame_closes_the_line_with_1003_and_what_came_before_is_answered() -> None:
+@pytest.mark.row("W05")
+async def test_a_binary_frame_closes_the_line_with_1003_and_what_came_before_is_answered() -> None:
     async with served() as house, peer_at(house.url) as peer:
         await peer.send(sized(100))
         await peer.socket.send(b'{"jsonrpc":"2.0","id":2,"method":"ping"}')
@@ -316,8 +322,9 @@ async def test_w05_a_binary_frame_closes_the_line_with_1003_and_what_came_before
         assert [speaker for speaker, _ in peer.transcript.frames].count("server") == 1
 
 
+@pytest.mark.row("W05", "W16", "W17", "W18")
 @pytest.mark.parametrize("letter", ["x", "é"], ids=["bytes", "letters of several bytes"])
-async def test_w05_w16_w17_w18_a_message_of_the_limit_passes_and_one_byte_more_closes_the_line(letter: str) -> None:
+async def test_a_message_of_the_limit_passes_and_one_byte_more_closes_the_line(letter: str) -> None:
     frame = '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"%s"}}'
     room = 1024 - len(frame) + 2
     text = letter * (room // len(letter.encode())) + "x" * (room % len(letter.encode()))
@@ -330,7 +337,8 @@ async def test_w05_w16_w17_w18_a_message_of_the_limit_passes_and_one_byte_more_c
         assert house.reasons == ["message is larger than the limit of 1024 bytes"]
 
 
-async def test_w16_the_limit_is_16_mib_unless_it_is_set() -> None:
+@pytest.mark.row("W16")
+async def test_the_limit_is_16_mib_unless_it_is_set() -> None:
     async with served(asgi={"ws_max_size": 1 << 25}) as house, peer_at(house.url) as peer:
         await peer.send(sized(16 << 20))
         assert (await peer.receive())["result"] == {}
@@ -338,7 +346,8 @@ async def test_w16_the_limit_is_16_mib_unless_it_is_set() -> None:
         assert (await peer.end())[0] == 1009
 
 
-async def test_w05_the_code_is_the_same_when_the_asgi_server_does_the_limiting() -> None:
+@pytest.mark.row("W05")
+async def test_the_code_is_the_same_when_the_asgi_server_does_the_limiting() -> None:
     async with served(asgi={"ws_max_size": 1024}) as house, peer_at(house.url) as peer:
         await peer.send(sized(1024))
         assert (await peer.receive())["result"] == {}
@@ -348,7 +357,8 @@ async def test_w05_the_code_is_the_same_when_the_asgi_server_does_the_limiting()
         assert "1009" in house.reasons[0]
 
 
-async def test_w24_what_passes_elsewhere_is_refused_here_by_a_limit_of_its_own() -> None:
+@pytest.mark.row("W24")
+async def test_what_passes_elsewhere_is_refused_here_by_a_limit_of_its_own() -> None:
     async with served(settings=Settings(ws_message_size_limit=1024)) as house, peer_at(house.url) as peer:
         listener = await house.server.listen("tcp://127.0.0.1:0")
         async with Client(listener.address) as client:
@@ -357,7 +367,8 @@ async def test_w24_what_passes_elsewhere_is_refused_here_by_a_limit_of_its_own()
         assert (await peer.end())[0] == 1009
 
 
-async def test_w05_a_server_that_stops_answers_what_is_in_flight_and_closes_with_1001() -> None:
+@pytest.mark.row("W05")
+async def test_a_server_that_stops_answers_what_is_in_flight_and_closes_with_1001() -> None:
     async with served() as house, peer_at(house.url) as peer:
         await peer.initialize()
         ident = await peer.call("tools/call", {"name": "wait", "arguments": {}})
@@ -369,8 +380,9 @@ async def test_w05_a_server_that_stops_answers_what_is_in_flight_and_closes_with
         await closing
 
 
+@pytest.mark.row("W05")
 @pytest.mark.off_the_record
-async def test_w05_an_endpoint_that_closes_sends_first_what_was_said() -> None:
+async def test_an_endpoint_that_closes_sends_first_what_was_said() -> None:
     async with served() as house, peer_at(house.url) as peer:
         await peer.initialize()
         await peer.request("ping")
@@ -387,7 +399,8 @@ async def test_w05_an_endpoint_that_closes_sends_first_what_was_said() -> None:
 # --- slow readers ----------------------------------------------------------------------------------------
 
 
-async def test_n14_who_never_reads_is_cut_off_and_holds_up_nobody() -> None:
+@pytest.mark.row("N14")
+async def test_who_never_reads_is_cut_off_and_holds_up_nobody() -> None:
     settings = Settings(unsent_high=1 << 20, unsent_limit=2 << 20)
     async with served(settings=settings) as house, peer_at(house.url) as quick, peer_at(house.url) as slow:
         await quick.initialize()

@@ -197,13 +197,15 @@ def build(tmp_path: Path) -> Iterator[Any]:
 # --- serving as one -----------------------------------------------------------------------------
 
 
-def test_promise_4_connections_go_to_one_worker_after_another(shared: House) -> None:
+@pytest.mark.row("PROMISE-4")
+def test_connections_go_to_one_worker_after_another(shared: House) -> None:
     turns = [shared.who() for _ in range(9)]
     assert set(turns) == shared.pids
     assert turns == turns[:3] * 3
 
 
-def test_promise_4_a_session_goes_on_whichever_worker_a_request_reaches(shared: House) -> None:
+@pytest.mark.row("PROMISE-4")
+def test_a_session_goes_on_whichever_worker_a_request_reaches(shared: House) -> None:
     told = {"mcp_protocol_version": "2025-11-25"}
     client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "by hand", "version": "1"}}
     with shared.post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client}) as answer:
@@ -270,8 +272,9 @@ class Load:
             thread.join()
 
 
+@pytest.mark.row("D08")
 @pytest.mark.long
-async def test_d08_health_says_within_a_second_that_a_worker_was_killed(build: Any) -> None:
+async def test_health_says_within_a_second_that_a_worker_was_killed(build: Any) -> None:
     house = build(settings={"restart_intensity": 100}).open()
 
     async def until_said() -> float:
@@ -284,7 +287,8 @@ async def test_d08_health_says_within_a_second_that_a_worker_was_killed(build: A
     await soon(until_said, 1.0)
 
 
-def test_d08_a_worker_that_is_killed_under_load_is_replaced_and_health_says_so(shared: House) -> None:
+@pytest.mark.row("D08")
+def test_a_worker_that_is_killed_under_load_is_replaced_and_health_says_so(shared: House) -> None:
     before, victim = shared.pids, shared.worker(0)
     hold = shared.folder / "hold"
     hold.touch()

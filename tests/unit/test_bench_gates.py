@@ -36,17 +36,20 @@ def bench_of(ours: Path, base: Path, monkeypatch: pytest.MonkeyPatch, folder: Pa
     return bench_run.main([*options, "--json", str(folder / "figures.json")])
 
 
-def test_z06_what_has_become_dearer_than_its_base_fails_the_run(scripts, monkeypatch, tmp_path, capsys) -> None:
+@pytest.mark.row("Z06")
+def test_what_has_become_dearer_than_its_base_fails_the_run(scripts, monkeypatch, tmp_path, capsys) -> None:
     assert bench_of(scripts["slow"], scripts["quick"], monkeypatch, tmp_path) == 1
     assert "FAIL         gate  at most 1.1 times base" in capsys.readouterr().out
 
 
-def test_z06_what_has_become_cheaper_passes(scripts, monkeypatch, tmp_path, capsys) -> None:
+@pytest.mark.row("Z06")
+def test_what_has_become_cheaper_passes(scripts, monkeypatch, tmp_path, capsys) -> None:
     assert bench_of(scripts["quick"], scripts["slow"], monkeypatch, tmp_path) == 0
     assert "PASS         gate  at most 1.1 times base" in capsys.readouterr().out
 
 
-def test_z06_a_base_that_cannot_be_measured_at_all_fails_the_run(scripts, monkeypatch, tmp_path) -> None:
+@pytest.mark.row("Z06")
+def test_a_base_that_cannot_be_measured_at_all_fails_the_run(scripts, monkeypatch, tmp_path) -> None:
     absent = tmp_path / "absent.py"
 
     assert bench_of(scripts["quick"], absent, monkeypatch, tmp_path) == 1
@@ -88,7 +91,8 @@ def test_a_row_that_its_base_did_not_have_is_not_held_against_it() -> None:
     assert bench_run.fails(against_base(ROW), figures(trunkline=1.2, base=1))
 
 
-def test_z06_one_lucky_batch_does_not_hide_that_a_row_has_become_dearer() -> None:
+@pytest.mark.row("Z06")
+def test_one_lucky_batch_does_not_hide_that_a_row_has_become_dearer() -> None:
     found = figures()
     found.samples = {
         "trunkline": [Sample(cost, 100) for cost in (1.2, 0.5, 2.4, 1.2, 1.3)],
@@ -98,7 +102,8 @@ def test_z06_one_lucky_batch_does_not_hide_that_a_row_has_become_dearer() -> Non
     assert bench_run.fails(against_base(ROW), found)
 
 
-def test_z06_a_noisy_machine_does_not_make_a_row_dearer() -> None:
+@pytest.mark.row("Z06")
+def test_a_noisy_machine_does_not_make_a_row_dearer() -> None:
     found = figures()
     found.samples = {
         "trunkline": [Sample(cost, 100) for cost in (1.0, 3.0, 2.0, 9.0, 1.0)],

@@ -15,7 +15,8 @@ from trunkline.errors import ConfigError
 SIZES = [field.name for field in fields(Settings) if field.name.endswith("_size_limit")]
 
 
-def test_a19_w16_the_defaults_are_those_of_the_founding_numbers() -> None:
+@pytest.mark.row("A19", "W16")
+def test_the_defaults_are_those_of_the_founding_numbers() -> None:
     settings = Settings()
     assert {getattr(settings, name) for name in SIZES} == {16_777_216}
     assert (settings.quick_timeout, settings.work_timeout, settings.person_timeout) == (5, 60, 3600)
@@ -29,8 +30,9 @@ def test_settings_cannot_be_changed() -> None:
         Settings().page_size = 5  # type: ignore[misc]
 
 
+@pytest.mark.row("W17", "W19", "W24")
 @pytest.mark.parametrize("name", SIZES)
-def test_w17_w19_w24_each_size_limit_has_a_name_and_its_own_bounds(name: str) -> None:
+def test_each_size_limit_has_a_name_and_its_own_bounds(name: str) -> None:
     for size in (1024, 100 * 1024 * 1024):
         changed = Settings(**{name: size})
         assert {other for other in SIZES if getattr(changed, other) != 16_777_216} == {name}
@@ -39,6 +41,7 @@ def test_w17_w19_w24_each_size_limit_has_a_name_and_its_own_bounds(name: str) ->
             Settings(**{name: size})
 
 
+@pytest.mark.row("W19")
 @pytest.mark.parametrize(
     "bad",
     [
@@ -51,7 +54,7 @@ def test_w17_w19_w24_each_size_limit_has_a_name_and_its_own_bounds(name: str) ->
     ],
     ids=str,
 )
-def test_w19_what_cannot_work_is_refused(bad: dict[str, Any]) -> None:
+def test_what_cannot_work_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Settings(**bad)
 
@@ -61,7 +64,8 @@ def test_none_means_off(name: str) -> None:
     assert getattr(Settings(**{name: None}), name) is None
 
 
-def test_w17_keyword_arguments_go_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+@pytest.mark.row("W17")
+def test_keyword_arguments_go_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text("page_size = 1\nmax_calls = 1\nmax_waiting = 1\non_duplicate = 'warn'\n")
     environ = {"TRUNKLINE_MAX_CALLS": "2", "TRUNKLINE_MAX_WAITING": "2", "OTHER": "x"}
@@ -70,11 +74,13 @@ def test_w17_keyword_arguments_go_before_the_environment_and_that_before_the_fil
     assert settings.on_duplicate == "warn"
 
 
-def test_w17_settings_are_read_from_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.row("W17")
+def test_settings_are_read_from_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRUNKLINE_PAGE_SIZE", "7")
     assert Settings.load().page_size == 7
 
 
+@pytest.mark.row("W17")
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
@@ -87,7 +93,7 @@ def test_w17_settings_are_read_from_the_environment_of_the_process(monkeypatch: 
         ("ON_DUPLICATE", "replace", "replace"),
     ],
 )
-def test_w17_variables_are_read_in_the_type_of_their_setting(name: str, text: str, value: Any) -> None:
+def test_variables_are_read_in_the_type_of_their_setting(name: str, text: str, value: Any) -> None:
     settings = Settings.load(environ={f"TRUNKLINE_{name}": text})
     assert getattr(settings, name.lower()) == value
 

@@ -7,6 +7,7 @@ from hypothesis.strategies import dictionaries, from_regex, text
 from trunkline.auth.challenge import Challenge, find, parse, write
 
 
+@pytest.mark.row("AUT-07")
 @pytest.mark.parametrize(
     ("header", "found"),
     [
@@ -26,9 +27,7 @@ from trunkline.auth.challenge import Challenge, find, parse, write
         ('"what"', []),
     ],
 )  # fmt: skip
-def test_aut_07_every_challenge_is_read_as_it_is_written(
-    header: str, found: list[tuple[str, dict[str, str], str]]
-) -> None:
+def test_every_challenge_is_read_as_it_is_written(header: str, found: list[tuple[str, dict[str, str], str]]) -> None:
     assert [(one.scheme, dict(one.params), one.token) for one in parse(header)] == found
 
 

@@ -24,7 +24,8 @@ def looked(there: Office) -> list[str]:
     return [asked.what for asked in there.world.asked]
 
 
-async def test_aut_06_the_place_that_the_server_names_comes_first() -> None:
+@pytest.mark.row("AUT-06")
+async def test_the_place_that_the_server_names_comes_first() -> None:
     async with office() as there:
         there.world.pages["GET /elsewhere"] = there.world.pages.pop(RESOURCE)
         result = await found(there, f"{there.world.origin}/elsewhere")
@@ -32,7 +33,8 @@ async def test_aut_06_the_place_that_the_server_names_comes_first() -> None:
         assert result.hint == f"{there.world.origin}/elsewhere"
 
 
-async def test_aut_06_without_it_the_path_comes_before_the_root() -> None:
+@pytest.mark.row("AUT-06")
+async def test_without_it_the_path_comes_before_the_root() -> None:
     async with office() as there:
         there.world.pages[RESOURCE_AT_THE_ROOT] = there.world.pages.pop(RESOURCE)
         result = await found(there)
@@ -47,7 +49,8 @@ async def test_a_page_for_people_is_no_metadata() -> None:
         assert (await found(there)).server.issuer == there.issuer
 
 
-async def test_aut_07_a_place_on_another_server_is_not_gone_to() -> None:
+@pytest.mark.row("AUT-07")
+async def test_a_place_on_another_server_is_not_gone_to() -> None:
     async with office() as there:
         for hint in ("https://evil.example/x", there.world.at(RESOURCE).replace("127.0.0.1", "localhost"), "file:///x"):
             with pytest.raises(AuthorizationFailed, match="not on the server itself") as failed:
@@ -72,7 +75,8 @@ async def test_a_server_that_is_out_of_order_is_not_taken_for_one_that_publishes
         assert (failed.value.hop, failed.value.passing) == ("resource-metadata", True)
 
 
-async def test_aut_09_all_places_of_an_issuer_with_a_path_are_tried_in_order() -> None:
+@pytest.mark.row("AUT-09")
+async def test_all_places_of_an_issuer_with_a_path_are_tried_in_order() -> None:
     async with office() as there:
         there.world.pages[OPENID] = there.world.pages.pop(SERVER)
         await found(there)
@@ -80,7 +84,8 @@ async def test_aut_09_all_places_of_an_issuer_with_a_path_are_tried_in_order() -
         assert ROOT not in looked(there)
 
 
-async def test_aut_09_an_issuer_that_publishes_nothing_is_told() -> None:
+@pytest.mark.row("AUT-09")
+async def test_an_issuer_that_publishes_nothing_is_told() -> None:
     async with office() as there:
         del there.world.pages[SERVER]
         with pytest.raises(AuthorizationFailed, match="publishes no metadata") as failed:
@@ -88,7 +93,8 @@ async def test_aut_09_an_issuer_that_publishes_nothing_is_told() -> None:
         assert failed.value.hop == "authorization-server-metadata"
 
 
-async def test_aut_10_metadata_of_another_issuer_is_discarded() -> None:
+@pytest.mark.row("AUT-10")
+async def test_metadata_of_another_issuer_is_discarded() -> None:
     async with office() as there:
         there.world.pages[SERVER] = Page(200, {**there.world.server, "issuer": "https://honest.example"})
         with pytest.raises(AuthorizationFailed, match="and not of"):
@@ -97,7 +103,8 @@ async def test_aut_10_metadata_of_another_issuer_is_discarded() -> None:
         assert (await found(there)).server.issuer == there.issuer
 
 
-async def test_aut_02_a_server_of_2025_03_26_says_at_its_root_that_it_is_its_own() -> None:
+@pytest.mark.row("AUT-02")
+async def test_a_server_of_2025_03_26_says_at_its_root_that_it_is_its_own() -> None:
     async with office() as there:
         del there.world.pages[RESOURCE]
         there.world.pages[ROOT] = Page(200, {**there.world.server, "issuer": there.world.origin})
@@ -107,7 +114,8 @@ async def test_aut_02_a_server_of_2025_03_26_says_at_its_root_that_it_is_its_own
         assert all("mcp-protocol-version" in asked.headers for asked in there.world.asked)
 
 
-async def test_aut_02_one_that_says_nothing_at_all_is_asked_at_the_usual_places() -> None:
+@pytest.mark.row("AUT-02")
+async def test_one_that_says_nothing_at_all_is_asked_at_the_usual_places() -> None:
     async with office() as there:
         del there.world.pages[RESOURCE]
         result = await found(there)

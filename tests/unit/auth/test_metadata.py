@@ -40,6 +40,7 @@ def server(**changes: Any) -> bytes:
 # --- where it is -----------------------------------------------------------------------------------
 
 
+@pytest.mark.row("AUT-06")
 @pytest.mark.parametrize(
     ("url", "places"),
     [
@@ -50,16 +51,18 @@ def server(**changes: Any) -> bytes:
         ("https://a.example/mcp?tenant=1", ["/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource"]),
     ],
 )  # fmt: skip
-def test_aut_06_a_resource_is_looked_for_with_its_path_and_then_without(url: str, places: list[str]) -> None:
+def test_a_resource_is_looked_for_with_its_path_and_then_without(url: str, places: list[str]) -> None:
     assert list(resource_metadata_urls(url)) == [f"https://a.example{place}" for place in places]
 
 
+@pytest.mark.row("AUT-05")
 @pytest.mark.parametrize("path", ["/mcp", "/", "/x/mcp"])
-def test_aut_05_a_server_publishes_wherever_clients_look(path: str) -> None:
+def test_a_server_publishes_wherever_clients_look(path: str) -> None:
     looked_at = {urlsplit(url).path for url in resource_metadata_urls(f"https://a.example{path}")}
     assert looked_at <= published_at(path, None)
 
 
+@pytest.mark.row("AUT-09")
 @pytest.mark.parametrize(
     ("issuer", "places"),
     [
@@ -75,13 +78,14 @@ def test_aut_05_a_server_publishes_wherever_clients_look(path: str) -> None:
         ),
     ],
 )
-def test_aut_09_an_authorization_server_is_looked_for_in_the_order_of_the_specification(
+def test_an_authorization_server_is_looked_for_in_the_order_of_the_specification(
     issuer: str, places: list[str]
 ) -> None:
     assert list(server_metadata_urls(issuer)) == [f"https://a.example{place}" for place in places]
 
 
-def test_aut_02_what_2025_03_26_takes_for_granted_is_at_the_root_of_the_server() -> None:
+@pytest.mark.row("AUT-02")
+def test_what_2025_03_26_takes_for_granted_is_at_the_root_of_the_server() -> None:
     found = fallback_metadata("https://a.example:8443/deep/mcp")
     assert found.issuer == "https://a.example:8443"
     ends = (found.authorization_endpoint, found.token_endpoint, found.registration_endpoint)
@@ -92,35 +96,39 @@ def test_aut_02_what_2025_03_26_takes_for_granted_is_at_the_root_of_the_server()
 # --- what must be true of it -----------------------------------------------------------------------
 
 
+@pytest.mark.row("AUT-07")
 @pytest.mark.parametrize(
     "named", [URL, "https://NOTES.example:443/mcp", f"{URL}/", "https://notes.example", "https://notes.example/"]
 )
-def test_aut_07_a_resource_that_is_the_server_or_what_it_is_part_of_is_taken_as_published(named: str) -> None:
+def test_a_resource_that_is_the_server_or_what_it_is_part_of_is_taken_as_published(named: str) -> None:
     assert read_resource_metadata(resource(resource=named), URL).resource == named
 
 
+@pytest.mark.row("AUT-07")
 @pytest.mark.parametrize(
     "named",
     ["https://evil.example/mcp", "http://notes.example/mcp", "https://notes.example:8443/mcp", "https://notes.example/mc",
      "https://notes.example/mcp/more", "https://notes.example/other", f"{URL}#x", "notes", "https://notes.example@evil.example/mcp"],
 )  # fmt: skip
-def test_aut_07_a_resource_that_is_not_the_server_is_refused(named: str) -> None:
+def test_a_resource_that_is_not_the_server_is_refused(named: str) -> None:
     with pytest.raises(AuthorizationFailed, match="is for") as failed:
         read_resource_metadata(resource(resource=named), URL)
     assert failed.value.hop == "resource-metadata"
     assert failed.value.clause.startswith("RFC 9728, section 3.3")
 
 
+@pytest.mark.row("AUT-03")
 @pytest.mark.parametrize("named", [[], None])
-def test_aut_03_a_resource_without_an_authorization_server_is_refused(named: Any) -> None:
+def test_a_resource_without_an_authorization_server_is_refused(named: Any) -> None:
     with pytest.raises(AuthorizationFailed, match="names no authorization server"):
         read_resource_metadata(resource(authorization_servers=named), URL)
 
 
+@pytest.mark.row("AUT-24")
 @pytest.mark.parametrize(
     "issuer", ["http://login.example", "file:///etc/passwd", "javascript:alert(1)", "https://a.example/#b"]
 )
-def test_aut_24_an_authorization_server_that_is_not_safe_to_go_to_is_refused(issuer: str) -> None:
+def test_an_authorization_server_that_is_not_safe_to_go_to_is_refused(issuer: str) -> None:
     with pytest.raises(AuthorizationFailed, match="an authorization server") as failed:
         read_resource_metadata(resource(authorization_servers=[issuer]), URL)
     assert failed.value.hop == "resource-metadata"
@@ -137,41 +145,47 @@ def test_what_cannot_be_read_is_refused(body: bytes) -> None:
         assert failed.value.hop == hop
 
 
+@pytest.mark.row("AUT-10")
 @pytest.mark.parametrize(
     "issuer", [f"{ISSUER}/", "https://LOGIN.example", "https://login.example:443", "https://honest.example"]
 )
-def test_aut_10_an_issuer_is_the_same_only_if_it_is_written_the_same(issuer: str) -> None:
+def test_an_issuer_is_the_same_only_if_it_is_written_the_same(issuer: str) -> None:
     with pytest.raises(AuthorizationFailed, match="and not of") as failed:
         read_server_metadata(server(issuer=issuer), ISSUER)
     assert (failed.value.hop, failed.value.clause) == ("authorization-server-metadata", "RFC 8414, section 3.3")
     assert read_server_metadata(server(), ISSUER).issuer == ISSUER
 
 
+@pytest.mark.row("AUT-02")
 @pytest.mark.parametrize("issuer", ["https://notes.example", "https://notes.example/", "https://notes.example/oauth"])
-def test_aut_02_a_server_that_is_its_own_authorization_server_may_write_its_name_as_it_likes(issuer: str) -> None:
+def test_a_server_that_is_its_own_authorization_server_may_write_its_name_as_it_likes(issuer: str) -> None:
     assert read_own_metadata(server(issuer=issuer), URL).issuer == issuer
 
 
-def test_aut_02_a_server_that_claims_to_be_another_is_refused() -> None:
+@pytest.mark.row("AUT-02")
+def test_a_server_that_claims_to_be_another_is_refused() -> None:
     with pytest.raises(AuthorizationFailed, match="and not of"):
         read_own_metadata(server(), URL)
 
 
+@pytest.mark.row("AUT-24")
 @pytest.mark.parametrize("name", ["authorization_endpoint", "token_endpoint", "registration_endpoint"])
-def test_aut_24_endpoints_are_https(name: str) -> None:
+def test_endpoints_are_https(name: str) -> None:
     with pytest.raises(AuthorizationFailed, match=f"{name} must be https") as failed:
         read_server_metadata(server(**{name: "http://login.example/x"}), ISSUER)
     assert failed.value.hop == "authorization-server-metadata"
 
 
+@pytest.mark.row("AUT-16")
 @pytest.mark.parametrize("methods", [None, [], ["plain"], ["s256"]])
-def test_aut_16_an_authorization_server_that_does_not_tell_of_s256_is_refused(methods: Any) -> None:
+def test_an_authorization_server_that_does_not_tell_of_s256_is_refused(methods: Any) -> None:
     with pytest.raises(AuthorizationFailed, match="PKCE") as failed:
         require_pkce(read_server_metadata(server(code_challenge_methods_supported=methods), ISSUER))
     assert failed.value.hop == "authorization-server-metadata"
 
 
-def test_aut_16_s256_is_enough_and_nobody_can_publish_that_it_is_taken_for_granted() -> None:
+@pytest.mark.row("AUT-16")
+def test_s256_is_enough_and_nobody_can_publish_that_it_is_taken_for_granted() -> None:
     require_pkce(ServerMetadata(issuer=ISSUER, code_challenge_methods_supported=("plain", "S256")))
     require_pkce(fallback_metadata(URL))
     assert not isinstance(read_server_metadata(server(assumed=True), ISSUER), AssumedMetadata)
@@ -187,6 +201,7 @@ def test_what_a_server_publishes_has_only_what_it_says() -> None:
     assert json.loads(codec.to_json(said)) == {"resource": URL, "authorization_servers": [ISSUER]}
 
 
+@pytest.mark.row("AUT-17")
 @pytest.mark.parametrize(
     ("url", "name"),
     [
@@ -195,7 +210,7 @@ def test_what_a_server_publishes_has_only_what_it_says() -> None:
         ("https://a.example/m?x=1#y", "https://a.example/m?x=1"),
     ],
 )
-def test_aut_17_a_server_has_one_name_as_a_resource(url: str, name: str) -> None:
+def test_a_server_has_one_name_as_a_resource(url: str, name: str) -> None:
     assert canonical(url) == name
 
 

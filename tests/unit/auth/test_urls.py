@@ -55,16 +55,18 @@ def test_others_may_be_anybody(host: str) -> None:
     assert not is_loopback(host)
 
 
+@pytest.mark.row("AUT-24")
 @pytest.mark.parametrize("url", ["https://a.example/x?y=z", "http://127.0.0.1:8000/x", "http://localhost/x"])
-def test_aut_24_https_is_used_and_http_to_this_machine(url: str) -> None:
+def test_https_is_used_and_http_to_this_machine(url: str) -> None:
     assert secured(url, "it", hop="token", clause="a rule") == url
 
 
+@pytest.mark.row("AUT-24")
 @pytest.mark.parametrize(
     "url",
     ["http://a.example", "ws://a.example", "https://me@a.example", "https://me:pw@a.example", "https://a.example/#x"],
 )
-def test_aut_24_what_is_not_safe_is_refused_by_name(url: str) -> None:
+def test_what_is_not_safe_is_refused_by_name(url: str) -> None:
     with pytest.raises(AuthorizationFailed, match="the token endpoint") as failed:
         secured(url, "the token endpoint", hop="token", clause="a rule")
     assert (failed.value.hop, failed.value.clause) == ("token", "a rule")

@@ -87,7 +87,8 @@ async def client(revision: str) -> AsyncIterator[Client]:
 # --- tools -------------------------------------------------------------------------------------------
 
 
-async def test_a17_a_tool_gives_its_value(client: Client) -> None:
+@pytest.mark.row("A17")
+async def test_a_tool_gives_its_value(client: Client) -> None:
     result = await client.call_tool("add", {"a": 1, "b": 2})
     assert result.data == 3
     assert result.structured == (3 if client.revision == "2026-07-28" else {"result": 3})
@@ -145,7 +146,8 @@ async def test_an_error_of_the_server_arrives_whole(client: Client) -> None:
     assert (raised.value.code, raised.value.message, raised.value.data["why"]) == (77, "mine", "because")
 
 
-async def test_n10_progress_is_heard_before_the_result_and_in_order(client: Client) -> None:
+@pytest.mark.row("N10")
+async def test_progress_is_heard_before_the_result_and_in_order(client: Client) -> None:
     heard: list[tuple[float, float | None, str | None]] = []
     result = await client.call_tool(
         "count", {"to": 3}, on_progress=lambda told: heard.append((told.progress, told.total, told.message))
@@ -211,7 +213,8 @@ async def test_anything_can_be_asked_by_its_name(client: Client) -> None:
         await client.request("resources/read", {"uri": 5})
 
 
-async def test_a25_what_a_client_knows_can_be_read_and_not_set(client: Client) -> None:
+@pytest.mark.row("A25")
+async def test_what_a_client_knows_can_be_read_and_not_set(client: Client) -> None:
     assert client.server_info is not None
     assert client.server_info.name == "library"
     assert client.instructions == "Ask nicely."
@@ -252,7 +255,8 @@ async def test_whoever_is_told_of_log_messages_need_not_name_a_level(revision: s
 # --- against a server played by hand -------------------------------------------------------------------
 
 
-async def test_a07_what_is_pending_can_be_seen() -> None:
+@pytest.mark.row("A07")
+async def test_what_is_pending_can_be_seen() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         call = asyncio.create_task(client.call_tool("slow"))
@@ -265,7 +269,8 @@ async def test_a07_what_is_pending_can_be_seen() -> None:
         assert client.pending() == []
 
 
-async def test_l23_what_the_server_has_not_declared_is_refused_before_anything_is_sent() -> None:
+@pytest.mark.row("L23")
+async def test_what_the_server_has_not_declared_is_refused_before_anything_is_sent() -> None:
     server = ScriptedServer(capabilities={"tools": {}})
     async with Client(server) as client:
         with pytest.raises(CapabilityNotSupported, match="needs the capability 'prompts'"):
@@ -419,7 +424,8 @@ async def test_the_catalogue_is_read_again_when_the_tools_have_changed() -> None
             await client.ping()
 
 
-async def test_n16_whoever_cancels_a_call_is_not_answered_and_the_server_is_told() -> None:
+@pytest.mark.row("N16")
+async def test_whoever_cancels_a_call_is_not_answered_and_the_server_is_told() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         call = asyncio.create_task(client.call_tool("slow"))
@@ -434,7 +440,8 @@ async def test_n16_whoever_cancels_a_call_is_not_answered_and_the_server_is_told
         await client.ping()
 
 
-async def test_n16_a_server_cannot_cancel_what_we_have_asked() -> None:
+@pytest.mark.row("N16")
+async def test_a_server_cannot_cancel_what_we_have_asked() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         call = asyncio.create_task(client.call_tool("slow"))

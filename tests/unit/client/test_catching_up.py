@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from tests.limits import PATIENCE
 
 from trunkline import Client, Settings
@@ -18,7 +19,8 @@ async def uri(told: Reader) -> str:
     return (await asyncio.wait_for(anext(told), PATIENCE)).params.uri
 
 
-async def test_d09_who_is_subscribed_is_told_once_the_line_is_made_again() -> None:
+@pytest.mark.row("D09")
+async def test_who_is_subscribed_is_told_once_the_line_is_made_again() -> None:
     server = ScriptedServer(capabilities=RESOURCES)
     async with Client(server, settings=QUICK, observers=[]) as client:
         told = client.notifications(UPDATED)
@@ -49,7 +51,8 @@ async def test_who_is_subscribed_is_told_once_what_the_modern_era_listens_with_i
         assert await uri(told) == "x://a", "and may have missed something until now"
 
 
-async def test_j01_a_task_that_is_asked_for_while_the_line_is_made_again_is_a_task() -> None:
+@pytest.mark.row("J01")
+async def test_a_task_that_is_asked_for_while_the_line_is_made_again_is_a_task() -> None:
     tools = [{"name": "work", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "optional"}}]
     capabilities = {"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}}
     server = ScriptedServer(capabilities=capabilities, tools=tools)

@@ -87,7 +87,8 @@ def test_tools_in_sampling_need_somebody_who_samples() -> None:
 # --- sampling ------------------------------------------------------------------------------------------
 
 
-async def test_s01_a_function_writes_the_next_message() -> None:
+@pytest.mark.row("S01")
+async def test_a_function_writes_the_next_message() -> None:
     asked: list[CreateMessageParams] = []
 
     async def sample(params: CreateMessageParams) -> CreateMessageResult:
@@ -101,7 +102,8 @@ async def test_s01_a_function_writes_the_next_message() -> None:
     assert asked[0].max_tokens == 10
 
 
-async def test_s07_s15_model_reason_and_content_come_back_to_the_handler_that_asked() -> None:
+@pytest.mark.row("S07", "S15")
+async def test_model_reason_and_content_come_back_to_the_handler_that_asked() -> None:
     asking = Server("asking")
     replies: list[CreateMessageResult] = []
 
@@ -144,14 +146,16 @@ async def test_tools_are_refused_where_they_were_not_declared() -> None:
     assert answer["error"]["code"] == -32602
 
 
-async def test_s02_without_a_function_sampling_does_not_exist() -> None:
+@pytest.mark.row("S02")
+async def test_without_a_function_sampling_does_not_exist() -> None:
     server = ScriptedServer()
     async with Client(server):
         answer = await server.line.call("sampling/createMessage", SAMPLE)
     assert answer["error"]["code"] == -32601
 
 
-async def test_k03_a_server_may_ping() -> None:
+@pytest.mark.row("K03")
+async def test_a_server_may_ping() -> None:
     server = ScriptedServer()
     async with Client(server):
         assert (await server.line.call("ping"))["result"] == {}
@@ -160,7 +164,8 @@ async def test_k03_a_server_may_ping() -> None:
 # --- roots ---------------------------------------------------------------------------------------------
 
 
-async def test_o01_roots_are_listed(tmp_path: Path) -> None:
+@pytest.mark.row("O01")
+async def test_roots_are_listed(tmp_path: Path) -> None:
     server = ScriptedServer()
     async with Client(server, roots=[tmp_path, "file:///srv", Root("file:///opt", "opt")]) as client:
         answer = await server.line.call("roots/list")
@@ -176,7 +181,8 @@ async def test_a_root_whose_name_is_not_utf_8_is_listed(tmp_path: Path) -> None:
     assert answer["result"]["roots"] == [{"uri": f"{tmp_path.as_uri()}/caf%E9", "name": "caf\ufffd"}]
 
 
-async def test_o02_new_roots_are_told() -> None:
+@pytest.mark.row("O02")
+async def test_new_roots_are_told() -> None:
     server = ScriptedServer()
     async with Client(server, roots=[]) as client:
         await client.set_roots(["file:///new"])
@@ -184,7 +190,8 @@ async def test_o02_new_roots_are_told() -> None:
         assert (await server.line.call("roots/list"))["result"]["roots"] == [{"uri": "file:///new"}]
 
 
-async def test_o03_a_client_without_roots_cannot_have_any_later() -> None:
+@pytest.mark.row("O03")
+async def test_a_client_without_roots_cannot_have_any_later() -> None:
     async with Client(ScriptedServer()) as client:
         with pytest.raises(MisuseError, match="without roots"):
             await client.set_roots([])
@@ -263,7 +270,8 @@ def test_a_form_without_a_form_is_refused() -> None:
         Question.of(ElicitParams(message="?"))
 
 
-async def test_h02_a_form_is_answered_over_the_line() -> None:
+@pytest.mark.row("H02")
+async def test_a_form_is_answered_over_the_line() -> None:
     asked: list[Question] = []
 
     async def ask(one: Question) -> dict[str, Any]:
@@ -285,10 +293,11 @@ async def test_h02_a_form_is_answered_over_the_line() -> None:
 URL = {"mode": "url", "message": "Sign in", "url": "https://example.org/a?b", "elicitationId": "e1"}
 
 
+@pytest.mark.row("H02")
 @pytest.mark.parametrize(
     ("given", "action"), [(True, "accept"), (False, "decline"), (ElicitResult("cancel"), "cancel")]
 )
-async def test_h02_a_url_is_opened_with_consent_only(given: Any, action: str) -> None:
+async def test_a_url_is_opened_with_consent_only(given: Any, action: str) -> None:
     asked: list[UrlQuestion] = []
 
     async def consent(one: UrlQuestion) -> Any:
@@ -308,6 +317,7 @@ async def test_an_answer_that_is_no_consent_is_an_error() -> None:
         assert (await server.line.call("elicitation/create", URL))["error"]["code"] == -32603
 
 
+@pytest.mark.row("H02")
 @pytest.mark.parametrize(
     "url",
     [
@@ -324,7 +334,7 @@ async def test_an_answer_that_is_no_consent_is_an_error() -> None:
         "https://[fd00::1]/",
     ],
 )
-def test_h02_a_url_that_must_not_be_opened_is_refused(url: str) -> None:
+def test_a_url_that_must_not_be_opened_is_refused(url: str) -> None:
     with pytest.raises(InvalidParams):
         UrlQuestion.of(ElicitParams(message="?", mode="url", url=url))
 

@@ -25,13 +25,15 @@ def kept(*entries: tuple[str, Any]) -> Cache:
     return cache
 
 
-def test_cch_04_an_answer_is_good_until_its_time_and_not_at_it() -> None:
+@pytest.mark.row("CCH-04")
+def test_an_answer_is_good_until_its_time_and_not_at_it() -> None:
     cache = kept(("tools/list", PAGE))
     assert cache.get("tools/list", PAGE, 9.999) == b"tools/list"
     assert cache.get("tools/list", PAGE, 10.0) is None
     assert cache.get("tools/list", PAGE, 0.0) is None  # it is gone for good
 
 
+@pytest.mark.row("CCH-03")
 @pytest.mark.parametrize(
     ("method", "params"),
     [
@@ -41,7 +43,7 @@ def test_cch_04_an_answer_is_good_until_its_time_and_not_at_it() -> None:
         ("tools/list", PaginatedParams(meta={"a": 1})),
     ],
 )
-def test_cch_03_only_the_very_same_question_has_the_same_answer(method: str, params: Any) -> None:
+def test_only_the_very_same_question_has_the_same_answer(method: str, params: Any) -> None:
     assert kept(("tools/list", PAGE)).get(method, params, 0.0) is None
 
 
@@ -58,6 +60,7 @@ def test_what_is_asked_anew_every_time_is_not_kept(method: str, params: Any) -> 
     assert kept((method, params)).get(method, params, 0.0) is None
 
 
+@pytest.mark.row("CCH-04")
 @pytest.mark.parametrize(
     ("told", "gone"),
     [
@@ -67,7 +70,7 @@ def test_what_is_asked_anew_every_time_is_not_kept(method: str, params: Any) -> 
         ("notifications/resources/updated", {"resources/read"}),
     ],
 )
-def test_cch_04_a_notification_ends_what_it_is_about_and_nothing_else(told: str, gone: set[str]) -> None:
+def test_a_notification_ends_what_it_is_about_and_nothing_else(told: str, gone: set[str]) -> None:
     lists = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
     cache = kept(*((name, PAGE) for name in lists), ("resources/read", READ))
     cache.handlers()[told](READ)
@@ -76,10 +79,11 @@ def test_cch_04_a_notification_ends_what_it_is_about_and_nothing_else(told: str,
     assert left == {*lists, "resources/read"} - gone
 
 
+@pytest.mark.row("A19")
 @pytest.mark.parametrize(
     ("updated", "gone"), [("x://z", False), ("x://yy", False), ("x://y", True), ("x://y/part", True), ("x:/", False)]
 )
-def test_a19_an_update_ends_what_is_known_of_a_resource_and_of_what_it_is_a_part_of(updated: str, gone: bool) -> None:
+def test_an_update_ends_what_is_known_of_a_resource_and_of_what_it_is_a_part_of(updated: str, gone: bool) -> None:
     cache = kept(("resources/read", READ))
     cache.handlers()["notifications/resources/updated"](ReadResourceParams(uri=updated))
     assert (cache.get("resources/read", READ, 0.0) is None) == gone
@@ -105,7 +109,8 @@ def number(which: int) -> ReadResourceParams:
     return ReadResourceParams(uri=str(which))
 
 
-def test_a19_only_so_many_answers_are_kept_and_what_was_not_used_for_longest_goes_first() -> None:
+@pytest.mark.row("A19")
+def test_only_so_many_answers_are_kept_and_what_was_not_used_for_longest_goes_first() -> None:
     cache = kept(*(("resources/read", number(which)) for which in range(1000)))
     assert cache.get("resources/read", number(0), 0.0) is not None
     cache.keep("resources/read", number(1000), b"one more", 10.0, drops=0)
@@ -116,7 +121,8 @@ def test_a19_only_so_many_answers_are_kept_and_what_was_not_used_for_longest_goe
     assert cache.get("resources/read", number(3), 0.0) is not None  # nobody had to go for that
 
 
-def test_a19_only_so_many_bytes_are_kept() -> None:
+@pytest.mark.row("A19")
+def test_only_so_many_bytes_are_kept() -> None:
     cache, large = Cache(), bytes(12 * 1024 * 1024)
     for which in range(3):
         cache.keep("resources/read", number(which), large, 10.0, drops=0)
@@ -127,10 +133,11 @@ def test_a19_only_so_many_bytes_are_kept() -> None:
     assert len(cache) == 2  # what was dropped takes no room
 
 
+@pytest.mark.row("CCH-04")
 @pytest.mark.parametrize(
     ("said", "seconds"), [(1500, 1.5), (0, 0), (-5, 0), ("x", 0), (True, 0), (1.5, 0), (None, 0), (2**80, 2**53 / 1000)]
 )
-def test_cch_04_only_a_whole_number_above_zero_is_a_time(said: Any, seconds: float) -> None:
+def test_only_a_whole_number_above_zero_is_a_time(said: Any, seconds: float) -> None:
     head = head_of(codec.to_raw({"ttlMs": said, "resultType": "input_required"}))
     assert (head.fresh_for, head.result_type) == (seconds, "input_required")
 
@@ -204,7 +211,8 @@ async def test_a_client_that_is_closed_answers_nothing_from_memory() -> None:
         await client.list_prompts()
 
 
-async def test_a19_answers_of_the_handshake_era_are_not_kept_since_no_server_says_for_how_long() -> None:
+@pytest.mark.row("A19")
+async def test_answers_of_the_handshake_era_are_not_kept_since_no_server_says_for_how_long() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         for _ in range(2):
@@ -213,7 +221,8 @@ async def test_a19_answers_of_the_handshake_era_are_not_kept_since_no_server_say
             await listing
 
 
-async def test_a19_what_is_known_of_tools_ends_when_they_change() -> None:
+@pytest.mark.row("A19")
+async def test_what_is_known_of_tools_ends_when_they_change() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         for shown in ("1", "2"):
@@ -228,8 +237,9 @@ async def test_a19_what_is_known_of_tools_ends_when_they_change() -> None:
             assert known.tool.description == shown
 
 
+@pytest.mark.row("A19")
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a19_after_an_update_the_next_read_is_fresh(revision: str) -> None:
+async def test_after_an_update_the_next_read_is_fresh(revision: str) -> None:
     server, temperature = Server("weather", observers=[]), [20]
 
     @server.resource("weather://today", ttl=600)
@@ -252,7 +262,8 @@ async def test_a19_after_an_update_the_next_read_is_fresh(revision: str) -> None
         assert await read() == "21"
 
 
-async def test_a19_what_was_answered_to_one_caller_is_forgotten_when_it_is_settled_anew_who_calls() -> None:
+@pytest.mark.row("A19")
+async def test_what_was_answered_to_one_caller_is_forgotten_when_it_is_settled_anew_who_calls() -> None:
     server = ScriptedServer(modern=True)
     async with Client(server) as client:
         for _ in range(2):

@@ -117,7 +117,8 @@ async def test_a_modern_server_is_not_greeted() -> None:
     assert methods(server) == ["server/discover"]
 
 
-async def test_ver_06_a_server_that_names_our_revision_is_asked_again_and_not_greeted() -> None:
+@pytest.mark.row("VER-06")
+async def test_a_server_that_names_our_revision_is_asked_again_and_not_greeted() -> None:
     server = by_hand()
     client = await opened(server, PeerError(-32022, "no", {"supported": [MODERN]}), DISCOVERED)
     assert client.revision == MODERN

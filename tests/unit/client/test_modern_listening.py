@@ -47,7 +47,8 @@ def test_only_what_a_server_declares_is_wanted() -> None:
     assert wanted_of({"tools": {}}, []) is None
 
 
-async def test_sub_01_a_client_listens_to_all_lists_from_the_beginning() -> None:
+@pytest.mark.row("SUB-01")
+async def test_a_client_listens_to_all_lists_from_the_beginning() -> None:
     server = ScriptedServer(modern=True)
     async with Client(server):
         wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
@@ -83,8 +84,9 @@ async def test_subscriptions_at_once_do_not_overlook_each_other() -> None:
         assert all(off for _, off in listens(server)[:-1])
 
 
+@pytest.mark.row("SUB-07")
 @pytest.mark.parametrize("how", ["complete", "error"])
-async def test_sub_07_a_subscription_that_ends_is_made_again_with_all_that_was_subscribed_to(how: str) -> None:
+async def test_a_subscription_that_ends_is_made_again_with_all_that_was_subscribed_to(how: str) -> None:
     server = by_hand()
     async with Client(server, settings=QUICK) as client:
         first = await subscribed(server, client, "x://a")
@@ -125,7 +127,8 @@ async def test_what_may_have_been_missed_is_not_taken_from_memory() -> None:
     await client.close()
 
 
-async def test_sub_05_a_resource_that_the_server_does_not_tell_of_is_not_subscribed_to() -> None:
+@pytest.mark.row("SUB-05")
+async def test_a_resource_that_the_server_does_not_tell_of_is_not_subscribed_to() -> None:
     server = by_hand()
     async with Client(server, settings=QUICK) as client:
         subscribing = asyncio.create_task(client.subscribe("x://a"))
@@ -182,7 +185,8 @@ async def test_a_server_that_knows_no_subscriptions_is_asked_once() -> None:
     await client.close()
 
 
-async def test_sub_06_a_line_that_is_made_again_is_listened_to_again() -> None:
+@pytest.mark.row("SUB-06")
+async def test_a_line_that_is_made_again_is_listened_to_again() -> None:
     server = ScriptedServer(modern=True, capabilities=RESOURCES)
     async with Client(server, settings=QUICK) as client:
         await client.subscribe("x://a")

@@ -33,7 +33,8 @@ def modern() -> ScriptedServer:
     return ScriptedServer(modern=True)
 
 
-async def test_mrt_10_mrt_11_a_retry_has_a_new_id_the_same_params_the_answers_and_the_very_state() -> None:
+@pytest.mark.row("MRT-10", "MRT-11")
+async def test_a_retry_has_a_new_id_the_same_params_the_answers_and_the_very_state() -> None:
     server = modern()
     async with Client(server, elicitation=sure) as client:
         calling = asyncio.create_task(client.call_tool("act", {"a": [1, None]}, meta={"mine": 1}))
@@ -48,7 +49,8 @@ async def test_mrt_10_mrt_11_a_retry_has_a_new_id_the_same_params_the_answers_an
     assert second["params"] == first["params"] | added
 
 
-async def test_mrt_10_who_was_given_no_state_sends_none_and_nothing_leaks_into_other_calls() -> None:
+@pytest.mark.row("MRT-10")
+async def test_who_was_given_no_state_sends_none_and_nothing_leaks_into_other_calls() -> None:
     server = modern()
     async with Client(server, elicitation=sure) as client:
         calling = asyncio.create_task(client.call_tool("act"))
@@ -96,7 +98,8 @@ async def test_a_result_of_another_kind_is_a_bad_answer(result: dict[str, Any]) 
             await calling
 
 
-async def test_mrt_02_lists_are_not_answered_with_questions() -> None:
+@pytest.mark.row("MRT-02")
+async def test_lists_are_not_answered_with_questions() -> None:
     server = modern()
     async with Client(server, elicitation=sure) as client:
         calling = asyncio.create_task(client.list_prompts())
@@ -109,6 +112,7 @@ async def fails(_form: Any) -> Any:
     raise ValueError("not today")
 
 
+@pytest.mark.row("MRT-13")
 @pytest.mark.parametrize(
     ("asked", "options", "why"),
     [
@@ -119,7 +123,7 @@ async def fails(_form: Any) -> Any:
         (needs("a", method="tools/list"), {"elicitation": sure}, "which no client can be asked"),
     ],
 )
-async def test_mrt_13_a_question_without_an_answer_ends_the_call_and_nothing_is_sent(
+async def test_a_question_without_an_answer_ends_the_call_and_nothing_is_sent(
     asked: dict[str, Any], options: dict[str, Any], why: str
 ) -> None:
     server = modern()
@@ -153,7 +157,8 @@ async def test_when_one_question_fails_nobody_goes_on_with_the_others() -> None:
         assert stopped.is_set()
 
 
-async def test_mrt_09_a_request_that_is_put_off_is_sent_again_until_its_time_is_up() -> None:
+@pytest.mark.row("MRT-09")
+async def test_a_request_that_is_put_off_is_sent_again_until_its_time_is_up() -> None:
     server, clock = modern(), ManualClock()
     async with Client(server, clock=clock) as client:
         calling = asyncio.create_task(client.call_tool("act", timeout=0.3))
@@ -179,7 +184,8 @@ async def test_a_server_that_asks_without_end_is_given_up() -> None:
             await calling
 
 
-async def test_mrt_12_the_answer_to_a_retry_is_not_kept() -> None:
+@pytest.mark.row("MRT-12")
+async def test_the_answer_to_a_retry_is_not_kept() -> None:
     server = modern()
     read = {"resultType": "complete", "contents": [], "ttlMs": 60_000, "cacheScope": "private"}
     async with Client(server, elicitation=sure) as client:

@@ -14,7 +14,8 @@ from trunkline.testing import RecordingObserver, ScriptedServer
 UPDATED = "notifications/resources/updated"
 
 
-async def test_n07_a_function_is_told_of_every_notification_of_its_name() -> None:
+@pytest.mark.row("N07")
+async def test_a_function_is_told_of_every_notification_of_its_name() -> None:
     server = ScriptedServer()
     heard: list[str] = []
     async with Client(server) as client:
@@ -28,7 +29,8 @@ async def test_n07_a_function_is_told_of_every_notification_of_its_name() -> Non
     assert heard == ["a:1", "a:2"]
 
 
-async def test_n07_notifications_can_be_read_one_by_one() -> None:
+@pytest.mark.row("N07")
+async def test_notifications_can_be_read_one_by_one() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         reader = client.notifications(UPDATED)
@@ -56,7 +58,8 @@ async def test_a_reader_that_does_not_keep_up_loses_the_oldest() -> None:
         assert [notice.params.uri async for notice in reader] == ["a:3", "a:4"]
 
 
-async def test_n09_a_function_that_raises_harms_nobody() -> None:
+@pytest.mark.row("N09")
+async def test_a_function_that_raises_harms_nobody() -> None:
     server, observer = ScriptedServer(), RecordingObserver()
     heard: list[Any] = []
 
@@ -77,7 +80,8 @@ async def test_n09_a_function_that_raises_harms_nobody() -> None:
     assert [type(fact.error) for fact in observer.of(HandlerFailed)] == [ValueError, LookupError]
 
 
-async def test_n08_a_notification_that_nobody_knows_harms_nobody() -> None:
+@pytest.mark.row("N08")
+async def test_a_notification_that_nobody_knows_harms_nobody() -> None:
     server, observer = ScriptedServer(), RecordingObserver()
     async with Client(server, observers=[observer]) as client:
         server.line.notify("notifications/weather", {"sun": True})
@@ -105,7 +109,8 @@ async def test_a_name_that_cannot_be_heard_is_refused(name: str) -> None:
         client.notifications(name)
 
 
-async def test_n13_progress_under_an_unknown_token_is_dropped() -> None:
+@pytest.mark.row("N13")
+async def test_progress_under_an_unknown_token_is_dropped() -> None:
     server, observer = ScriptedServer(), RecordingObserver()
     async with Client(server, observers=[observer]) as client:
         server.line.notify("notifications/progress", {"progressToken": 99, "progress": 1})

@@ -85,7 +85,8 @@ async def scene(revision: str) -> AsyncIterator[Scene]:
 # --- opening -----------------------------------------------------------------------------------------
 
 
-async def test_f17_a_client_walks_through_the_phases_of_the_founding_documents() -> None:
+@pytest.mark.row("F17")
+async def test_a_client_walks_through_the_phases_of_the_founding_documents() -> None:
     scene = Scene()
     assert FOUNDING[scene.client.phase].state == "disconnected"
     async with scene.client:
@@ -95,7 +96,8 @@ async def test_f17_a_client_walks_through_the_phases_of_the_founding_documents()
     assert scene.phases() == ["CONNECTING", "INITIALIZING", "READY", "DRAINING", "CLOSED"]
 
 
-async def test_f18_the_steps_on_the_way_are_told_in_order(scene: Scene) -> None:
+@pytest.mark.row("F18")
+async def test_the_steps_on_the_way_are_told_in_order(scene: Scene) -> None:
     assert [fact.step for fact in scene.observer.of(OpeningStep)] == [
         "LoadConfig",
         "InitTransport",
@@ -105,7 +107,8 @@ async def test_f18_the_steps_on_the_way_are_told_in_order(scene: Scene) -> None:
     ]
 
 
-async def test_f13_f18_a_line_that_cannot_be_opened_fails_and_names_the_step() -> None:
+@pytest.mark.row("F13", "F18")
+async def test_a_line_that_cannot_be_opened_fails_and_names_the_step() -> None:
     scene = Scene()
     scene.server.refusals.append(TransportError("nobody listens there"))
     with pytest.raises(TransportError, match="nobody listens there") as raised:
@@ -117,7 +120,8 @@ async def test_f13_f18_a_line_that_cannot_be_opened_fails_and_names_the_step() -
     assert scene.client.phase is Phase.CLOSED
 
 
-async def test_f14_l26_a_server_that_does_not_answer_initialize_fails_after_thirty_seconds() -> None:
+@pytest.mark.row("F14", "L26")
+async def test_a_server_that_does_not_answer_initialize_fails_after_thirty_seconds() -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
     opening = asyncio.create_task(scene.client.open())
@@ -133,7 +137,8 @@ async def test_f14_l26_a_server_that_does_not_answer_initialize_fails_after_thir
     assert scene.server.line.closed is not None
 
 
-async def test_f08_k17_a_handshake_that_was_completed_is_not_cut_off_later() -> None:
+@pytest.mark.row("F08", "K17")
+async def test_a_handshake_that_was_completed_is_not_cut_off_later() -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
     opening = asyncio.create_task(scene.client.open())
@@ -152,7 +157,8 @@ async def test_f08_k17_a_handshake_that_was_completed_is_not_cut_off_later() -> 
     await scene.client.close()
 
 
-async def test_l26_a_revision_that_we_do_not_speak_fails_the_handshake() -> None:
+@pytest.mark.row("L26")
+async def test_a_revision_that_we_do_not_speak_fails_the_handshake() -> None:
     scene = Scene()
     scene.server.revision = "2099-01-01"
     with pytest.raises(HandshakeFailed, match="speaks revision '2099-01-01', which we do not"):
@@ -160,9 +166,10 @@ async def test_l26_a_revision_that_we_do_not_speak_fails_the_handshake() -> None
     assert scene.client.phase is Phase.FAILED
 
 
+@pytest.mark.row("L26")
 @pytest.mark.off_the_record
 @pytest.mark.parametrize("result", [{}, {"protocolVersion": 5}, []])
-async def test_l26_an_answer_to_initialize_that_is_none_fails_the_handshake(result: Any) -> None:
+async def test_an_answer_to_initialize_that_is_none_fails_the_handshake(result: Any) -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
     opening = asyncio.create_task(scene.client.open())
@@ -173,7 +180,8 @@ async def test_l26_an_answer_to_initialize_that_is_none_fails_the_handshake(resu
     assert scene.client.phase is Phase.FAILED
 
 
-async def test_l26_a_refusal_of_initialize_fails_the_handshake() -> None:
+@pytest.mark.row("L26")
+async def test_a_refusal_of_initialize_fails_the_handshake() -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
     opening = asyncio.create_task(scene.client.open())
@@ -195,7 +203,8 @@ async def test_a_server_that_dies_in_the_handshake_is_told_with_its_last_words()
     assert scene.client.phase is Phase.FAILED
 
 
-async def test_f03_a_call_during_the_handshake_fails_at_once() -> None:
+@pytest.mark.row("F03")
+async def test_a_call_during_the_handshake_fails_at_once() -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
     opening = asyncio.create_task(scene.client.open())
@@ -246,7 +255,8 @@ async def test_a_client_that_was_never_opened_says_so() -> None:
 # --- loss --------------------------------------------------------------------------------------------
 
 
-async def test_f11_f22_f24_a_lost_line_is_made_again_at_once_and_calls_work_again(scene: Scene) -> None:
+@pytest.mark.row("F11", "F22", "F24")
+async def test_a_lost_line_is_made_again_at_once_and_calls_work_again(scene: Scene) -> None:
     await scene.client.ping()
     scene.server.line.die()
     await scene.server.connected(2)
@@ -257,7 +267,8 @@ async def test_f11_f22_f24_a_lost_line_is_made_again_at_once_and_calls_work_agai
     assert scene.phases()[3:] == ["RECONNECTING", "CONNECTING", "INITIALIZING", "READY"]
 
 
-async def test_f11_read_only_and_idempotent_tools_are_called_again_and_others_are_not(scene: Scene) -> None:
+@pytest.mark.row("F11")
+async def test_read_only_and_idempotent_tools_are_called_again_and_others_are_not(scene: Scene) -> None:
     await scene.known()
     calls = {name: scene.call(name) for name in ("look", "put", "pay")}
     await settle()
@@ -393,7 +404,8 @@ async def test_new_calls_wait_while_the_line_is_made_again(scene: Scene) -> None
     assert (await call).data == "done"
 
 
-async def test_f23_the_way_back_is_told_step_by_step(scene: Scene) -> None:
+@pytest.mark.row("F23")
+async def test_the_way_back_is_told_step_by_step(scene: Scene) -> None:
     scene.server.refusals = [TransportError("down")] * 3
     scene.server.line.die()
     for seconds in (1, 2, 4):
@@ -414,7 +426,8 @@ async def test_f23_the_way_back_is_told_step_by_step(scene: Scene) -> None:
     assert waits == ["1 s", "2 s", "4 s"]
 
 
-async def test_f12_f25_k13_after_the_last_attempt_the_client_fails_and_says_so() -> None:
+@pytest.mark.row("F12", "F25", "K13")
+async def test_after_the_last_attempt_the_client_fails_and_says_so() -> None:
     scene = Scene(max_retries=2)
     async with scene.client:
         scene.server.refusals = [TransportError("down")] * 2
@@ -430,7 +443,8 @@ async def test_f12_f25_k13_after_the_last_attempt_the_client_fails_and_says_so()
     assert scene.client.phase is Phase.CLOSED
 
 
-async def test_f05_a_client_that_has_failed_can_be_opened_again() -> None:
+@pytest.mark.row("F05")
+async def test_a_client_that_has_failed_can_be_opened_again() -> None:
     scene = Scene(max_retries=1)
     await scene.client.open()
     scene.server.refusals = [TransportError("down")]
@@ -479,7 +493,8 @@ async def test_a_server_that_falls_over_right_after_every_handshake_degrades_the
         assert [type(failure) for failure in scene.failures] == [Degraded]
 
 
-async def test_f10_w23_without_auto_reconnect_a_loss_fails_what_is_pending_and_the_client() -> None:
+@pytest.mark.row("F10", "W23")
+async def test_without_auto_reconnect_a_loss_fails_what_is_pending_and_the_client() -> None:
     scene = Scene(auto_reconnect=False)
     async with scene.client:
         await scene.known()
@@ -558,8 +573,9 @@ async def test_a_line_that_breaks_with_a_message_of_the_handshake_has_told_every
 # --- silence -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("K10")
 @HANDSHAKE
-async def test_k10_after_a_timeout_a_ping_that_is_answered_leaves_the_line_alone(scene: Scene) -> None:
+async def test_after_a_timeout_a_ping_that_is_answered_leaves_the_line_alone(scene: Scene) -> None:
     scene.server.answered.discard("ping")
     call = scene.call("pay", timeout=2)
     await scene.server.line.request("tools/call")
@@ -573,8 +589,9 @@ async def test_k10_after_a_timeout_a_ping_that_is_answered_leaves_the_line_alone
     assert scene.client.phase is Phase.READY
 
 
+@pytest.mark.row("K10")
 @HANDSHAKE
-async def test_k10_those_who_time_out_together_share_one_ping(scene: Scene) -> None:
+async def test_those_who_time_out_together_share_one_ping(scene: Scene) -> None:
     scene.server.answered.discard("ping")
     calls = [scene.call("pay", timeout=2) for _ in range(3)]
     await settle()
@@ -610,8 +627,9 @@ async def test_outcome_that_is_unknown_for_good_is_not_asked_for_again(scene: Sc
         await looking
 
 
+@pytest.mark.row("K11")
 @HANDSHAKE
-async def test_k11_a_server_that_answers_no_ping_either_is_given_up_and_reached_again(scene: Scene) -> None:
+async def test_a_server_that_answers_no_ping_either_is_given_up_and_reached_again(scene: Scene) -> None:
     scene.server.answered.discard("ping")
     call, other = scene.call("pay", timeout=2), scene.call("pay")
     await settle()
@@ -627,7 +645,8 @@ async def test_k11_a_server_that_answers_no_ping_either_is_given_up_and_reached_
     assert scene.server.lines[0].closed is not None
 
 
-async def test_k11_without_auto_reconnect_it_is_a_connection_timeout() -> None:
+@pytest.mark.row("K11")
+async def test_without_auto_reconnect_it_is_a_connection_timeout() -> None:
     scene = Scene(auto_reconnect=False)
     async with scene.client:
         scene.server.answered.discard("ping")
@@ -643,8 +662,9 @@ async def test_k11_without_auto_reconnect_it_is_a_connection_timeout() -> None:
         assert scene.client.phase is Phase.FAILED
 
 
+@pytest.mark.row("K04")
 @HANDSHAKE
-async def test_k04_a_ping_that_is_not_answered_is_a_timeout_and_no_more(scene: Scene) -> None:
+async def test_a_ping_that_is_not_answered_is_a_timeout_and_no_more(scene: Scene) -> None:
     scene.server.answered.discard("ping")
     ping = asyncio.create_task(scene.client.ping())
     await settle()
@@ -654,7 +674,8 @@ async def test_k04_a_ping_that_is_not_answered_is_a_timeout_and_no_more(scene: S
     assert scene.client.phase is Phase.READY
 
 
-async def test_k18_a_late_answer_reaches_nobody(scene: Scene) -> None:
+@pytest.mark.row("K18")
+async def test_a_late_answer_reaches_nobody(scene: Scene) -> None:
     late = scene.call("pay", timeout=2)
     request = await scene.server.line.request("tools/call")
     scene.clock.advance(2)
@@ -737,7 +758,8 @@ async def test_the_time_to_open_a_line_stands_still_while_somebody_is_asked_who_
 # --- closing -----------------------------------------------------------------------------------------
 
 
-async def test_f06_a_closed_client_takes_no_calls(scene: Scene) -> None:
+@pytest.mark.row("F06")
+async def test_a_closed_client_takes_no_calls(scene: Scene) -> None:
     await scene.client.close()
     assert scene.client.phase is Phase.CLOSED
     with pytest.raises(ConnectionClosed, match="was closed"):

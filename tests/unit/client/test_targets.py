@@ -47,6 +47,7 @@ def test_a_script_that_is_there_is_run_by_its_interpreter(tmp_path: Path) -> Non
     assert connector.argv == [sys.executable, str(script)]
 
 
+@pytest.mark.row("W03")
 @pytest.mark.parametrize(
     ("address", "kind", "name"),
     [
@@ -56,7 +57,7 @@ def test_a_script_that_is_there_is_run_by_its_interpreter(tmp_path: Path) -> Non
         ("https://example.org/mcp?key=secret", HttpConnector, "https://example.org/mcp"),
     ],
 )
-def test_w03_an_address_is_connected_to(address: str, kind: type, name: str) -> None:
+def test_an_address_is_connected_to(address: str, kind: type, name: str) -> None:
     connector = connector_of(address, Settings())
     assert type(connector) is kind
     assert connector.name == name

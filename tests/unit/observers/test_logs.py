@@ -14,7 +14,8 @@ WHERE = {"connection": 1, "at": 0.0}
 FAILED = HandlerFailed(**WHERE, request=7, method="tools/call", reference="abc", error=ValueError("reason"))
 
 
-def test_r16_a_failure_is_an_error_with_its_reference_and_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.row("R16")
+def test_a_failure_is_an_error_with_its_reference_and_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     LogObserver().on(FAILED)
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("trunkline", "ERROR")
@@ -45,7 +46,8 @@ def test_unusable_message_without_an_excerpt_is_logged(caplog: pytest.LogCapture
     assert caplog.messages == ["unusable message: no id (connection 1)"]
 
 
-def test_n08_everything_else_is_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.row("N08")
+def test_everything_else_is_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "trunkline"):
         observer = LogObserver()
         observer.on(Dropped(**WHERE, why="nobody wants it", kind="unwanted"))
@@ -63,7 +65,8 @@ def test_without_debugging_only_failures_are_asked_for(
         assert bool(Observers([LogObserver()])) is all_of_it
 
 
-async def test_r16_x11_the_log_has_the_traceback_and_the_wire_has_not(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.row("R16", "X11")
+async def test_the_log_has_the_traceback_and_the_wire_has_not(caplog: pytest.LogCaptureFixture) -> None:
     server = Server("t")
 
     @server.tool

@@ -11,6 +11,7 @@ from trunkline.protocol.revisions import Revision
 OFFERED = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True}, "logging": {}}
 
 
+@pytest.mark.row("A05", "L14", "L15")
 @pytest.mark.parametrize(
     ("path", "on"),
     [
@@ -23,45 +24,53 @@ OFFERED = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "lis
         ("prompts.listChanged", False),
     ],
 )
-def test_a05_l14_l15_a_capability_is_on_when_it_is_there(path: str, on: bool) -> None:
+def test_a_capability_is_on_when_it_is_there(path: str, on: bool) -> None:
     assert declared(OFFERED, path) is on
 
 
+@pytest.mark.row("L14")
 @pytest.mark.parametrize("value", [None, False])
-def test_l14_a_capability_that_is_null_or_false_is_off(value: object) -> None:
+def test_a_capability_that_is_null_or_false_is_off(value: object) -> None:
     assert not declared({"tools": value}, "tools")
     assert not declared({"tools": {"listChanged": value}}, "tools.listChanged")
 
 
-def test_l14_a_capability_that_is_no_object_has_no_members() -> None:
+@pytest.mark.row("L14")
+def test_a_capability_that_is_no_object_has_no_members() -> None:
     assert declared({"tools": True}, "tools")
     assert not declared({"tools": True}, "tools.listChanged")
 
 
-def test_l08_ad004_the_example_of_the_founding_documents() -> None:
+@pytest.mark.row("L08", "AD004")
+def test_the_example_of_the_founding_documents() -> None:
     assert agree({"resources": {}}, {"resources": {}, "tools": {}}).server == {"resources": {}}
 
 
-def test_l09_x04_a_client_that_declares_nothing_is_offered_everything() -> None:
+@pytest.mark.row("L09", "X04")
+def test_a_client_that_declares_nothing_is_offered_everything() -> None:
     assert agree(OFFERED, {}).server == OFFERED
 
 
-def test_x04_what_a_client_turns_off_is_left_out() -> None:
+@pytest.mark.row("X04")
+def test_what_a_client_turns_off_is_left_out() -> None:
     theirs = {"tools": False, "resources": {"subscribe": False, "other": 1}, "logging": True}
     assert agree(OFFERED, theirs).server == {"resources": {"listChanged": True}, "logging": {}}
 
 
-def test_x04_what_is_offered_as_a_plain_value_is_kept() -> None:
+@pytest.mark.row("X04")
+def test_what_is_offered_as_a_plain_value_is_kept() -> None:
     assert agree({"x": True}, {"x": {"a": False}}).server == {"x": True}
 
 
-def test_l07_what_was_agreed_upon_cannot_be_changed() -> None:
+@pytest.mark.row("L07")
+def test_what_was_agreed_upon_cannot_be_changed() -> None:
     negotiated = agree(OFFERED, {})
     with pytest.raises(AttributeError):
         negotiated.server = {}  # type: ignore[misc]
 
 
-def test_l19_what_a_client_declares_is_typed_and_kept_whole() -> None:
+@pytest.mark.row("L19")
+def test_what_a_client_declares_is_typed_and_kept_whole() -> None:
     theirs = {
         "roots": {"listChanged": True},
         "sampling": {"modelPreferences": {}},
@@ -76,13 +85,15 @@ def test_l19_what_a_client_declares_is_typed_and_kept_whole() -> None:
     assert negotiated.of_client.elicitation is None
 
 
-def test_l21_what_a_server_offers_is_typed() -> None:
+@pytest.mark.row("L21")
+def test_what_a_server_offers_is_typed() -> None:
     typed = agree(OFFERED, {}).of_server
     assert typed.resources is not None
     assert (typed.resources.subscribe, typed.resources.list_changed, typed.logging) == (True, True, {})
     assert typed.prompts is None
 
 
+@pytest.mark.row("L20")
 @pytest.mark.parametrize(
     ("ours", "theirs", "common"),
     [
@@ -92,17 +103,19 @@ def test_l21_what_a_server_offers_is_typed() -> None:
         ({}, {"a": {}}, set()),
     ],
 )
-def test_l20_experimental_capabilities_are_those_of_both_sides(
+def test_experimental_capabilities_are_those_of_both_sides(
     ours: dict[str, Any], theirs: dict[str, Any], common: set[str]
 ) -> None:
     assert agree({"experimental": ours}, {"experimental": theirs}).experimental == common
 
 
-def test_l20_without_a_declaration_there_is_nothing_experimental() -> None:
+@pytest.mark.row("L20")
+def test_without_a_declaration_there_is_nothing_experimental() -> None:
     assert agree({}, {"experimental": {"a": {}}}).experimental == set()
     assert Negotiated({"experimental": {"a": {}}}, {}).experimental == set()
 
 
+@pytest.mark.row("L24")
 @pytest.mark.parametrize(
     "theirs",
     [
@@ -113,17 +126,19 @@ def test_l20_without_a_declaration_there_is_nothing_experimental() -> None:
         {"tasks": {"requests": []}},
     ],
 )
-def test_l24_a_declaration_that_is_malformed_is_refused(theirs: dict[str, Any]) -> None:
+def test_a_declaration_that_is_malformed_is_refused(theirs: dict[str, Any]) -> None:
     with pytest.raises(InvalidParams, match="client capabilities are malformed"):
         agree(OFFERED, theirs)
 
 
-def test_l24_a_client_feature_may_be_turned_off_by_false_or_null() -> None:
+@pytest.mark.row("L24")
+def test_a_client_feature_may_be_turned_off_by_false_or_null() -> None:
     negotiated = agree(OFFERED, {"sampling": False, "roots": None})
     assert not declared(negotiated.client, "sampling")
     assert not declared(negotiated.client, "roots")
 
 
+@pytest.mark.row("X04")
 @pytest.mark.parametrize(
     ("revision", "names"),
     [
@@ -134,13 +149,12 @@ def test_l24_a_client_feature_may_be_turned_off_by_false_or_null() -> None:
         (Revision.V2026_07_28, ["tools", "completions", "elicitation", "extensions", "own"]),
     ],
 )
-def test_x04_a_capability_is_not_named_to_a_revision_that_does_not_know_it(
-    revision: Revision, names: list[str]
-) -> None:
+def test_a_capability_is_not_named_to_a_revision_that_does_not_know_it(revision: Revision, names: list[str]) -> None:
     everything = {name: {} for name in ("tools", "completions", "elicitation", "tasks", "extensions", "own")}
     assert list(without_newer(everything, revision)) == names
 
 
+@pytest.mark.row("X04")
 @pytest.mark.parametrize(
     ("given", "in_2025_06_18"),
     [
@@ -150,14 +164,15 @@ def test_x04_a_capability_is_not_named_to_a_revision_that_does_not_know_it(
         ({"sampling": {"tools": {}, "own": {}}}, {"sampling": {"own": {}}}),
     ],
 )
-def test_x04_a_member_is_not_named_to_a_revision_that_does_not_know_it(
+def test_a_member_is_not_named_to_a_revision_that_does_not_know_it(
     given: dict[str, Any], in_2025_06_18: dict[str, Any]
 ) -> None:
     assert without_newer(given, Revision.V2025_06_18) == in_2025_06_18
     assert without_newer(given, Revision.V2025_11_25) == given
 
 
-def test_x04_a_member_is_no_longer_named_to_a_revision_that_has_dropped_it() -> None:
+@pytest.mark.row("X04")
+def test_a_member_is_no_longer_named_to_a_revision_that_has_dropped_it() -> None:
     given = {"roots": {"listChanged": True, "own": {}}}
     assert without_newer(given, Revision.V2025_11_25) == given
     assert without_newer(given, Revision.V2026_07_28) == {"roots": {"own": {}}}

@@ -383,6 +383,7 @@ def test_booleans_are_written_in_one_way_only(header: str) -> None:
     assert param_mismatch((DRY,), {"options": {"dry": True}}, {"mcp-param-dry": "true"}) is None
 
 
+@pytest.mark.row("HTT-47")
 @pytest.mark.parametrize(
     ("method", "name", "repeated", "plainly"),
     [
@@ -399,7 +400,7 @@ def test_booleans_are_written_in_one_way_only(header: str) -> None:
         ("tools/call", "a\tb", {"mcp-method": "tools/call", "mcp-name": "a\tb"}, False),
     ],
 )
-def test_htt_47_what_is_repeated_to_the_letter_is_told_at_a_glance(
+def test_what_is_repeated_to_the_letter_is_told_at_a_glance(
     method: str, name: str | None, repeated: dict[str, str], plainly: bool
 ) -> None:
     assert plainly_repeated(method, name, repeated) is plainly

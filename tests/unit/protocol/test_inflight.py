@@ -23,16 +23,18 @@ def request(
 # --- deadlines -----------------------------------------------------------------------------------
 
 
+@pytest.mark.row("K14")
 @pytest.mark.parametrize(
     ("allowed", "longest", "deadline"), [(None, None, None), (5, None, 105), (None, 9, 109), (5, 9, 105), (9, 5, 105)]
 )
-def test_k14_a_request_has_the_shorter_of_its_times(
+def test_a_request_has_the_shorter_of_its_times(
     allowed: float | None, longest: float | None, deadline: float | None
 ) -> None:
     assert request(allowed=allowed, longest=longest).deadline == deadline
 
 
-def test_x07_a_sign_of_life_renews_the_time_but_not_the_longest() -> None:
+@pytest.mark.row("X07")
+def test_a_sign_of_life_renews_the_time_but_not_the_longest() -> None:
     tracked = request(allowed=5, longest=12)
     deadlines = []
     for now in (104.0, 106.0, 108.0):
@@ -41,7 +43,8 @@ def test_x07_a_sign_of_life_renews_the_time_but_not_the_longest() -> None:
     assert deadlines == [109, 111, 112]
 
 
-def test_x07_time_stands_still_while_it_is_held() -> None:
+@pytest.mark.row("X07")
+def test_time_stands_still_while_it_is_held() -> None:
     tracked = request(allowed=5, longest=60)
     tracked.hold(101)
     tracked.hold(102)
@@ -51,17 +54,20 @@ def test_x07_time_stands_still_while_it_is_held() -> None:
     assert tracked.deadline == 115
 
 
-def test_n12_the_progress_that_we_report_must_grow() -> None:
+@pytest.mark.row("N12")
+def test_the_progress_that_we_report_must_grow() -> None:
     call = Running(1, method(), 0.0)
     assert [call.advance(value, 0.0) for value in (1, 3, 2, 3, 3.5)] == [True, True, False, False, True]
 
 
-def test_n13_no_progress_is_reported_once_a_call_is_done() -> None:
+@pytest.mark.row("N13")
+def test_no_progress_is_reported_once_a_call_is_done() -> None:
     call = Running(1, method(), 0.0, done=True)
     assert not call.advance(1, 0.0)
 
 
-def test_n12_the_progress_that_we_hear_must_grow_and_renews_the_time() -> None:
+@pytest.mark.row("N12")
+def test_the_progress_that_we_hear_must_grow_and_renews_the_time() -> None:
     awaited = Awaited(1, method(), 0.0)
     awaited.limit(0.0, 5, None)
     assert [awaited.heard(value, at) for value, at in ((1, 1.0), (3, 2.0), (2, 3.0), (3, 4.0))] == [
@@ -76,7 +82,8 @@ def test_n12_the_progress_that_we_hear_must_grow_and_renews_the_time() -> None:
 # --- the timetable -------------------------------------------------------------------------------
 
 
-def test_k14_requests_fall_due_in_the_order_of_their_deadlines() -> None:
+@pytest.mark.row("K14")
+def test_requests_fall_due_in_the_order_of_their_deadlines() -> None:
     timetable = Timetable()
     late, soon, never = request(1, allowed=9), request(2, allowed=5), request(3)
     for tracked in (late, soon, never):
@@ -89,7 +96,8 @@ def test_k14_requests_fall_due_in_the_order_of_their_deadlines() -> None:
     assert timetable.next_due() is None
 
 
-def test_f08_k17_a_request_that_is_done_never_falls_due() -> None:
+@pytest.mark.row("F08", "K17")
+def test_a_request_that_is_done_never_falls_due() -> None:
     timetable = Timetable()
     done, other = request(1, allowed=5), request(2, allowed=5)
     timetable.watch(done)

@@ -44,44 +44,52 @@ EDGES = {
 }
 
 
-def test_f29_ad001_the_picture_has_a_cell_for_every_phase_and_signal() -> None:
+@pytest.mark.row("F29", "AD001")
+def test_the_picture_has_a_cell_for_every_phase_and_signal() -> None:
     assert CELLS.keys() == {(phase, signal) for phase in Phase for signal in Signal}
 
 
+@pytest.mark.row("F29", "AD001")
 @pytest.mark.parametrize(("phase", "signal"), CELLS)
-def test_f29_ad001_the_table_equals_the_picture(phase: Phase, signal: Signal) -> None:
+def test_the_table_equals_the_picture(phase: Phase, signal: Signal) -> None:
     expected = CELLS[phase, signal]
     assert LIFECYCLE[phase].get(signal) is expected
     assert allows(phase, signal) is (expected is not None)
 
 
+@pytest.mark.row("F29")
 @pytest.mark.parametrize(("phase", "signal"), [pair for pair, cell in CELLS.items() if cell is not None])
-def test_f29_a_pair_with_a_row_leads_where_it_says(phase: Phase, signal: Signal) -> None:
+def test_a_pair_with_a_row_leads_where_it_says(phase: Phase, signal: Signal) -> None:
     assert step(phase, signal) is CELLS[phase, signal]
 
 
+@pytest.mark.row("F16", "F29")
 @pytest.mark.parametrize(("phase", "signal"), [pair for pair, cell in CELLS.items() if cell is None])
-def test_f16_f29_a_pair_without_a_row_is_illegal_and_says_so(phase: Phase, signal: Signal) -> None:
+def test_a_pair_without_a_row_is_illegal_and_says_so(phase: Phase, signal: Signal) -> None:
     with pytest.raises(WrongPhase, match=f"{signal.name.lower()} .* {phase.name.lower()}") as caught:
         step(phase, signal)
     assert caught.value.data == {"kind": "illegal_transition", "phase": phase.name.lower()}
 
 
+@pytest.mark.row("F29")
 @pytest.mark.parametrize("before", Phase)
 @pytest.mark.parametrize("after", Phase)
-def test_f29_one_phase_follows_another_only_where_an_edge_is_drawn(before: Phase, after: Phase) -> None:
+def test_one_phase_follows_another_only_where_an_edge_is_drawn(before: Phase, after: Phase) -> None:
     drawn = after.name in dict(EDGES)[before.name].split()
     assert (after in set(LIFECYCLE[before].values()) - {before}) is drawn
 
 
-def test_f06_nothing_but_closing_is_allowed_once_closed() -> None:
+@pytest.mark.row("F06")
+def test_nothing_but_closing_is_allowed_once_closed() -> None:
     assert LIFECYCLE[Phase.CLOSED] == {Signal.CLOSE: Phase.CLOSED}
 
 
-def test_f05_nothing_is_received_or_sent_once_failed() -> None:
+@pytest.mark.row("F05")
+def test_nothing_is_received_or_sent_once_failed() -> None:
     assert LIFECYCLE[Phase.FAILED].keys() == {Signal.CONNECT, Signal.FAIL, Signal.CLOSE}
 
 
+@pytest.mark.row("F01", "F17", "X05")
 @pytest.mark.parametrize(
     ("phase", "names"),
     [
@@ -96,11 +104,12 @@ def test_f05_nothing_is_received_or_sent_once_failed() -> None:
         (Phase.CLOSED, ("closed", "disconnected")),
     ],
 )
-def test_f01_f17_x05_every_phase_has_the_names_of_the_founding_documents(phase: Phase, names: tuple[str, str]) -> None:
+def test_every_phase_has_the_names_of_the_founding_documents(phase: Phase, names: tuple[str, str]) -> None:
     assert FOUNDING[phase][:2] == names
 
 
-def test_x05_the_diagram_names_the_phases_between_its_start_and_its_end() -> None:
+@pytest.mark.row("X05")
+def test_the_diagram_names_the_phases_between_its_start_and_its_end() -> None:
     assert {FOUNDING[phase].diagram for phase in Phase} == {
         "",
         "Initializing",

@@ -9,18 +9,21 @@ from trunkline.protocol import meta
 from trunkline.protocol.meta import progress_token
 
 
+@pytest.mark.row("L13")
 @pytest.mark.parametrize("token", [1, 0, -1, "", "token"])
-def test_l13_a_progress_token_is_a_string_or_an_integer(token: int | str) -> None:
+def test_a_progress_token_is_a_string_or_an_integer(token: int | str) -> None:
     assert progress_token({"progressToken": token, "other": 1}) == token
 
 
+@pytest.mark.row("L13")
 @pytest.mark.parametrize("given", [None, {}, {"progressToken": None}, {"other": 1}])
-def test_l13_without_a_token_nobody_wants_to_hear_of_progress(given: dict[str, Any] | None) -> None:
+def test_without_a_token_nobody_wants_to_hear_of_progress(given: dict[str, Any] | None) -> None:
     assert progress_token(given) is None
 
 
+@pytest.mark.row("L13")
 @pytest.mark.parametrize("token", [True, 1.5, [], {}])
-def test_l13_a_token_of_another_type_counts_as_none(token: object) -> None:
+def test_a_token_of_another_type_counts_as_none(token: object) -> None:
     assert progress_token({"progressToken": token}) is None
 
 

@@ -29,9 +29,10 @@ def official(revision: Revision, sender: str, kind: str) -> set[str]:
     return {definitions[name]["properties"]["method"]["const"] for name in members}
 
 
+@pytest.mark.row("L22")
 @pytest.mark.parametrize("revision", PUBLISHED)
 @pytest.mark.parametrize(("receiver", "sender"), [(Side.SERVER, "Client"), (Side.CLIENT, "Server")])
-def test_l22_a_revision_has_the_methods_of_its_official_schema(revision: Revision, receiver: Side, sender: str) -> None:
+def test_a_revision_has_the_methods_of_its_official_schema(revision: Revision, receiver: Side, sender: str) -> None:
     rows = list(known(revision, receiver))
     if revision is Revision.V2026_07_28:
         rows = [row for row in rows if row.name not in BY_EXTENSION[receiver]]
@@ -50,13 +51,15 @@ def test_notifications_are_those_without_a_result() -> None:
     assert all(row.request is not row.name.startswith("notifications/") for row in METHODS)
 
 
-def test_x02_x03_every_notification_has_a_bare_name_that_is_no_method_of_a_revision() -> None:
+@pytest.mark.row("X02", "X03")
+def test_every_notification_has_a_bare_name_that_is_no_method_of_a_revision() -> None:
     assert ALIASES["initialized"] == "notifications/initialized"
     assert ALIASES["resources/updated"] == "notifications/resources/updated"
     assert len(ALIASES) == sum(not row.request for row in METHODS)
     assert not ALIASES.keys() & {row.name for row in METHODS if row.profile is None}
 
 
+@pytest.mark.row("AD001")
 @pytest.mark.parametrize(
     ("name", "received", "sent"),
     [
@@ -69,7 +72,7 @@ def test_x02_x03_every_notification_has_a_bare_name_that_is_no_method_of_a_revis
         ("notifications/message", Signal.RECV_NOTICE, Signal.SEND_NOTICE),
     ],
 )
-def test_ad001_every_method_is_a_signal_to_the_lifecycle(name: str, received: Signal, sent: Signal) -> None:
+def test_every_method_is_a_signal_to_the_lifecycle(name: str, received: Signal, sent: Signal) -> None:
     row = find(name)
     assert row is not None
     assert (row.received, row.sent) == (received, sent)
@@ -92,6 +95,7 @@ def test_each_side_has_another() -> None:
     assert [side.other for side in (Side.SERVER, Side.CLIENT, Side.EITHER)] == [Side.CLIENT, Side.SERVER, Side.EITHER]
 
 
+@pytest.mark.row("K04", "K14", "X06", "X07")
 @pytest.mark.parametrize(
     ("names", "seconds"),
     [
@@ -104,13 +108,14 @@ def test_each_side_has_another() -> None:
         (["tasks/result"], None),
     ],
 )
-def test_k04_k14_x06_x07_every_method_has_its_time(names: list[str], seconds: float | None) -> None:
+def test_every_method_has_its_time(names: list[str], seconds: float | None) -> None:
     rows = [row for row in METHODS if row.name in names]
     assert len(rows) == len(names)
     assert {row.wait.seconds(Settings()) for row in rows} == {seconds}
 
 
-def test_k16_the_times_are_those_of_the_settings() -> None:
+@pytest.mark.row("K16")
+def test_the_times_are_those_of_the_settings() -> None:
     settings = Settings(initialize_timeout=1, quick_timeout=2, work_timeout=3, person_timeout=None)
     assert [wait.seconds(settings) for wait in Wait] == [1, 2, 3, None, None]
 

@@ -67,19 +67,19 @@ def test_who_got_several_things_wrong_is_told_the_first(stateless: Stateless) ->
     assert why(stateless, call("no/such"), {**HEADERS, "mcp-method": "no/such"}) == -32601  # the method
 
 
+@pytest.mark.row("HTT-46")
 @pytest.mark.parametrize("name", ["mcp-protocol-version", "mcp-method", "mcp-name"])
 @pytest.mark.parametrize("value", [None, "other", ""])
-def test_htt_46_47_48_a_header_that_is_missing_or_says_something_else_is_refused(
+def test_47_48_a_header_that_is_missing_or_says_something_else_is_refused(
     stateless: Stateless, name: str, value: str | None
 ) -> None:
     headers = {other: text for other, text in {**HEADERS, name: value}.items() if text is not None}
     assert why(stateless, call(), headers) == -32020
 
 
+@pytest.mark.row("VER-05")
 @pytest.mark.parametrize("version", ["2025-11-25", "1.0", "2030-01-01"])
-def test_ver_05_a_revision_of_the_handshake_era_is_not_reached_by_an_envelope(
-    stateless: Stateless, version: str
-) -> None:
+def test_a_revision_of_the_handshake_era_is_not_reached_by_an_envelope(stateless: Stateless, version: str) -> None:
     with pytest.raises(ProtocolError) as refused:
         stateless.admit(call(said={**meta(), f"{PREFIX}protocolVersion": version}), None)
     assert (refused.value.code, refused.value.data["requested"]) == (-32022, version)
@@ -87,6 +87,7 @@ def test_ver_05_a_revision_of_the_handshake_era_is_not_reached_by_an_envelope(
     assert REVISION in refused.value.data["supported"]
 
 
+@pytest.mark.row("VER-10")
 @pytest.mark.parametrize(
     "method",
     [
@@ -100,9 +101,7 @@ def test_ver_05_a_revision_of_the_handshake_era_is_not_reached_by_an_envelope(
         "prompts/list",  # which this server has none for
     ],
 )
-def test_ver_10_what_the_modern_era_or_the_server_does_not_have_does_not_exist(
-    stateless: Stateless, method: str
-) -> None:
+def test_what_the_modern_era_or_the_server_does_not_have_does_not_exist(stateless: Stateless, method: str) -> None:
     assert why(stateless, call(method)) == -32601
 
 
@@ -130,7 +129,8 @@ def test_metadata_of_a_handler_stays_also_when_it_returns_the_same_result_again(
         assert dressed(stateless, result)["_meta"] == {INFO: {"name": "s", "version": "1"}, "own/key": 1}
 
 
-def test_cch_01_what_may_be_kept_says_how_long_and_for_whom(stateless: Stateless) -> None:
+@pytest.mark.row("CCH-01")
+def test_what_may_be_kept_says_how_long_and_for_whom(stateless: Stateless) -> None:
     told = valid(dressed(stateless, ListToolsResult([]), hint=CacheHint(1.5, "public")), "tools/list")
     assert (told["ttlMs"], told["cacheScope"]) == (1500, "public")
     told = dressed(stateless, ListToolsResult([]), hint=CacheHint())

@@ -397,7 +397,8 @@ def test_structured_content_that_is_no_object_is_wrapped_in_the_handshake_era(va
         assert project(result, revision) == t.CallToolResult([], {"result": value})
 
 
-def test_t05_text_keeps_its_mime_type_in_every_revision() -> None:
+@pytest.mark.row("T05")
+def test_text_keeps_its_mime_type_in_every_revision() -> None:
     text = t.TextContent("{}", mime_type="application/json")
 
     assert all(project(text, revision) is text for revision in Revision)

@@ -5,7 +5,8 @@ import pytest
 from trunkline.protocol.revisions import HANDSHAKE, NEWEST, Era, Revision, negotiate
 
 
-def test_x01_the_revisions_are_in_order_of_their_dates() -> None:
+@pytest.mark.row("X01")
+def test_the_revisions_are_in_order_of_their_dates() -> None:
     assert [revision.value for revision in sorted(Revision)] == [
         "2024-11-05",
         "2025-03-26",
@@ -15,22 +16,26 @@ def test_x01_the_revisions_are_in_order_of_their_dates() -> None:
     ]
 
 
-def test_x01_all_but_the_last_begin_with_a_handshake() -> None:
+@pytest.mark.row("X01")
+def test_all_but_the_last_begin_with_a_handshake() -> None:
     assert [revision.era for revision in Revision] == [*[Era.HANDSHAKE] * 4, Era.MODERN]
     assert NEWEST is HANDSHAKE[-1] is Revision.V2025_11_25
 
 
+@pytest.mark.row("X01")
 @pytest.mark.parametrize("revision", HANDSHAKE)
-def test_x01_a_supported_revision_is_answered_with_itself(revision: Revision) -> None:
+def test_a_supported_revision_is_answered_with_itself(revision: Revision) -> None:
     assert negotiate(revision.value) is revision
 
 
+@pytest.mark.row("X01")
 @pytest.mark.parametrize("requested", ["2026-07-28", "1999-01-01", "3000-01-01", "", "2025-11-25 "])
-def test_x01_any_other_revision_is_answered_with_the_newest(requested: str) -> None:
+def test_any_other_revision_is_answered_with_the_newest(requested: str) -> None:
     assert negotiate(requested) is Revision.V2025_11_25
 
 
-def test_x01_the_newest_is_the_newest_of_those_supported() -> None:
+@pytest.mark.row("X01")
+def test_the_newest_is_the_newest_of_those_supported() -> None:
     supported = [Revision.V2026_07_28, Revision.V2025_03_26, Revision.V2024_11_05]
     assert negotiate("2025-11-25", supported) is Revision.V2025_03_26
     assert negotiate("2026-07-28", supported) is Revision.V2025_03_26

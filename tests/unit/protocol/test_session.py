@@ -112,7 +112,8 @@ def ignored(event: Event) -> str:
 # --- the handshake, from the server --------------------------------------------------------------
 
 
-def test_f17_a_server_walks_through_the_phases_of_the_handshake() -> None:
+@pytest.mark.row("F17")
+def test_a_server_walks_through_the_phases_of_the_handshake() -> None:
     session = Session(Side.SERVER, info=ME)
     phases = [session.phase]
     session.step(Signal.CONNECT)
@@ -134,7 +135,8 @@ def test_no_side_has_a_capability_before_the_handshake_says_so(side: Any) -> Non
         assert [session.has(who, capability) for who, capability in asked] == found
 
 
-def test_l03_l07_a_server_answers_initialize_with_what_was_agreed_upon() -> None:
+@pytest.mark.row("L03", "L07")
+def test_a_server_answers_initialize_with_what_was_agreed_upon() -> None:
     session = Session(Side.SERVER, info=ME, capabilities=OFFERED, instructions="be kind")
     session.step(Signal.CONNECT)
     peer = Implementation("peer", "2")
@@ -145,22 +147,25 @@ def test_l03_l07_a_server_answers_initialize_with_what_was_agreed_upon() -> None
     assert session.negotiated.experimental == {"b"}
 
 
-def test_x04_an_older_revision_is_not_told_of_newer_capabilities_but_may_use_them() -> None:
+@pytest.mark.row("X04")
+def test_an_older_revision_is_not_told_of_newer_capabilities_but_may_use_them() -> None:
     session = Session(Side.SERVER, info=ME, capabilities={"completions": {}})
     session.step(Signal.CONNECT)
     assert session.initialize(InitializeParams("2024-11-05", {}, ME)).capabilities == {}
     assert started(session, "completion/complete").method.name == "completion/complete"
 
 
+@pytest.mark.row("L05", "X03")
 @pytest.mark.parametrize("method", ["notifications/initialized", "initialized"])
-def test_l05_x03_initialized_opens_the_conversation_once(method: str) -> None:
+def test_initialized_opens_the_conversation_once(method: str) -> None:
     session = server(until=Phase.INITIALIZING)
     assert session.receive(Notification(method), NOW) == Opened()
     assert ignored(session.receive(Notification(method), NOW)) == "duplicate_notification"
     assert session.phase is Phase.READY
 
 
-def test_l06_initialize_is_refused_a_second_time() -> None:
+@pytest.mark.row("L06")
+def test_initialize_is_refused_a_second_time() -> None:
     for phase in (Phase.INITIALIZING, Phase.READY, Phase.PAUSED, Phase.DRAINING, Phase.CLOSED):
         error = refused(server(until=phase).receive(Request(1, "initialize"), NOW))
         assert error.code == -32600
@@ -170,6 +175,7 @@ def test_l06_initialize_is_refused_a_second_time() -> None:
 HELLO = Raw(b'{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}')
 
 
+@pytest.mark.row("L06")
 @pytest.mark.parametrize(
     ("until", "message", "replaced"),
     [
@@ -184,11 +190,12 @@ HELLO = Raw(b'{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"n
         (Phase.READY, Request(1, "ping"), False),
     ],
 )
-def test_l06_only_a_readable_initialize_replaces_a_session(until: Phase, message: Request, replaced: bool) -> None:
+def test_only_a_readable_initialize_replaces_a_session(until: Phase, message: Request, replaced: bool) -> None:
     assert server(until=until).replaced_by(message) is replaced
 
 
-def test_l06_a_session_with_a_request_under_way_is_not_replaced() -> None:
+@pytest.mark.row("L06")
+def test_a_session_with_a_request_under_way_is_not_replaced() -> None:
     session = server(until=Phase.READY)
     call = started(session, "ping")
     assert not session.replaced_by(Request("other", "initialize", HELLO))
@@ -196,7 +203,8 @@ def test_l06_a_session_with_a_request_under_way_is_not_replaced() -> None:
     assert session.replaced_by(Request("other", "initialize", HELLO))
 
 
-def test_f02_initialize_is_refused_while_a_conversation_ends_that_never_began() -> None:
+@pytest.mark.row("F02")
+def test_initialize_is_refused_while_a_conversation_ends_that_never_began() -> None:
     session = server(until=Phase.CONNECTING)
     session.step(Signal.DRAIN)
     assert refused(session.receive(Request(1, "initialize"), NOW)).code == 1008
@@ -210,7 +218,8 @@ def test_until_a_revision_is_agreed_upon_the_newest_is_spoken() -> None:
 # --- the handshake, from the client --------------------------------------------------------------
 
 
-def test_f07_f08_a_client_walks_through_the_phases_of_the_handshake() -> None:
+@pytest.mark.row("F07", "F08")
+def test_a_client_walks_through_the_phases_of_the_handshake() -> None:
     session = client(until=Phase.CONNECTING)
     awaited, request = session.call("initialize", InitializeParams("2025-11-25", DECLARED, ME), NOW)
     assert session.phase is Phase.INITIALIZING
@@ -224,20 +233,23 @@ def test_f07_f08_a_client_walks_through_the_phases_of_the_handshake() -> None:
     assert (session.phase, session.revision, session.peer) == (Phase.READY, Revision.V2025_06_18, result.server_info)
 
 
-def test_f08_k17_no_stray_timeout_follows_a_handshake() -> None:
+@pytest.mark.row("F08", "K17")
+def test_no_stray_timeout_follows_a_handshake() -> None:
     session = client()
     assert session.expired(NOW + 3600) == []
     assert session.phase is Phase.READY
 
 
-def test_l20_a_client_knows_the_experimental_capabilities_of_both_sides() -> None:
+@pytest.mark.row("L20")
+def test_a_client_knows_the_experimental_capabilities_of_both_sides() -> None:
     session = client()
     assert session.negotiated is not None
     assert session.negotiated.experimental == {"b"}
 
 
+@pytest.mark.row("L26", "F09")
 @pytest.mark.parametrize("version", ["2026-07-28", "1999-01-01"])
-def test_l26_f09_a_revision_that_the_client_does_not_speak_fails_the_handshake(version: str) -> None:
+def test_a_revision_that_the_client_does_not_speak_fails_the_handshake(version: str) -> None:
     session = client(until=Phase.INITIALIZING)
     with pytest.raises(InvalidRequest, match=version):
         session.initialized(InitializeResult(version, OFFERED, ME))
@@ -246,14 +258,16 @@ def test_l26_f09_a_revision_that_the_client_does_not_speak_fails_the_handshake(v
     assert version in session.failure
 
 
+@pytest.mark.row("L26", "F09")
 @pytest.mark.parametrize("why", ["the server refused", "no answer in time", "the answer is malformed"])
-def test_l26_f09_a_handshake_that_is_given_up_keeps_its_reason(why: str) -> None:
+def test_a_handshake_that_is_given_up_keeps_its_reason(why: str) -> None:
     session = client(until=Phase.INITIALIZING)
     session.fail_handshake(why)
     assert (session.phase, session.failure) == (Phase.FAILED, why)
 
 
-def test_f09_k14_a_handshake_that_is_not_answered_falls_due() -> None:
+@pytest.mark.row("F09", "K14")
+def test_a_handshake_that_is_not_answered_falls_due() -> None:
     session = client(until=Phase.INITIALIZING)
     assert session.expired(NOW + 29.9) == []
     (late,) = session.expired(NOW + 30)
@@ -268,8 +282,9 @@ def test_initialize_is_given_up_without_a_word() -> None:
     assert not session.pending
 
 
+@pytest.mark.row("F03")
 @pytest.mark.parametrize("phase", [Phase.CONNECTING, Phase.INITIALIZING])
-def test_f03_a_call_of_a_client_before_the_handshake_is_complete_fails_at_once(phase: Phase) -> None:
+def test_a_call_of_a_client_before_the_handshake_is_complete_fails_at_once(phase: Phase) -> None:
     session = client(until=phase)
     with pytest.raises(WrongPhase, match=f"tools/list .* {phase.name.lower()}"):
         session.call("tools/list", PaginatedParams(), NOW)
@@ -278,7 +293,8 @@ def test_f03_a_call_of_a_client_before_the_handshake_is_complete_fails_at_once(p
 # --- requests of the peer ------------------------------------------------------------------------
 
 
-def test_p01_p17_a_request_is_under_way_until_it_is_answered() -> None:
+@pytest.mark.row("P01", "P17")
+def test_a_request_is_under_way_until_it_is_answered() -> None:
     session = server()
     event = session.receive(wired(Request("a", "tools/call", {"name": "x"})), NOW)
     assert isinstance(event, CallReceived)
@@ -289,7 +305,8 @@ def test_p01_p17_a_request_is_under_way_until_it_is_answered() -> None:
     assert not session.in_flight
 
 
-def test_p17_a_request_is_answered_once() -> None:
+@pytest.mark.row("P17")
+def test_a_request_is_answered_once() -> None:
     session = server()
     call = started(session)
     assert session.reply(call, Empty()) is not None
@@ -297,7 +314,8 @@ def test_p17_a_request_is_answered_once() -> None:
     assert session.fail(call, InternalError("late")) is None
 
 
-def test_p17_a_failed_request_is_answered_with_its_error() -> None:
+@pytest.mark.row("P17")
+def test_a_failed_request_is_answered_with_its_error() -> None:
     session = server(Revision.V2025_11_25)
     answer = session.fail(started(session), ResourceNotFound("a://b"))
     assert answer is not None
@@ -320,7 +338,8 @@ def test_an_id_whose_request_is_under_way_is_refused() -> None:
     assert dict(session.in_flight) == {1: call}
 
 
-def test_p01_the_ids_1_and_1_in_quotes_are_two() -> None:
+@pytest.mark.row("P01")
+def test_the_ids_1_and_1_in_quotes_are_two() -> None:
     session = server()
     started(session, ident=1)
     started(session, ident="1")
@@ -335,8 +354,9 @@ def test_a_result_is_cut_down_to_the_revision_unless_it_is_raw() -> None:
     assert session.reply(started(session), raw) == Response(1, raw)
 
 
+@pytest.mark.row("L02", "F02", "F05", "F06", "F16")
 @pytest.mark.parametrize("phase", [Phase.NEW, Phase.CONNECTING, Phase.FAILED, Phase.CLOSED])
-def test_l02_f02_f05_f06_f16_a_call_is_refused_in_the_wrong_phase(phase: Phase) -> None:
+def test_a_call_is_refused_in_the_wrong_phase(phase: Phase) -> None:
     session = Session(Side.SERVER, info=ME) if phase is Phase.NEW else server(until=phase)
     error = refused(session.receive(Request(1, "tools/list"), NOW))
     assert error.code == -32600
@@ -351,23 +371,26 @@ def test_a_call_is_declined_for_now_while_nothing_new_is_taken(phase: Phase) -> 
     assert phase.name.lower() in error.message
 
 
+@pytest.mark.row("K02", "AD005", "X20")
 @pytest.mark.parametrize("phase", [phase for phase in Phase if Signal.RECV_PING in LIFECYCLE[phase]])
-def test_k02_ad005_x20_ping_is_taken_in_every_phase_with_a_line(phase: Phase) -> None:
+def test_ping_is_taken_in_every_phase_with_a_line(phase: Phase) -> None:
     assert started(server(until=phase), "ping").method.name == "ping"
 
 
+@pytest.mark.row("P13")
 @pytest.mark.parametrize(
     "method", ["foo/bar", "notifications/initialized", "roots/list", "initialized", "server/discover"]
 )
-def test_p13_a_method_that_a_server_does_not_have_is_not_found(method: str) -> None:
+def test_a_method_that_a_server_does_not_have_is_not_found(method: str) -> None:
     error = refused(server().receive(Request(1, method), NOW))
     assert (error.code, error.data["kind"]) == (-32601, "method_not_found")
 
 
+@pytest.mark.row("L14", "L22", "AD002")
 @pytest.mark.parametrize(
     ("method", "capability"), [("prompts/list", "prompts"), ("resources/subscribe", "resources.subscribe")]
 )
-def test_l14_l22_ad002_a_method_without_its_capability_is_refused_by_name(method: str, capability: str) -> None:
+def test_a_method_without_its_capability_is_refused_by_name(method: str, capability: str) -> None:
     error = refused(server().receive(Request(1, method), NOW))
     assert error.code == -32601
     assert error.data == {"kind": "capability_not_supported", "capability": capability, "method": method}
@@ -378,7 +401,8 @@ def test_a_method_of_a_later_revision_is_not_found() -> None:
     assert error.data["kind"] == "method_not_found"
 
 
-def test_f15_the_phase_is_looked_at_before_the_method_and_the_capability() -> None:
+@pytest.mark.row("F15")
+def test_the_phase_is_looked_at_before_the_method_and_the_capability() -> None:
     session = server(until=Phase.CONNECTING)
     for method in ("foo/bar", "prompts/list", "roots/list"):
         assert refused(session.receive(Request(1, method), NOW)).data["kind"] == "server_not_initialized"
@@ -395,15 +419,17 @@ def test_a_client_answers_what_a_server_may_ask() -> None:
 # --- notifications of the peer -------------------------------------------------------------------
 
 
-def test_x02_a_notification_is_taken_by_its_name_or_its_bare_name() -> None:
+@pytest.mark.row("X02")
+def test_a_notification_is_taken_by_its_name_or_its_bare_name() -> None:
     for name in ("notifications/roots/list_changed", "roots/list_changed"):
         event = server().receive(Notification(name, Raw(b"{}")), NOW)
         assert isinstance(event, NoticeReceived)
         assert (event.method.name, bytes(event.params)) == ("notifications/roots/list_changed", b"{}")
 
 
+@pytest.mark.row("P04")
 @pytest.mark.parametrize("method", ["foo/bar", "tools/list", "notifications/message", "notifications/tasks/status"])
-def test_p04_a_notification_that_nobody_expects_is_ignored(method: str) -> None:
+def test_a_notification_that_nobody_expects_is_ignored(method: str) -> None:
     assert ignored(server().receive(Notification(method), NOW)) == "unknown_notification"
 
 
@@ -413,8 +439,9 @@ def test_a_client_hears_of_changes_whether_the_server_has_declared_them_or_not()
     assert isinstance(session.receive(Notification("notifications/prompts/list_changed"), NOW), NoticeReceived)
 
 
+@pytest.mark.row("N15")
 @pytest.mark.parametrize("phase", [Phase.INITIALIZING, Phase.READY, Phase.PAUSED, Phase.DRAINING])
-def test_n15_a_cancelled_call_is_given_up_in_every_phase_in_which_calls_run(phase: Phase) -> None:
+def test_a_cancelled_call_is_given_up_in_every_phase_in_which_calls_run(phase: Phase) -> None:
     session = server(until=Phase.INITIALIZING if phase is Phase.INITIALIZING else Phase.READY)
     call = started(session, ident="a")
     if phase in {Phase.PAUSED, Phase.DRAINING}:
@@ -425,15 +452,17 @@ def test_n15_a_cancelled_call_is_given_up_in_every_phase_in_which_calls_run(phas
     assert session.reply(call, Empty()) is None
 
 
+@pytest.mark.row("N15")
 @pytest.mark.parametrize("params", [b'{"requestId":2}', b'{"requestId":"1"}', b"{}"])
-def test_n15_a_cancellation_of_nothing_is_ignored(params: bytes) -> None:
+def test_a_cancellation_of_nothing_is_ignored(params: bytes) -> None:
     session = server()
     started(session)
     assert ignored(session.receive(Notification("notifications/cancelled", Raw(params)), NOW)) == "unknown_request"
     assert list(session.in_flight) == [1]
 
 
-def test_n16_a_peer_cannot_cancel_a_request_of_ours() -> None:
+@pytest.mark.row("N16")
+def test_a_peer_cannot_cancel_a_request_of_ours() -> None:
     session = server()
     awaited, _ = session.call("roots/list", Empty(), NOW)
     params = codec.to_raw({"requestId": awaited.id})
@@ -450,32 +479,36 @@ def test_initialize_cannot_be_cancelled() -> None:
     assert not call.done
 
 
+@pytest.mark.row("N15")
 @pytest.mark.parametrize("method", ["notifications/cancelled", "notifications/progress"])
 @pytest.mark.parametrize(
     "params", [Raw(b'{"requestId":[],"progressToken":1,"progress":"x"}'), UNSET, Raw(b'{"a":' * 5000)]
 )
-def test_n15_notifications_with_params_that_cannot_be_read_are_ignored(method: str, params: Any) -> None:
+def test_notifications_with_params_that_cannot_be_read_are_ignored(method: str, params: Any) -> None:
     assert ignored(server().receive(Notification(method, params), NOW)) in {"invalid_params", "unknown_request"}
 
 
 # --- requests of ours ----------------------------------------------------------------------------
 
 
-def test_a06_our_ids_count_from_1_and_are_never_the_same() -> None:
+@pytest.mark.row("A06")
+def test_our_ids_count_from_1_and_are_never_the_same() -> None:
     session = client()
     ids = [session.call("ping", Empty(), NOW)[1].id for _ in range(10_000)]
     assert ids == list(range(2, 10_002))  # the handshake took the first
     assert list(session.pending) == ids
 
 
-def test_a07_what_we_wait_for_tells_its_method_its_age_and_its_waiter() -> None:
+@pytest.mark.row("A07")
+def test_what_we_wait_for_tells_its_method_its_age_and_its_waiter() -> None:
     session = client()
     session.call("tools/list", PaginatedParams(), NOW + 5, waiter="me")
     ((ident, awaited),) = session.pending.items()
     assert (awaited.id, awaited.method.name, awaited.started, awaited.waiter) == (ident, "tools/list", NOW + 5, "me")
 
 
-def test_p02_answers_in_any_order_go_to_the_requests_they_name() -> None:
+@pytest.mark.row("P02")
+def test_answers_in_any_order_go_to_the_requests_they_name() -> None:
     session = client()
     first, second = (session.call("ping", Empty(), NOW)[0] for _ in range(2))
     events = [session.receive(Response(awaited.id, Raw(b"{}")), NOW) for awaited in (second, first)]
@@ -483,23 +516,26 @@ def test_p02_answers_in_any_order_go_to_the_requests_they_name() -> None:
     assert (first.done, second.done, dict(session.pending)) == (True, True, {})
 
 
+@pytest.mark.row("P03")
 @pytest.mark.parametrize("data", [UNSET, "text", {"a": 1}])
-def test_p03_an_error_of_the_peer_comes_whole(data: object) -> None:
+def test_an_error_of_the_peer_comes_whole(data: object) -> None:
     session = client()
     awaited, request = session.call("ping", Empty(), NOW)
     error = ErrorObject(-5, "no", data)
     assert session.receive(wired(ErrorResponse(request.id, error)), NOW) == Answered(awaited, None, error)
 
 
+@pytest.mark.row("P12")
 @pytest.mark.parametrize("ident", [7, "1", None, UNSET])
-def test_p12_an_answer_to_nothing_that_we_wait_for_is_ignored(ident: Any) -> None:
+def test_an_answer_to_nothing_that_we_wait_for_is_ignored(ident: Any) -> None:
     session = client()
     awaited, _ = session.call("ping", Empty(), NOW)
     assert ignored(session.receive(ErrorResponse(ident, ErrorObject(-5, "no")), NOW)) == "unexpected_reply"
     assert dict(session.pending) == {awaited.id: awaited}
 
 
-def test_p12_an_unreadable_answer_fails_its_request() -> None:
+@pytest.mark.row("P12")
+def test_an_unreadable_answer_fails_its_request() -> None:
     session = client()
     for named in (
         {"is_reply": True},
@@ -513,13 +549,15 @@ def test_p12_an_unreadable_answer_fails_its_request() -> None:
     assert not session.pending
 
 
+@pytest.mark.row("P12")
 @pytest.mark.parametrize("ident", [None, 99])
-def test_p12_an_unreadable_answer_to_nothing_is_told_of(ident: int | None) -> None:
+def test_an_unreadable_answer_to_nothing_is_told_of(ident: int | None) -> None:
     event = client().receive(Malformed(-32600, "both", ident, is_reply=True, excerpt=b"{"), NOW)
     assert event == Ignored("unreadable answer: both", "invalid_request", unassigned=True, excerpt=b"{")
 
 
-def test_p12_an_answer_whose_id_is_a_string_of_digits_fails_its_request() -> None:
+@pytest.mark.row("P12")
+def test_an_answer_whose_id_is_a_string_of_digits_fails_its_request() -> None:
     session = client()
     awaited, _ = session.call("ping", Empty(), NOW)
     event = session.receive(Response(str(awaited.id), Raw(b"{}")), NOW)
@@ -529,13 +567,15 @@ def test_p12_an_answer_whose_id_is_a_string_of_digits_fails_its_request() -> Non
         assert ignored(session.receive(Response(other, Raw(b"{}")), NOW)) == "unexpected_reply"
 
 
-def test_p12_an_error_without_an_id_is_told_of() -> None:
+@pytest.mark.row("P12")
+def test_an_error_without_an_id_is_told_of() -> None:
     event = client().receive(ErrorResponse(None, ErrorObject(-32700, "what?")), NOW)
     why = "the peer could not read a message: what? (-32700)"
     assert event == Ignored(why, "unexpected_reply", unassigned=True)
 
 
-def test_k18_n16_an_answer_after_we_gave_up_is_ignored() -> None:
+@pytest.mark.row("K18", "N16")
+def test_an_answer_after_we_gave_up_is_ignored() -> None:
     session = client()
     awaited, _ = session.call("ping", Empty(), NOW)
     notice = session.cancel(awaited, "too slow")
@@ -547,14 +587,16 @@ def test_k18_n16_an_answer_after_we_gave_up_is_ignored() -> None:
     assert ignored(session.receive(Response(awaited.id, Raw(b"{}")), NOW)) == "unexpected_reply"
 
 
-def test_n16_what_is_answered_cannot_be_given_up() -> None:
+@pytest.mark.row("N16")
+def test_what_is_answered_cannot_be_given_up() -> None:
     session = client()
     awaited, _ = session.call("ping", Empty(), NOW)
     session.receive(Response(awaited.id, Raw(b"{}")), NOW)
     assert session.cancel(awaited) is None
 
 
-def test_k14_k16_a_request_has_the_time_of_its_method_or_the_one_it_is_given() -> None:
+@pytest.mark.row("K14", "K16")
+def test_a_request_has_the_time_of_its_method_or_the_one_it_is_given() -> None:
     session = client(settings=Settings(quick_timeout=2, work_timeout=3, longest_call=7))
     call = CallToolParams("x")
     deadlines = [
@@ -566,7 +608,8 @@ def test_k14_k16_a_request_has_the_time_of_its_method_or_the_one_it_is_given() -
     assert deadlines == [NOW + 2, NOW + 3, NOW + 1, NOW + 7]
 
 
-def test_k14_requests_fall_due_until_they_are_ended() -> None:
+@pytest.mark.row("K14")
+def test_requests_fall_due_until_they_are_ended() -> None:
     session = client()
     slow, _ = session.call("tools/call", CallToolParams("x"), NOW)
     quick, _ = session.call("ping", Empty(), NOW)
@@ -576,7 +619,8 @@ def test_k14_requests_fall_due_until_they_are_ended() -> None:
     assert session.expired(NOW + 60) == [slow]
 
 
-def test_n10_progress_is_asked_for_under_the_id_of_the_request() -> None:
+@pytest.mark.row("N10")
+def test_progress_is_asked_for_under_the_id_of_the_request() -> None:
     session = client()
     params = CallToolParams("x", meta={"own": 1})
     heard: list[ProgressParams] = []
@@ -586,7 +630,8 @@ def test_n10_progress_is_asked_for_under_the_id_of_the_request() -> None:
     assert session.call("tools/call", params, NOW)[1].params.meta == {"own": 1}
 
 
-def test_n10_n12_x07_progress_that_grows_is_heard_and_renews_the_time() -> None:
+@pytest.mark.row("N10", "N12", "X07")
+def test_progress_that_grows_is_heard_and_renews_the_time() -> None:
     session = client()
     awaited, _ = session.call("tools/call", CallToolParams("x"), NOW, on_progress=print)
 
@@ -602,7 +647,8 @@ def test_n10_n12_x07_progress_that_grows_is_heard_and_renews_the_time() -> None:
     assert session.expired(NOW + 110) == [awaited]
 
 
-def test_n13_progress_under_an_unknown_token_is_ignored() -> None:
+@pytest.mark.row("N13")
+def test_progress_under_an_unknown_token_is_ignored() -> None:
     event = client().receive(Notification("notifications/progress", Raw(b'{"progressToken":"x","progress":1}')), NOW)
     assert ignored(event) == "invalid_progress_token"
 
@@ -612,7 +658,8 @@ def progress_of(session: Session, token: Any, progress: float) -> Event:
     return session.receive(wired(Notification("notifications/progress", params)), NOW)
 
 
-def test_tsk_23_the_token_of_a_request_that_became_a_task_holds_as_long_as_somebody_holds_the_request() -> None:
+@pytest.mark.row("TSK-23")
+def test_the_token_of_a_request_that_became_a_task_holds_as_long_as_somebody_holds_the_request() -> None:
     session = client()
     awaited, _ = session.call("tools/call", CallToolParams("x"), NOW, on_progress=print)
     awaited.as_task = True
@@ -628,7 +675,8 @@ def test_tsk_23_the_token_of_a_request_that_became_a_task_holds_as_long_as_someb
     assert ignored(progress_of(session, token, 2)) == "invalid_progress_token"
 
 
-def test_tsk_23_a_request_for_a_task_that_was_refused_tells_no_more() -> None:
+@pytest.mark.row("TSK-23")
+def test_a_request_for_a_task_that_was_refused_tells_no_more() -> None:
     session = client()
     awaited, _ = session.call("tools/call", CallToolParams("x"), NOW, on_progress=print)
     awaited.as_task = True
@@ -636,7 +684,8 @@ def test_tsk_23_a_request_for_a_task_that_was_refused_tells_no_more() -> None:
     assert ignored(progress_of(session, awaited.id, 1)) == "invalid_progress_token"
 
 
-def test_tsk_23_a_request_for_a_task_is_given_up_without_a_word_and_its_answer_is_heard_once() -> None:
+@pytest.mark.row("TSK-23")
+def test_a_request_for_a_task_is_given_up_without_a_word_and_its_answer_is_heard_once() -> None:
     session = client()
     awaited, _ = session.call("tools/call", CallToolParams("x"), NOW)
     awaited.as_task, awaited.late = True, object()
@@ -659,7 +708,8 @@ def test_of_requests_that_were_given_up_only_so_many_are_remembered() -> None:
     assert isinstance(session.receive(Response(given_up[1].id, Raw(b"{}")), NOW), Answered)
 
 
-def test_l23_f29_a_client_asks_for_nothing_that_the_server_did_not_declare() -> None:
+@pytest.mark.row("L23", "F29")
+def test_a_client_asks_for_nothing_that_the_server_did_not_declare() -> None:
     session = client()
     with pytest.raises(CapabilityNotSupported) as caught:
         session.call("prompts/list", PaginatedParams(), NOW)
@@ -667,7 +717,8 @@ def test_l23_f29_a_client_asks_for_nothing_that_the_server_did_not_declare() -> 
     assert not session.pending
 
 
-def test_l12_l29_a_server_asks_for_nothing_that_the_client_did_not_declare() -> None:
+@pytest.mark.row("L12", "L29")
+def test_a_server_asks_for_nothing_that_the_client_did_not_declare() -> None:
     session = server()
     session.call("sampling/createMessage", Empty(), NOW)
     with pytest.raises(CapabilityNotSupported, match=r"sampling\.tools"):
@@ -682,7 +733,8 @@ def test_a_server_asks_for_nothing_that_its_revision_does_not_have(method: str) 
         server(Revision.V2024_11_05).call(method, Empty(), NOW)
 
 
-def test_l05_requests_of_a_server_wait_for_initialized_but_ping_need_not() -> None:
+@pytest.mark.row("L05")
+def test_requests_of_a_server_wait_for_initialized_but_ping_need_not() -> None:
     session = server(until=Phase.INITIALIZING)
     with pytest.raises(WrongPhase, match="roots/list is not allowed while the session is initializing"):
         session.call("roots/list", Empty(), NOW)
@@ -714,15 +766,17 @@ def test_a_server_may_log_as_soon_as_initialize_is_answered(phase: Phase) -> Non
     assert session.notify("notifications/message", params) == Notification("notifications/message", params)
 
 
+@pytest.mark.row("F05", "F06")
 @pytest.mark.parametrize("phase", [Phase.CONNECTING, Phase.FAILED, Phase.CLOSED])
-def test_f05_f06_nothing_is_told_in_the_wrong_phase(phase: Phase) -> None:
+def test_nothing_is_told_in_the_wrong_phase(phase: Phase) -> None:
     session = server(until=phase)
     assert not session.may_send("notifications/message")
     with pytest.raises(WrongPhase):
         session.notify("notifications/message")
 
 
-def test_l15_n06_a_server_tells_of_no_changes_that_it_did_not_declare() -> None:
+@pytest.mark.row("L15", "N06")
+def test_a_server_tells_of_no_changes_that_it_did_not_declare() -> None:
     session = server()
     assert session.may_send("notifications/tools/list_changed")
     assert session.notify("notifications/tools/list_changed") == Notification("notifications/tools/list_changed")
@@ -737,6 +791,7 @@ def test_a_client_tells_of_changed_roots_if_it_declared_so() -> None:
 # --- what could not be read ----------------------------------------------------------------------
 
 
+@pytest.mark.row("P07", "P20", "X27")
 @pytest.mark.parametrize(
     ("fault", "code", "kind"),
     [
@@ -747,30 +802,34 @@ def test_a_client_tells_of_changed_roots_if_it_declared_so() -> None:
         (Malformed(-32600, "nothing we wait for", 9, lacks_method=True), -32600, "invalid_request"),
     ],
 )
-def test_p07_p20_x27_what_cannot_be_read_is_answered_with_its_fault(fault: Malformed, code: int, kind: str) -> None:
+def test_what_cannot_be_read_is_answered_with_its_fault(fault: Malformed, code: int, kind: str) -> None:
     error = refused(server().receive(fault, NOW))
     assert (error.code, error.data["kind"]) == (code, kind)
 
 
-def test_w16_w18_a_message_that_is_too_large_is_told_the_limit() -> None:
+@pytest.mark.row("W16", "W18")
+def test_a_message_that_is_too_large_is_told_the_limit() -> None:
     error = refused(server().receive(Malformed(-32600, "large", limit=16 << 20), NOW))
     expected = {"maxSize": 16_777_216, "unit": "bytes", "maxSizeReadable": "16 MiB"}
     assert error.data == {"kind": "message_size_exceeds_maximum", **expected}
 
 
+@pytest.mark.row("P07")
 @pytest.mark.parametrize(("revision", "ident"), [*[(older, None) for older in HANDSHAKE[:-1]], (HANDSHAKE[-1], UNSET)])
-def test_p07_an_unreadable_id_is_null_up_to_2025_06_18_and_left_out_since(revision: Revision, ident: object) -> None:
+def test_an_unreadable_id_is_null_up_to_2025_06_18_and_left_out_since(revision: Revision, ident: object) -> None:
     assert server(revision).complaint(Malformed(-32700, "not JSON")).id is ident
 
 
-def test_p09_a_readable_id_is_given_back() -> None:
+@pytest.mark.row("P09")
+def test_a_readable_id_is_given_back() -> None:
     assert server().complaint(Malformed(-32600, "no method", "a")).id == "a"
 
 
 # --- the end -------------------------------------------------------------------------------------
 
 
-def test_f06_f10_closing_ends_everything_that_is_under_way() -> None:
+@pytest.mark.row("F06", "F10")
+def test_closing_ends_everything_that_is_under_way() -> None:
     session = server()
     call = started(session)
     awaited, _ = session.call("roots/list", Empty(), NOW)
@@ -782,22 +841,25 @@ def test_f06_f10_closing_ends_everything_that_is_under_way() -> None:
     assert session.close() == []
 
 
-def test_f10_a_lost_line_fails_a_conversation() -> None:
+@pytest.mark.row("F10")
+def test_a_lost_line_fails_a_conversation() -> None:
     session = client()
     session.step(Signal.FAIL)
     with pytest.raises(WrongPhase):
         session.call("ping", Empty(), NOW)
 
 
-def test_f29_a_phase_is_never_left_by_a_signal_that_it_does_not_have() -> None:
+@pytest.mark.row("F29")
+def test_a_phase_is_never_left_by_a_signal_that_it_does_not_have() -> None:
     session = server()
     with pytest.raises(WrongPhase):
         session.step(Signal.RESUME)
     assert session.phase is Phase.READY
 
 
+@pytest.mark.row("D09")
 @pytest.mark.parametrize(("complete", "phase"), [(True, Phase.READY), (False, Phase.INITIALIZING)])
-def test_d09_a_conversation_goes_on_where_it_was(complete: bool, phase: Phase) -> None:
+def test_a_conversation_goes_on_where_it_was(complete: bool, phase: Phase) -> None:
     before, after = server(), Session(Side.SERVER, info=Implementation(name="s", version="1"))
     after.step(Signal.CONNECT)
     assert before.revision is not None

@@ -175,7 +175,8 @@ def test_once_the_era_is_known_every_request_stands_for_itself() -> None:
         session.call("ping", PaginatedParams(), NOW)
 
 
-def test_x04_what_an_old_revision_has_no_name_for_goes_without_saying() -> None:
+@pytest.mark.row("X04")
+def test_what_an_old_revision_has_no_name_for_goes_without_saying() -> None:
     for revision, allowed in (("2024-11-05", True), ("2025-03-26", False)):
         session = Session(Side.CLIENT, info=ME)
         session.step(Signal.CONNECT)

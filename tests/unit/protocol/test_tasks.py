@@ -109,38 +109,44 @@ def plain(value: Any) -> Any:
 # --- the table -------------------------------------------------------------------------------------------
 
 
-def test_j06_the_picture_has_a_cell_for_every_state_and_signal() -> None:
+@pytest.mark.row("J06")
+def test_the_picture_has_a_cell_for_every_state_and_signal() -> None:
     assert CELLS.keys() == {(state, signal) for state in TaskState for signal in TaskSignal}
     assert TASKS.keys() == set(TaskState)
 
 
+@pytest.mark.row("J06")
 @pytest.mark.parametrize(("state", "signal"), CELLS)
-def test_j06_the_table_equals_the_picture(state: TaskState, signal: TaskSignal) -> None:
+def test_the_table_equals_the_picture(state: TaskState, signal: TaskSignal) -> None:
     expected = CELLS[state, signal]
     assert TASKS[state].get(signal) is expected
     assert allows(state, signal) is (expected is not None)
 
 
+@pytest.mark.row("J06")
 @pytest.mark.parametrize(("state", "signal"), [pair for pair, cell in CELLS.items() if cell is not None])
-def test_j06_a_pair_with_a_row_leads_where_it_says(state: TaskState, signal: TaskSignal) -> None:
+def test_a_pair_with_a_row_leads_where_it_says(state: TaskState, signal: TaskSignal) -> None:
     assert step(state, signal) is CELLS[state, signal]
 
 
+@pytest.mark.row("J06")
 @pytest.mark.parametrize(("state", "signal"), [pair for pair, cell in CELLS.items() if cell is None])
-def test_j06_a_pair_without_a_row_is_illegal_and_says_so(state: TaskState, signal: TaskSignal) -> None:
+def test_a_pair_without_a_row_is_illegal_and_says_so(state: TaskState, signal: TaskSignal) -> None:
     with pytest.raises(InternalError, match=f"{signal.name.lower()} .* {state.value}") as caught:
         step(state, signal)
     assert caught.value.data == {"kind": "task_state_invalid", "state": state.value}
 
 
-def test_j06_what_has_ended_stays_as_it_is() -> None:
+@pytest.mark.row("J06")
+def test_what_has_ended_stays_as_it_is() -> None:
     assert {TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED} == TERMINAL
     assert {state: record.ended for state, record in RECORDS.items()} == {s: s in TERMINAL for s in TaskState}
 
 
+@pytest.mark.row("J06")
 @pytest.mark.parametrize("signal", ACTS)
 @pytest.mark.parametrize("state", TaskState)
-def test_j06_whatever_happens_to_a_record_follows_the_table(state: TaskState, signal: TaskSignal) -> None:
+def test_whatever_happens_to_a_record_follows_the_table(state: TaskState, signal: TaskSignal) -> None:
     before = RECORDS[state]
     if CELLS[state, signal] is None:
         with pytest.raises(InternalError):
@@ -151,7 +157,8 @@ def test_j06_whatever_happens_to_a_record_follows_the_table(state: TaskState, si
     assert before is RECORDS[state]
 
 
-def test_j06_the_founding_diagram_has_every_change_of_what_it_shows() -> None:
+@pytest.mark.row("J06")
+def test_the_founding_diagram_has_every_change_of_what_it_shows() -> None:
     statuses = DIALECTS[Dialect.FOUNDING].statuses
     edges = {(statuses[state], statuses[after]) for state, row in TASKS.items() for after in row.values()}
     assert edges == FOUNDING_EDGES
@@ -160,7 +167,8 @@ def test_j06_the_founding_diagram_has_every_change_of_what_it_shows() -> None:
 # --- the record ------------------------------------------------------------------------------------------
 
 
-def test_j09_the_record_has_the_members_of_the_founding_documents() -> None:
+@pytest.mark.row("J09")
+def test_the_record_has_the_members_of_the_founding_documents() -> None:
     assert {"expires_at", "client", "progress", "total", "timeout_ms", "result", "error"} <= {
         *TaskRecord.__struct_fields__
     }
@@ -249,8 +257,9 @@ def test_nothing_is_asked_any_more_once_a_task_has_ended(ended: str) -> None:
     assert getattr(ASKING, ended)(NOW + 3, *what).questions == {}
 
 
+@pytest.mark.row("J06")
 @given(st.lists(st.sampled_from([*ACTS, TaskSignal.HEAR]), max_size=12))
-def test_j06_no_history_leads_out_of_an_end_or_leaves_questions_where_none_are_asked(signals: list[TaskSignal]) -> None:
+def test_no_history_leads_out_of_an_end_or_leaves_questions_where_none_are_asked(signals: list[TaskSignal]) -> None:
     record = made()
     for number, signal in enumerate(signals):
         before = record
@@ -280,8 +289,9 @@ refused     failed          completed       failed
 DIALECT_NAMES, *SHOWN_ROWS = [line.split() for line in SHOWN.strip().splitlines()]
 
 
+@pytest.mark.row("J06")
 @pytest.mark.parametrize("row", SHOWN_ROWS, ids=lambda row: row[0])
-def test_j06_every_dialect_shows_a_state_in_its_own_words(row: list[str]) -> None:
+def test_every_dialect_shows_a_state_in_its_own_words(row: list[str]) -> None:
     record = REFUSED if row[0] == "refused" else RECORDS[TaskState(row[0])]
     assert [shown(record, Dialect(name)) for name in DIALECT_NAMES] == row[1:]
 
@@ -309,7 +319,8 @@ def test_a_change_is_told_once_and_only_if_it_shows() -> None:
     }
 
 
-def test_j08_2025_11_25_shows_a_task_that_the_official_schema_accepts() -> None:
+@pytest.mark.row("J08")
+def test_2025_11_25_shows_a_task_that_the_official_schema_accepts() -> None:
     definitions = schema("2025-11-25")["$defs"]
     accepts = Draft202012Validator({"$ref": "#/$defs/Task", "$defs": definitions})
     for record in [*RECORDS.values(), REFUSED, made(expires_at=NOW + 60, poll_interval_ms=500, message="soon")]:
@@ -390,8 +401,9 @@ def test_answers_to_a_task_of_the_extension_can_be_read() -> None:
     assert bytes(answered.answers["q1"]) == b'{"action":"accept"}'
 
 
+@pytest.mark.row("J08")
 @pytest.mark.parametrize("state", TaskState)
-def test_j08_the_founding_documents_show_every_member_and_an_error_only_of_what_failed(state: TaskState) -> None:
+def test_the_founding_documents_show_every_member_and_an_error_only_of_what_failed(state: TaskState) -> None:
     task = plain(founding(RECORDS[state]))
     assert list(task) == ["taskId", "status", "action", "result", "error", "createdAt", "updatedAt"]
     assert task["action"] == {"type": "x", "parameters": {"k": 1}}
@@ -402,7 +414,8 @@ def test_j08_the_founding_documents_show_every_member_and_an_error_only_of_what_
     assert told == {name: task[name] for name in ("taskId", "status", "result", "error")}
 
 
-def test_j14_errors_have_their_founding_numbers_in_the_founding_dialect_alone() -> None:
+@pytest.mark.row("J14")
+def test_errors_have_their_founding_numbers_in_the_founding_dialect_alone() -> None:
     refused = founding(REFUSED)
     assert refused.error == ErrorObject(-32083, "no", {"kind": "task_failed"})
     assert plain(refused)["result"]["isError"] is True
@@ -412,6 +425,7 @@ def test_j14_errors_have_their_founding_numbers_in_the_founding_dialect_alone() 
     assert (founding(late).error.code, detailed(late).error.code) == (-32085, -32603)
 
 
+@pytest.mark.row("J14")
 @pytest.mark.parametrize(
     ("details", "code"),
     [
@@ -422,13 +436,14 @@ def test_j14_errors_have_their_founding_numbers_in_the_founding_dialect_alone() 
         ("ours", -32083),
     ],
 )
-def test_j14_a_failed_result_has_the_number_of_what_it_says_of_itself(details: Any, code: int) -> None:
+def test_a_failed_result_has_the_number_of_what_it_says_of_itself(details: Any, code: int) -> None:
     result = codec.to_raw({"content": [], "isError": True, "_meta": {"trunkline/error": details}})
     assert founding(WORKING.complete(NOW, result, is_error=True)).error.code == code
 
 
+@pytest.mark.row("J14")
 @pytest.mark.parametrize("data", [UNSET, None, [1], {"kind": 7}, {"kind": "our_own"}, {"kind": "internal_error"}])
-def test_j14_what_has_no_number_of_its_own_has_that_of_failed_tasks(data: Any) -> None:
+def test_what_has_no_number_of_its_own_has_that_of_failed_tasks(data: Any) -> None:
     error = founding(WORKING.fail(NOW, ErrorObject(-32603, "x", data))).error
     assert (error.code, error.message, error.data["kind"]) == (-32083, "x", "task_failed")
 

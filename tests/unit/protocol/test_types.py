@@ -234,7 +234,8 @@ def test_text_needs_nothing_but_text() -> None:
     assert msgspec.json.encode(t.TextContent("hi")) == b'{"type":"text","text":"hi"}'
 
 
-def test_t05_text_keeps_its_mime_type() -> None:
+@pytest.mark.row("T05")
+def test_text_keeps_its_mime_type() -> None:
     text = t.TextContent('{"a":1}', mime_type="application/json")
     encoded = msgspec.json.encode(text)
 
@@ -242,6 +243,7 @@ def test_t05_text_keeps_its_mime_type() -> None:
     assert msgspec.json.decode(encoded, type=t.ContentBlock) == text
 
 
+@pytest.mark.row("R06")
 @pytest.mark.parametrize(
     ("block", "kind"),
     [
@@ -252,10 +254,11 @@ def test_t05_text_keeps_its_mime_type() -> None:
         (t.EmbeddedResource(t.ResourceContents("file:///a", text="a")), "resource"),
     ],
 )
-def test_r06_content_tells_its_kind(block: t.ContentBlock, kind: str) -> None:
+def test_content_tells_its_kind(block: t.ContentBlock, kind: str) -> None:
     assert msgspec.json.decode(msgspec.json.encode(block))["type"] == kind
 
 
+@pytest.mark.row("Y06")
 @pytest.mark.parametrize(
     "mime_type",
     [
@@ -263,19 +266,21 @@ def test_r06_content_tells_its_kind(block: t.ContentBlock, kind: str) -> None:
         *("audio/mp3", "audio/wav", "audio/aac", "application/vnd.trunkline.custom"),
     ],
 )
-def test_y06_any_mime_type_can_be_said(mime_type: str) -> None:
+def test_any_mime_type_can_be_said(mime_type: str) -> None:
     contents = t.ResourceContents("file:///a", mime_type, blob="eA==")
 
     assert msgspec.json.decode(msgspec.json.encode(contents), type=t.ResourceContents).mime_type == mime_type
 
 
-def test_x22_contents_that_carry_a_type_are_read_and_never_written() -> None:
+@pytest.mark.row("X22")
+def test_contents_that_carry_a_type_are_read_and_never_written() -> None:
     contents = msgspec.json.decode(b'{"type":"text","uri":"file:///a","text":"a"}', type=t.ResourceContents)
 
     assert msgspec.json.encode(contents) == b'{"uri":"file:///a","text":"a"}'
 
 
-def test_y08_annotations_survive_a_round_trip() -> None:
+@pytest.mark.row("Y08")
+def test_annotations_survive_a_round_trip() -> None:
     text = t.TextContent("a", t.Annotations(audience=["user", "assistant"], priority=0.5))
     encoded = msgspec.json.encode(text)
 
@@ -283,13 +288,15 @@ def test_y08_annotations_survive_a_round_trip() -> None:
     assert msgspec.json.encode(msgspec.json.decode(encoded, type=t.TextContent)) == encoded
 
 
+@pytest.mark.row("Y08")
 @pytest.mark.parametrize("priority", [b"1.1", b"-0.1"])
-def test_y08_a_priority_is_between_nought_and_one(priority: bytes) -> None:
+def test_a_priority_is_between_nought_and_one(priority: bytes) -> None:
     with pytest.raises(ValidationError, match="priority"):
         msgspec.json.decode(b'{"priority":' + priority + b"}", type=t.Annotations)
 
 
-def test_r03_r04_a_resource_tells_all_about_itself() -> None:
+@pytest.mark.row("R03", "R04")
+def test_a_resource_tells_all_about_itself() -> None:
     resource = t.Resource(
         "file:///a",
         "a",
@@ -307,7 +314,8 @@ def test_r03_r04_a_resource_tells_all_about_itself() -> None:
 # tools
 
 
-def test_t04_content_and_is_error_are_always_present() -> None:
+@pytest.mark.row("T04")
+def test_content_and_is_error_are_always_present() -> None:
     assert msgspec.json.encode(t.CallToolResult([])) == b'{"content":[],"isError":false}'
 
 
@@ -329,7 +337,8 @@ def test_arguments_stay_as_they_were_read() -> None:
     assert bytes(params.arguments) == b'{"x": 1.0}'
 
 
-def test_t02_what_the_specification_has_no_member_for_goes_under_meta() -> None:
+@pytest.mark.row("T02")
+def test_what_the_specification_has_no_member_for_goes_under_meta() -> None:
     tool = t.Tool("a", {"type": "object"}, meta={"trunkline/version": "2", "trunkline/deprecated": True})
 
     assert msgspec.json.encode(tool) == (
@@ -337,7 +346,8 @@ def test_t02_what_the_specification_has_no_member_for_goes_under_meta() -> None:
     )
 
 
-def test_y07_the_founding_types_have_their_fields() -> None:
+@pytest.mark.row("Y07")
+def test_the_founding_types_have_their_fields() -> None:
     members = {cls: {field.name for field in fields(cls)} for cls in STRUCTS}
 
     assert members[t.Resource] >= {"uri", "name", "description", "mime_type", "annotations"}
@@ -361,7 +371,8 @@ def test_a_wish_for_a_page_size_is_accepted() -> None:
 # lifecycle
 
 
-def test_l19_what_a_client_declares_is_typed_and_extra_keys_do_no_harm() -> None:
+@pytest.mark.row("L19")
+def test_what_a_client_declares_is_typed_and_extra_keys_do_no_harm() -> None:
     declared = b'{"roots":{"listChanged":true},"sampling":{},"tools":{"listChanged":true},"experimental":{"x":{}}}'
 
     assert msgspec.json.decode(declared, type=t.ClientCapabilities) == t.ClientCapabilities(
@@ -369,7 +380,8 @@ def test_l19_what_a_client_declares_is_typed_and_extra_keys_do_no_harm() -> None
     )
 
 
-def test_l21_what_a_server_can_do_is_written_as_the_specification_has_it() -> None:
+@pytest.mark.row("L21")
+def test_what_a_server_can_do_is_written_as_the_specification_has_it() -> None:
     capabilities = t.ServerCapabilities(
         tools=t.ToolsCapability(list_changed=True),
         resources=t.ResourcesCapability(subscribe=True, list_changed=True),
@@ -400,25 +412,29 @@ def create_message(more: str) -> t.CreateMessageParams:
     return msgspec.json.decode(f'{{"messages":[],{more}}}', type=t.CreateMessageParams)
 
 
+@pytest.mark.row("S04")
 @pytest.mark.parametrize("name", ["costPriority", "speedPriority", "intelligencePriority"])
 @pytest.mark.parametrize("value", ["1.1", "-0.1"])
-def test_s04_priorities_of_a_model_are_between_nought_and_one(name: str, value: str) -> None:
+def test_priorities_of_a_model_are_between_nought_and_one(name: str, value: str) -> None:
     with pytest.raises(ValidationError, match=name):
         create_message(f'"maxTokens":1,"modelPreferences":{{"{name}":{value}}}')
 
 
+@pytest.mark.row("S05")
 @pytest.mark.parametrize("value", ["2.1", "-0.1"])
-def test_s05_a_temperature_is_between_nought_and_two(value: str) -> None:
+def test_a_temperature_is_between_nought_and_two(value: str) -> None:
     with pytest.raises(ValidationError, match="temperature"):
         create_message(f'"maxTokens":1,"temperature":{value}')
 
 
-def test_s06_max_tokens_is_a_number_and_stop_sequences_keep_their_order() -> None:
+@pytest.mark.row("S06")
+def test_max_tokens_is_a_number_and_stop_sequences_keep_their_order() -> None:
     with pytest.raises(ValidationError, match="maxTokens"):
         create_message('"maxTokens":"10"')
     assert create_message('"maxTokens":10,"stopSequences":["b","a"]').stop_sequences == ["b", "a"]
 
 
+@pytest.mark.row("S08", "X16")
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
@@ -431,11 +447,12 @@ def test_s06_max_tokens_is_a_number_and_stop_sequences_keep_their_order() -> Non
         ("content_filter", "content_filter"),
     ],
 )
-def test_s08_x16_reasons_to_stop_are_said_in_the_words_of_the_specification(said: str, reason: str) -> None:
+def test_reasons_to_stop_are_said_in_the_words_of_the_specification(said: str, reason: str) -> None:
     assert t.CreateMessageResult("assistant", t.TextContent("x"), "m", said).stop_reason == reason
 
 
-def test_s17_the_example_reply_of_the_founding_documents_is_understood() -> None:
+@pytest.mark.row("S17")
+def test_the_example_reply_of_the_founding_documents_is_understood() -> None:
     reply = (
         b'{"role":"assistant","content":{"type":"text","text":"The capital of France is Paris."},'
         b'"model":"claude-3-sonnet-20240229","stopReason":"end_turn"}'
@@ -444,7 +461,8 @@ def test_s17_the_example_reply_of_the_founding_documents_is_understood() -> None
     assert (result.model, result.stop_reason) == ("claude-3-sonnet-20240229", "endTurn")
 
 
-def test_x16_a_message_has_one_block_or_several_and_any_reason_to_stop() -> None:
+@pytest.mark.row("X16")
+def test_a_message_has_one_block_or_several_and_any_reason_to_stop() -> None:
     block = '{"type":"text","text":"a"}'
     for content in (block, f"[{block}]"):
         answer = f'{{"role":"assistant","content":{content},"model":"m","stopReason":"end_turn"}}'

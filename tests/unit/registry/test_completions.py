@@ -57,7 +57,8 @@ def test_values_become_text() -> None:
     assert complete(lambda: (1, 2))["completion"]["values"] == ["1", "2"]
 
 
-def test_x15_labels_stand_beside_the_values_for_those_who_asked_that_way() -> None:
+@pytest.mark.row("X15")
+def test_labels_stand_beside_the_values_for_those_who_asked_that_way() -> None:
     assert complete(lambda: ["a"], labelled=True) == {
         "completion": {"values": ["a"], "total": 1, "hasMore": False},
         "completions": [{"value": "a", "label": "a"}],

@@ -20,8 +20,9 @@ def test_a_cursor_is_read_back_as_the_position_it_was_made_of(position: int, kin
     assert cursors.open(kind, cursors.seal(kind, position)) == position
 
 
+@pytest.mark.row("Y02")
 @given(position=st.integers(0, 1000), index=st.integers(0, 21), character=st.sampled_from(ALPHABET))
-def test_y02_a_cursor_with_one_character_changed_is_refused(position: int, index: int, character: str) -> None:
+def test_a_cursor_with_one_character_changed_is_refused(position: int, index: int, character: str) -> None:
     cursors = Cursors()
     cursor = cursors.seal("tool", position)
     changed = cursor[:index] + character + cursor[index + 1 :]
@@ -31,13 +32,15 @@ def test_y02_a_cursor_with_one_character_changed_is_refused(position: int, index
         cursors.open("tool", changed)
 
 
+@pytest.mark.row("Y02")
 @pytest.mark.parametrize("junk", ["", "a", "2", "MTAw", "not base64!", "é", "=" * 4, "A" * 22, "A" * 23, "A" * 400])
-def test_y02_what_no_server_gave_is_refused(junk: str) -> None:
+def test_what_no_server_gave_is_refused(junk: str) -> None:
     with pytest.raises(InvalidCursor, match="the cursor is not one that this server gave"):
         Cursors().open("tool", junk)
 
 
-def test_y02_a_cursor_does_not_show_its_position() -> None:
+@pytest.mark.row("Y02")
+def test_a_cursor_does_not_show_its_position() -> None:
     cursors = Cursors(KEY)
     opened = [base64.urlsafe_b64decode(cursors.seal("tool", position) + "==") for position in (1, 2)]
 
@@ -68,8 +71,9 @@ def test_those_who_share_a_key_read_each_others_cursors_and_others_do_not() -> N
         Cursors().open("tool", cursor)
 
 
+@pytest.mark.row("Y03")
 @given(position=st.integers(0, 2**64 - 1), given_at=st.floats(0, 1e9), waited=st.floats(0, 60))
-def test_y03_a_cursor_that_expires_is_good_for_its_lifetime(position: int, given_at: float, waited: float) -> None:
+def test_a_cursor_that_expires_is_good_for_its_lifetime(position: int, given_at: float, waited: float) -> None:
     cursors = Cursors(lifetime=60)
 
     assert (
@@ -77,16 +81,18 @@ def test_y03_a_cursor_that_expires_is_good_for_its_lifetime(position: int, given
     )
 
 
+@pytest.mark.row("Y03")
 @given(given_at=st.floats(0, 1e9), late=st.floats(0.01, 1e6))
-def test_y03_a_cursor_that_was_given_too_long_ago_has_expired(given_at: float, late: float) -> None:
+def test_a_cursor_that_was_given_too_long_ago_has_expired(given_at: float, late: float) -> None:
     cursors = Cursors(lifetime=60)
 
     with pytest.raises(CursorExpired, match="was good for 60 s"):
         cursors.open("tool", cursors.seal("tool", 1, given_at), given_at + 60 + late)
 
 
+@pytest.mark.row("Y02")
 @given(index=st.integers(0, 31), character=st.sampled_from(ALPHABET))
-def test_y02_the_moment_in_a_cursor_cannot_be_altered_either(index: int, character: str) -> None:
+def test_the_moment_in_a_cursor_cannot_be_altered_either(index: int, character: str) -> None:
     cursors = Cursors(KEY, lifetime=60)
     cursor = cursors.seal("tool", 1, 1000.0)
     assume(cursor[index] != character)
@@ -95,7 +101,8 @@ def test_y02_the_moment_in_a_cursor_cannot_be_altered_either(index: int, charact
         cursors.open("tool", cursor[:index] + character + cursor[index + 1 :], 1000.0)
 
 
-def test_y03_cursors_that_expire_and_those_that_do_not_are_not_mistaken_for_each_other() -> None:
+@pytest.mark.row("Y03")
+def test_cursors_that_expire_and_those_that_do_not_are_not_mistaken_for_each_other() -> None:
     lasting, expiring = Cursors(KEY), Cursors(KEY, lifetime=60)
 
     with pytest.raises(InvalidCursor):

@@ -43,7 +43,8 @@ def properties(function: Callable[..., Any]) -> dict[str, Any]:
 # --- schemas -------------------------------------------------------------------------------------
 
 
-def test_t13_hints_and_defaults_become_the_schema() -> None:
+@pytest.mark.row("T13")
+def test_hints_and_defaults_become_the_schema() -> None:
     def add(a: int, b: int = 3) -> int:
         return a + b
 
@@ -179,7 +180,8 @@ def test_values_that_are_all_text_are_converted() -> None:
 # --- defaults ------------------------------------------------------------------------------------
 
 
-def test_t09_a_default_is_filled_in_and_told() -> None:
+@pytest.mark.row("T09")
+def test_a_default_is_filled_in_and_told() -> None:
     def find(limit: Annotated[int, Meta(ge=1, le=1000)] = 100) -> int:
         return limit
 
@@ -220,7 +222,8 @@ def test_a_default_of_an_enum_is_told_by_its_value() -> None:
 # --- descriptions --------------------------------------------------------------------------------
 
 
-def test_x23_the_docstring_is_the_description_and_tells_of_arguments() -> None:
+@pytest.mark.row("X23")
+def test_the_docstring_is_the_description_and_tells_of_arguments() -> None:
     def find(path: str, depth: int = 1, other: str = "") -> list[str]:
         """Finds files.
 
@@ -358,7 +361,8 @@ def test_a_partial_is_described_by_its_function_and_takes_what_is_left() -> None
     }
 
 
-def test_t10_a_function_with_open_arguments_takes_any_object() -> None:
+@pytest.mark.row("T10")
+def test_a_function_with_open_arguments_takes_any_object() -> None:
     def anything(**values: Any) -> dict[str, Any]:
         return values
 

@@ -51,7 +51,8 @@ def review(language: str, style: str = "strict") -> str:
 # --- definitions ---------------------------------------------------------------------------------
 
 
-def test_m01_the_parameters_of_a_function_are_the_arguments() -> None:
+@pytest.mark.row("M01")
+def test_the_parameters_of_a_function_are_the_arguments() -> None:
     entry = prompt(review, title="Review", icons=[Icon("https://example.com/i.png")], meta={"a": 1})
 
     assert entry.key == "review"
@@ -77,7 +78,8 @@ def test_a_prompt_without_arguments_says_nothing_of_them() -> None:
     assert msgspec.to_builtins(text("hi").definition) == {"name": "it"}
 
 
-def test_m04_the_places_of_a_text_are_the_arguments() -> None:
+@pytest.mark.row("M04")
+def test_the_places_of_a_text_are_the_arguments() -> None:
     entry = text(
         "Review {language} in {style} style. {{not}} {language}", defaults={"style": "strict"}, description="d"
     )
@@ -101,7 +103,8 @@ def test_a_place_that_is_no_name_is_refused(template: str) -> None:
         text(template)
 
 
-def test_m12_a_text_that_cannot_be_read_is_refused() -> None:
+@pytest.mark.row("M12")
+def test_a_text_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(RegistrationError, match="prompt 'it': ") as caught:
         text("{a")
 
@@ -122,8 +125,9 @@ def refusal(entry: PromptEntry, **arguments: str) -> dict[str, Any]:
     return caught.value.data
 
 
+@pytest.mark.row("M03")
 @pytest.mark.parametrize("entry", [prompt(review, name="it"), text("{language} {style}", defaults={"style": "x"})])
-def test_m03_a_missing_or_unknown_argument_is_named(entry: PromptEntry) -> None:
+def test_a_missing_or_unknown_argument_is_named(entry: PromptEntry) -> None:
     assert refusal(entry) == {"kind": "prompt_argument_missing", "argument": "language", "name": "it"}
     assert refusal(entry, language="a", colour="red") == {
         "kind": "invalid_prompt_arguments",
@@ -148,7 +152,8 @@ def test_a_function_with_open_arguments_takes_any() -> None:
 SCHEMA = {"type": "object", "properties": {"language": {"enum": ["Erlang", "Python"]}}}
 
 
-def test_m08_a_schema_makes_the_checks_stricter_and_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.row("M08")
+def test_a_schema_makes_the_checks_stricter_and_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Any] = []
     compile_schema = jsonschema_rs.validator_for
 
@@ -165,7 +170,8 @@ def test_m08_a_schema_makes_the_checks_stricter_and_is_compiled_once(monkeypatch
     assert compiled == [SCHEMA, SCHEMA]
 
 
-def test_m08_a_schema_that_is_none_is_refused() -> None:
+@pytest.mark.row("M08")
+def test_a_schema_that_is_none_is_refused() -> None:
     with pytest.raises(RegistrationError, match="the schema of prompt 'review' is not valid"):
         prompt(review, input_schema={"type": "nonsense"})
 
@@ -175,6 +181,7 @@ def test_m08_a_schema_that_is_none_is_refused() -> None:
 IMAGE = ImageContent("AAEC", "image/png")
 
 
+@pytest.mark.row("M02")
 @pytest.mark.parametrize(
     ("value", "messages"),
     [
@@ -195,11 +202,12 @@ IMAGE = ImageContent("AAEC", "image/png")
         (GetPromptResult([PromptMessage("user", Text("hi"))], "described"), [user("hi")]),
     ],
 )
-def test_m02_text_content_and_messages_of_every_kind_become_messages(value: Any, messages: Any) -> None:
+def test_text_content_and_messages_of_every_kind_become_messages(value: Any, messages: Any) -> None:
     assert get(prompt(lambda: value, name="it")) == messages
 
 
-def test_x22_a_link_by_its_other_name_is_understood() -> None:
+@pytest.mark.row("X22")
+def test_a_link_by_its_other_name_is_understood() -> None:
     link = {"role": "user", "content": {"type": "resource/link", "uri": "a://b", "name": "b"}}
 
     (message,) = get(prompt(lambda: link, name="it"))
@@ -215,6 +223,7 @@ def test_a_result_keeps_its_own_description_and_others_get_that_of_the_prompt() 
     assert plain.run(plain.arguments({}), None, None).description == "d"
 
 
+@pytest.mark.row("M06", "X21")
 @pytest.mark.parametrize(
     "value",
     [
@@ -224,13 +233,14 @@ def test_a_result_keeps_its_own_description_and_others_get_that_of_the_prompt() 
         GetPromptResult([PromptMessage("system", Text("hi"))]),
     ],
 )
-def test_m06_x21_the_role_system_is_refused(value: Any) -> None:
+def test_the_role_system_is_refused(value: Any) -> None:
     with pytest.raises(BadResult, match="prompt 'it': ") as caught:
         get(prompt(lambda: value, name="it"))
 
     assert caught.value.data["kind"] == "prompt_render_failed"
 
 
+@pytest.mark.row("M12")
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
@@ -242,7 +252,7 @@ def test_m06_x21_the_role_system_is_refused(value: Any) -> None:
         (PromptMessage("user", ImageContent("AAEC", "foo")), "invalid_mime_type"),
     ],
 )
-def test_m12_what_is_no_message_is_a_bad_result(value: Any, kind: str) -> None:
+def test_what_is_no_message_is_a_bad_result(value: Any, kind: str) -> None:
     with pytest.raises(BadResult) as caught:
         get(prompt(lambda: value, name="it"))
 

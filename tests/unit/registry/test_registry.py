@@ -65,7 +65,8 @@ def test_what_is_not_there_cannot_be_removed_or_switched() -> None:
 # --- duplicates ----------------------------------------------------------------------------------
 
 
-def test_r21_a_duplicate_is_refused_by_default() -> None:
+@pytest.mark.row("R21")
+def test_a_duplicate_is_refused_by_default() -> None:
     registry = filled("a")
 
     with pytest.raises(DuplicateEntry, match="thing 'a' is registered already") as caught:
@@ -75,7 +76,8 @@ def test_r21_a_duplicate_is_refused_by_default() -> None:
     assert registry.get("a") == Thing("a")
 
 
-def test_r21_a_duplicate_replaces_the_first_in_its_place_if_so_configured() -> None:
+@pytest.mark.row("R21")
+def test_a_duplicate_replaces_the_first_in_its_place_if_so_configured() -> None:
     registry = filled("a", "b", on_duplicate="replace")
 
     registry.add(Thing("a", 2))
@@ -84,7 +86,8 @@ def test_r21_a_duplicate_replaces_the_first_in_its_place_if_so_configured() -> N
     assert registry.live["a"] == Thing("a", 2)
 
 
-def test_r21_a_duplicate_replaces_the_first_with_a_warning_if_so_configured() -> None:
+@pytest.mark.row("R21")
+def test_a_duplicate_replaces_the_first_with_a_warning_if_so_configured() -> None:
     registry = filled("a", on_duplicate="warn")
 
     with pytest.warns(UserWarning, match="thing 'a' was registered before and is replaced") as warned:
@@ -180,19 +183,22 @@ def test_an_empty_registry_has_one_empty_page() -> None:
     assert walk(filled(), 1) == [[]]
 
 
-def test_y05_the_size_of_a_page_can_be_set() -> None:
+@pytest.mark.row("Y05")
+def test_the_size_of_a_page_can_be_set() -> None:
     registry = filled("a", "b", "c", page_size=2)
 
     assert [thing.key for thing in registry.page().entries] == ["a", "b"]
 
 
+@pytest.mark.row("Y03")
 @pytest.mark.parametrize("limit", [0, -1, "x", "5", 1.5, True, [1]])
-def test_y03_a_limit_that_is_no_positive_whole_number_is_refused(limit: object) -> None:
+def test_a_limit_that_is_no_positive_whole_number_is_refused(limit: object) -> None:
     with pytest.raises(InvalidPageSize, match="limit must be a whole number of 1 or more"):
         filled("a").page(None, limit)
 
 
-def test_y03_a_limit_above_the_largest_page_is_refused() -> None:
+@pytest.mark.row("Y03")
+def test_a_limit_above_the_largest_page_is_refused() -> None:
     registry = filled("a", page_size=2, max_page_size=2)
     assert registry.page(None, 2).entries == [Thing("a")]
 
@@ -219,7 +225,8 @@ def test_an_entry_that_was_added_again_is_not_taken_for_the_old_one() -> None:
     assert [thing.key for thing in registry.page(cursor).entries] == ["c", "a"]
 
 
-def test_y02_a_cursor_of_another_list_is_refused() -> None:
+@pytest.mark.row("Y02")
+def test_a_cursor_of_another_list_is_refused() -> None:
     cursors = Cursors()
     one: Registry[Thing] = Registry("one", cursors=cursors)
     other: Registry[Thing] = Registry("other", cursors=cursors)
@@ -247,7 +254,8 @@ class CountingKey(str):
         return super().__eq__(other)
 
 
-def test_a08_looking_up_one_of_a_hundred_thousand_entries_compares_a_handful_of_keys() -> None:
+@pytest.mark.row("A08")
+def test_looking_up_one_of_a_hundred_thousand_entries_compares_a_handful_of_keys() -> None:
     registry = filled(*(f"resource://{number}" for number in range(100_000)))
     wanted = CountingKey("resource://77777")
 
@@ -256,7 +264,8 @@ def test_a08_looking_up_one_of_a_hundred_thousand_entries_compares_a_handful_of_
     assert wanted.compared <= 10
 
 
-def test_a13_ten_thousand_tools_can_be_added_replaced_removed_and_looked_up() -> None:
+@pytest.mark.row("A13")
+def test_ten_thousand_tools_can_be_added_replaced_removed_and_looked_up() -> None:
     registry = filled(*(f"tool{number}" for number in range(10_000)), on_duplicate="replace")
     registry.add(Thing("tool5000", 2))
     registry.remove("tool4999")
@@ -267,7 +276,8 @@ def test_a13_ten_thousand_tools_can_be_added_replaced_removed_and_looked_up() ->
     assert keys(registry)[4_998:5_000] == ["tool4998", "tool5000"]
 
 
-def test_y04_entries_that_are_passed_over_take_no_room_on_a_page() -> None:
+@pytest.mark.row("Y04")
+def test_entries_that_are_passed_over_take_no_room_on_a_page() -> None:
     registry = filled("a", "b", "c", "d")
 
     first = registry.page(None, 2, without={"a"})

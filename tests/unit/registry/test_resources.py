@@ -45,13 +45,15 @@ def read_template(entry: TemplateEntry, uri: str) -> Any:
 # --- URIs ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("Y11")
 @pytest.mark.parametrize(
     "uri", ["a:", "doc://readme", "urn:isbn:1", "file:///a/b%20c", "x+y.z-1://é", "a:" + "x" * 2046]
 )
-def test_y11_an_absolute_uri_passes(uri: str) -> None:
+def test_an_absolute_uri_passes(uri: str) -> None:
     assert check_uri(uri, SETTINGS) == uri
 
 
+@pytest.mark.row("Y11", "R15")
 @pytest.mark.parametrize(
     ("uri", "kind", "why"),
     [
@@ -66,7 +68,7 @@ def test_y11_an_absolute_uri_passes(uri: str) -> None:
         ('doc://"a"', "uri_syntax_error", "it has a character where no URI may have it"),
     ],
 )
-def test_y11_r15_what_is_no_usable_uri_is_refused(uri: str, kind: str, why: str) -> None:
+def test_what_is_no_usable_uri_is_refused(uri: str, kind: str, why: str) -> None:
     with pytest.raises(InvalidUri, match=why) as caught:
         check_uri(uri, SETTINGS)
     assert caught.value.data["kind"] == kind
@@ -80,7 +82,8 @@ def test_y11_r15_what_is_no_usable_uri_is_refused(uri: str, kind: str, why: str)
 # --- resources -----------------------------------------------------------------------------------
 
 
-def test_r04_a_definition_has_everything_that_was_given() -> None:
+@pytest.mark.row("R04")
+def test_a_definition_has_everything_that_was_given() -> None:
     entry = resource(
         "doc://readme",
         "# Hi",
@@ -120,7 +123,8 @@ def test_a_function_gives_its_resource_name_and_description() -> None:
     assert resource("doc://readme", "text").definition.description is None
 
 
-def test_r10_a_resource_is_a_value_or_a_function_that_makes_one() -> None:
+@pytest.mark.row("R10")
+def test_a_resource_is_a_value_or_a_function_that_makes_one() -> None:
     static = resource("doc://readme", "text")
     dynamic = resource("doc://now", lambda limit=5: f"made with {limit}")
     expected = [("text", static), ("made with 5", dynamic)]
@@ -137,7 +141,8 @@ def test_a_function_that_needs_an_argument_is_no_resource() -> None:
         resource("greet://", greet)
 
 
-def test_y06_a_resource_with_a_malformed_mime_type_is_refused() -> None:
+@pytest.mark.row("Y06")
+def test_a_resource_with_a_malformed_mime_type_is_refused() -> None:
     with pytest.raises(RegistrationError, match="'foo' is not a MIME type"):
         resource("doc://readme", "x", mime_type="foo")
 
@@ -166,7 +171,8 @@ def test_a_text_above_the_limit_is_not_sent() -> None:
 # --- templates -----------------------------------------------------------------------------------
 
 
-def test_r07_a_template_has_everything_that_was_given() -> None:
+@pytest.mark.row("R07")
+def test_a_template_has_everything_that_was_given() -> None:
     def profile(username: str) -> str:
         """Whose it is."""
         return username
@@ -196,7 +202,8 @@ def test_r07_a_template_has_everything_that_was_given() -> None:
     assert template("a://{username}", profile, name="n", description="d").definition.description == "d"
 
 
-def test_r08_the_handler_gets_what_stands_in_the_uri() -> None:
+@pytest.mark.row("R08")
+def test_the_handler_gets_what_stands_in_the_uri() -> None:
     entry = template("user://{username}/profile", lambda username: f"profile of {username}")
 
     assert read_template(entry, "user://alice/profile") == "profile of alice"
@@ -204,7 +211,8 @@ def test_r08_the_handler_gets_what_stands_in_the_uri() -> None:
     assert read_template(entry, "user://a%20b/profile") == "profile of a b"
 
 
-def test_r09_a_last_variable_may_span_segments_but_not_climb() -> None:
+@pytest.mark.row("R09")
+def test_a_last_variable_may_span_segments_but_not_climb() -> None:
     entry = template("file:///{path}", lambda path: path)
 
     assert read_template(entry, "file:///app/config.json") == "app/config.json"
@@ -217,7 +225,8 @@ def test_climbing_is_allowed_where_the_guard_is_off() -> None:
     assert read_template(template("file:///{path}", lambda path: path, guard=False), "file:///../a") == "../a"
 
 
-def test_y11_a_template_that_begins_with_a_variable_is_asked_for_uris_only() -> None:
+@pytest.mark.row("Y11")
+def test_a_template_that_begins_with_a_variable_is_asked_for_uris_only() -> None:
     entry = template("{+path}", lambda path: f"at {path}")
 
     assert read_template(entry, "doc://a/b") == "at doc://a/b"
@@ -231,7 +240,8 @@ def test_values_of_a_template_are_decoded_whatever_their_number() -> None:
     assert read_template(template("x:{a.b}", lambda **more: more["a.b"]), "x:1") == "1"
 
 
-def test_a09_characters_of_a_template_mean_themselves() -> None:
+@pytest.mark.row("A09")
+def test_characters_of_a_template_mean_themselves() -> None:
     entry = template("a.b://{x}", lambda x: x)
 
     assert read_template(entry, "a.b://1") == "1"
@@ -272,7 +282,8 @@ def test_a_pair_of_pattern_and_function_that_do_not_fit_is_refused() -> None:
         template("a://b{?z}", part)
 
 
-def test_y11_a_template_that_is_none_is_refused() -> None:
+@pytest.mark.row("Y11")
+def test_a_template_that_is_none_is_refused() -> None:
     with pytest.raises(TemplateError) as caught:
         template("a://{x", item)
     assert caught.value.kind == "invalid_uri_template"

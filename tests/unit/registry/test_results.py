@@ -218,6 +218,7 @@ def test_an_annotation_of_content_declares_nothing(returns: Any) -> None:
     assert output.wrapped_schema() is None
 
 
+@pytest.mark.row("T05", "T16")
 @pytest.mark.parametrize(
     ("value", "content"),
     [
@@ -243,7 +244,7 @@ def test_an_annotation_of_content_declares_nothing(returns: Any) -> None:
         (CallToolResult(["a"]), [{"type": "text", "text": "a"}]),
     ],
 )
-def test_t05_t16_values_and_content_of_every_kind_become_content(value: Any, content: Any) -> None:
+def test_values_and_content_of_every_kind_become_content(value: Any, content: Any) -> None:
     result = converted(UNSET, value)
 
     assert result["content"] == content
@@ -292,7 +293,8 @@ def kind_of(make: Any) -> str:
     return caught.value.data["kind"]
 
 
-def test_y10_text_of_the_limit_passes_and_longer_text_does_not() -> None:
+@pytest.mark.row("Y10")
+def test_text_of_the_limit_passes_and_longer_text_does_not() -> None:
     assert as_block("1234567890", SMALL) == Text("1234567890")
     assert as_block("12345678901", DEFAULTS) == Text("12345678901")
     for value in ("12345678901", Text("12345678901"), {"a": "1234567"}):
@@ -303,7 +305,8 @@ def test_y10_text_of_the_limit_passes_and_longer_text_does_not() -> None:
         assert kind_of(lambda returns=returns, value=value: converted(returns, value, SMALL)) == "text_too_long"
 
 
-def test_y09_binary_content_must_be_base64_and_within_its_limit() -> None:
+@pytest.mark.row("Y09")
+def test_binary_content_must_be_base64_and_within_its_limit() -> None:
     assert as_block(ImageContent("AAECAw==", "image/png"), SMALL)
     for data in ("not base64!", "AAE", "é", "AAE=\n"):
         assert kind_of(lambda data=data: as_block(ImageContent(data, "image/png"), SMALL)) == "invalid_encoding"
@@ -330,14 +333,16 @@ MIME_TYPES = [
 ]
 
 
+@pytest.mark.row("Y06")
 @pytest.mark.parametrize("mime_type", MIME_TYPES)
-def test_y06_mime_types_are_accepted_one_of_your_own_among_them(mime_type: str) -> None:
+def test_mime_types_are_accepted_one_of_your_own_among_them(mime_type: str) -> None:
     assert check_mime(mime_type) == mime_type
     assert as_block(ImageContent("AAEC", mime_type), DEFAULTS)
 
 
+@pytest.mark.row("Y06")
 @pytest.mark.parametrize("mime_type", ["foo", "", "text/", "/plain", "text/plain/x", "text plain", "a/b\n"])
-def test_y06_what_is_no_mime_type_is_refused(mime_type: str) -> None:
+def test_what_is_no_mime_type_is_refused(mime_type: str) -> None:
     with pytest.raises(RegistrationError, match="is not a MIME type, such as text/markdown") as caught:
         check_mime(mime_type)
     assert caught.value.kind == "invalid_mime_type"

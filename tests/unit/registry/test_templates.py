@@ -181,8 +181,9 @@ def test_bytes_that_are_not_utf_8_come_back_where_surrogates_stand_for_them():
     assert UriTemplate("x:{a}", errors="surrogateescape").expand({"a": name}) == "x:%FF%2541%2F%C3%A9"
 
 
+@pytest.mark.row("Y11")
 @pytest.mark.parametrize("value", ["\ud800", 5, [5], b"bytes", {"key": None}])
-def test_y11_a_value_that_no_uri_can_carry_fails_the_expansion(value):
+def test_a_value_that_no_uri_can_carry_fails_the_expansion(value):
     with pytest.raises(TemplateError, match="cannot be expanded") as caught:
         UriTemplate("x://{a*}").expand({"a": value})
 
@@ -192,7 +193,8 @@ def test_y11_a_value_that_no_uri_can_carry_fails_the_expansion(value):
 # --- matching ----------------------------------------------------------------------------------
 
 
-def test_r08_a_variable_in_the_middle_takes_one_segment():
+@pytest.mark.row("R08")
+def test_a_variable_in_the_middle_takes_one_segment():
     template = UriTemplate("user://{username}/profile")
 
     assert template.match("user://alice/profile") == {"username": "alice"}
@@ -200,7 +202,8 @@ def test_r08_a_variable_in_the_middle_takes_one_segment():
     assert template.match("user://alice/profile/") is None
 
 
-def test_r09_a_final_simple_variable_spans_slashes_encoded_or_not():
+@pytest.mark.row("R09")
+def test_a_final_simple_variable_spans_slashes_encoded_or_not():
     template = UriTemplate("file:///{path}")
     encoded = template.expand({"path": "app/config.json"})
 
@@ -208,14 +211,16 @@ def test_r09_a_final_simple_variable_spans_slashes_encoded_or_not():
     assert template.match(encoded) == template.match("file:///app/config.json") == {"path": "app/config.json"}
 
 
+@pytest.mark.row("R09")
 @pytest.mark.parametrize("rest", ["{?v}", "?raw", "{#v}", "#raw", "{?v}#raw"])
-def test_r09_a_variable_is_final_when_only_a_query_or_a_fragment_follows(rest):
+def test_a_variable_is_final_when_only_a_query_or_a_fragment_follows(rest):
     template = UriTemplate("file:///{path}" + rest)
 
     assert template.match(expand("file:///a/b" + rest, {"v": "1"}))["path"] == "a/b"
 
 
-def test_a09_a_literal_stands_for_itself_only():
+@pytest.mark.row("A09")
+def test_a_literal_stands_for_itself_only():
     template = UriTemplate("a.b://{x}")
 
     assert template.match("aXb://1") is None
@@ -332,6 +337,7 @@ def test_a_uri_is_decoded_once():
 # --- refusals ----------------------------------------------------------------------------------
 
 
+@pytest.mark.row("Y11")
 @pytest.mark.parametrize(
     ("template", "why"),
     [
@@ -354,7 +360,7 @@ def test_a_uri_is_decoded_once():
         ("x://\ud800", "it holds a lone surrogate"),
     ],
 )
-def test_y11_a_malformed_template_is_refused_with_a_reason(template, why):
+def test_a_malformed_template_is_refused_with_a_reason(template, why):
     with pytest.raises(TemplateError, match=re.escape(why)) as caught:
         UriTemplate(template)
 
@@ -443,6 +449,7 @@ def test_values_outside_the_domain_do_not_come_back(template, values):
 # --- the traversal guard -----------------------------------------------------------------------
 
 
+@pytest.mark.row("R09")
 @pytest.mark.parametrize(
     "uri",
     [
@@ -459,12 +466,13 @@ def test_values_outside_the_domain_do_not_come_back(template, values):
         "file:///srv/a%00.txt",
     ],
 )
-def test_r09_a_path_that_leaves_its_folder_escapes(uri):
+def test_a_path_that_leaves_its_folder_escapes(uri):
     assert escapes(UriTemplate("file:///srv/{path}").match(uri))
 
 
+@pytest.mark.row("R09")
 @pytest.mark.parametrize("path", ["", "a", "a/b.txt", "..a", "a..", "a/.../b", ".", "%252e%252e/a", "ab:c", "a//b"])
-def test_r09_a_path_that_stays_in_its_folder_does_not_escape(path):
+def test_a_path_that_stays_in_its_folder_does_not_escape(path):
     assert not escapes(UriTemplate("file:///srv/{path}").match("file:///srv/" + path))
 
 

@@ -50,7 +50,8 @@ def call(entry: ToolEntry, arguments: Any) -> Any:
 # --- definitions ---------------------------------------------------------------------------------
 
 
-def test_t01_a_definition_has_everything_that_was_given() -> None:
+@pytest.mark.row("T01")
+def test_a_definition_has_everything_that_was_given() -> None:
     def add(a: int) -> int:
         """Adds."""
         return a
@@ -84,7 +85,8 @@ def test_t01_a_definition_has_everything_that_was_given() -> None:
     }
 
 
-def test_x23_a_tool_without_description_has_none_and_one_without_schema_has_one() -> None:
+@pytest.mark.row("X23")
+def test_a_tool_without_description_has_none_and_one_without_schema_has_one() -> None:
     entry = tool(lambda: None, name="nothing")
 
     assert msgspec.to_builtins(entry.definition) == {
@@ -102,7 +104,8 @@ def test_a_description_given_replaces_that_of_the_docstring() -> None:
     assert tool(documented, description="").description is None
 
 
-def test_t03_a_description_of_ten_thousand_characters_passes_and_a_longer_one_does_not() -> None:
+@pytest.mark.row("T03")
+def test_a_description_of_ten_thousand_characters_passes_and_a_longer_one_does_not() -> None:
     assert tool(search, description="x" * 10_000).description == "x" * 10_000
 
     with pytest.raises(ValueError, match="has 10001 characters; 10000 is the most") as caught:
@@ -133,7 +136,8 @@ def test_a_lambda_needs_a_name() -> None:
 # --- schemas written by hand -----------------------------------------------------------------------
 
 
-def test_t08_t09_a_schema_written_by_hand_is_enforced_and_its_defaults_are_filled_in() -> None:
+@pytest.mark.row("T08", "T09")
+def test_a_schema_written_by_hand_is_enforced_and_its_defaults_are_filled_in() -> None:
     entry = tool(search, input_schema=SEARCH)
 
     assert entry.definition.input_schema == SEARCH
@@ -180,7 +184,8 @@ def test_what_fits_the_schema_but_not_the_function_is_refused() -> None:
         call(entry, {"query": "a", "limit": "5"})
 
 
-def test_a03_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.row("A03")
+def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Any] = []
     compile_schema = jsonschema_rs.validator_for
 
@@ -207,7 +212,8 @@ def test_a_schema_whose_root_is_no_object_is_refused(schema: Any) -> None:
     assert caught.value.kind == "tool_schema_invalid"
 
 
-def test_t18_a_schema_that_is_none_is_refused_when_the_tool_is_added() -> None:
+@pytest.mark.row("T18")
+def test_a_schema_that_is_none_is_refused_when_the_tool_is_added() -> None:
     with pytest.raises(RegistrationError, match="the schema of tool 'search' is not valid") as caught:
         tool(search, input_schema={"type": "object", "properties": {"a": {"type": "nonsense"}}})
 
@@ -225,7 +231,8 @@ def test_a_schema_with_a_header_that_cannot_be_sent_is_refused_when_the_tool_is_
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def test_t11_x09_a_refusal_says_everything_that_is_wrong_by_the_schema() -> None:
+@pytest.mark.row("T11", "X09")
+def test_a_refusal_says_everything_that_is_wrong_by_the_schema() -> None:
     def find(
         query: Annotated[str, Meta(pattern="^[a-z]+$")], limit: Annotated[int, Meta(le=9)], deep: bool
     ) -> None: ...

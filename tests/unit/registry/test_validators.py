@@ -106,6 +106,7 @@ def test_a_value_that_fits_has_no_faults() -> None:
     assert validator.faults({"query": "abc", "limit": 1}) == []
 
 
+@pytest.mark.row("T11")
 @pytest.mark.parametrize(
     ("value", "path", "rule"),
     [
@@ -116,7 +117,7 @@ def test_a_value_that_fits_has_no_faults() -> None:
         ({"query": "a", "tags": ["x", 2]}, "$.tags[1]", "type"),
     ],
 )
-def test_t11_types_required_ranges_and_patterns_are_enforced_and_told(value: Any, path: str, rule: str) -> None:
+def test_types_required_ranges_and_patterns_are_enforced_and_told(value: Any, path: str, rule: str) -> None:
     validator = Validator(SEARCH, "search")
 
     assert not validator.accepts(value)
@@ -139,6 +140,7 @@ def test_a_schema_that_refuses_everything_names_no_rule() -> None:
     assert fault.path == "$"
 
 
+@pytest.mark.row("X30")
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
@@ -152,11 +154,12 @@ def test_a_schema_that_refuses_everything_names_no_rule() -> None:
         ({"prefixItems": [{"type": "string"}]}, [1]),
     ],
 )
-def test_x30_a_schema_is_read_by_the_draft_that_it_names_and_by_2020_12_otherwise(schema: Any, value: Any) -> None:
+def test_a_schema_is_read_by_the_draft_that_it_names_and_by_2020_12_otherwise(schema: Any, value: Any) -> None:
     assert not Validator(schema, "it").accepts(value)
 
 
-def test_x30_a_keyword_of_another_draft_means_nothing() -> None:
+@pytest.mark.row("X30")
+def test_a_keyword_of_another_draft_means_nothing() -> None:
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "prefixItems": [{"type": "string"}]}
 
     assert Validator(schema, "it").accepts([1])

@@ -44,7 +44,8 @@ def dispatch(method: str, params: Any) -> Any:
     return Dispatcher([feature]).dispatch(None, call_of(method), params)  # type: ignore[arg-type]
 
 
-def test_a20_params_come_in_their_type() -> None:
+@pytest.mark.row("A20")
+def test_params_come_in_their_type() -> None:
     assert dispatch("tools/list", Raw(b'{"cursor":"c"}')).cursor == "c"
     assert dispatch("tools/list", UNSET).cursor is None
 
@@ -60,7 +61,8 @@ def test_params_that_do_not_fit_are_refused_saying_where(params: bytes, where: s
     assert refused.value.message.startswith("params of prompts/get: ")
 
 
-def test_a21_a_method_that_no_feature_answers_does_not_exist() -> None:
+@pytest.mark.row("A21")
+def test_a_method_that_no_feature_answers_does_not_exist() -> None:
     dispatcher = Dispatcher(FEATURES[:1])
     assert dispatcher.answers("ping")
     assert not dispatcher.answers("tools/list")
@@ -81,6 +83,7 @@ def test_every_feature_answers_methods_of_the_specification(method: str) -> None
 # --- failures ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("X11")
 @pytest.mark.parametrize("error", [ValueError("secret"), SystemExit("secret"), KeyError("secret")])
 @pytest.mark.parametrize(
     ("method", "kind"),
@@ -91,7 +94,7 @@ def test_every_feature_answers_methods_of_the_specification(method: str) -> None
         ("resources/read", "internal_error"),
     ],
 )
-def test_x11_what_was_not_meant_for_the_peer_becomes_a_sentence_with_a_reference(
+def test_what_was_not_meant_for_the_peer_becomes_a_sentence_with_a_reference(
     error: BaseException, method: str, kind: str
 ) -> None:
     failure = failure_of(error, call_of(method), NEWEST)
@@ -102,7 +105,8 @@ def test_x11_what_was_not_meant_for_the_peer_becomes_a_sentence_with_a_reference
     assert "secret" not in failure.answer.message
 
 
-def test_x11_a_tool_that_raises_is_a_result_that_says_so() -> None:
+@pytest.mark.row("X11")
+def test_a_tool_that_raises_is_a_result_that_says_so() -> None:
     failure = failure_of(ValueError("secret"), CALL, NEWEST)
     assert isinstance(failure.answer, CallToolResult)
     assert failure.answer.is_error
@@ -121,7 +125,8 @@ def test_a_result_that_cannot_be_is_hidden_like_any_fault_of_ours() -> None:
     assert "secret" not in str(failure.answer)
 
 
-def test_x09_bad_arguments_are_a_result_since_2025_11_25_and_an_error_before() -> None:
+@pytest.mark.row("X09")
+def test_bad_arguments_are_a_result_since_2025_11_25_and_an_error_before() -> None:
     error = InvalidArguments("bad", errors=[{"path": "$.a"}])
     newest = failure_of(error, CALL, NEWEST)
     assert isinstance(newest.answer, CallToolResult)
@@ -167,8 +172,9 @@ def test_what_a_tool_says_of_its_failure_is_a_result_and_elsewhere_an_error(erro
     assert "read me" in as_error.message
 
 
+@pytest.mark.row("P26")
 @pytest.mark.parametrize("data", [[1, 2], "why", 0])
-def test_p26_the_data_of_a_failed_tool_may_be_any_json(data: Any) -> None:
+def test_the_data_of_a_failed_tool_may_be_any_json(data: Any) -> None:
     answer = failure_of(InternalError("broken", data=data), CALL, NEWEST).answer
     assert isinstance(answer, CallToolResult)
     assert answer.meta == {"trunkline/error": data}

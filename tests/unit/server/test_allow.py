@@ -43,11 +43,12 @@ async def listed(peer: RawPeer, **params: Any) -> list[str]:
     return [tool["name"] for tool in (await peer.result("tools/list", params))["tools"]]
 
 
+@pytest.mark.row("T18")
 @pytest.mark.parametrize(
     ("principal", "may"),
     [("ann", ["hers", "anybodys", "also_hers"]), ("bob", ["anybodys", "his"]), (None, ["anybodys"])],
 )
-async def test_t18_what_a_session_may_not_call_it_is_not_shown(principal: str | None, may: list[str]) -> None:
+async def test_what_a_session_may_not_call_it_is_not_shown(principal: str | None, may: list[str]) -> None:
     server = served()
     async with RawPeer(server, principal=principal) as peer:
         await peer.initialize()
@@ -58,7 +59,8 @@ async def test_t18_what_a_session_may_not_call_it_is_not_shown(principal: str | 
     assert refused == {"tool_not_allowed"}
 
 
-async def test_t18_a_predicate_that_fails_lets_nobody_in_and_its_reason_is_the_operators() -> None:
+@pytest.mark.row("T18")
+async def test_a_predicate_that_fails_lets_nobody_in_and_its_reason_is_the_operators() -> None:
     observer = RecordingObserver()
     async with RawPeer(served(observers=[observer])) as peer:
         await peer.initialize()
@@ -69,7 +71,8 @@ async def test_t18_a_predicate_that_fails_lets_nobody_in_and_its_reason_is_the_o
     assert [str(fact.error) for fact in observer.of(HandlerFailed)] == ["secret", "secret"]
 
 
-async def test_t12_the_name_is_checked_before_who_may_call_and_that_before_the_arguments() -> None:
+@pytest.mark.row("T12")
+async def test_the_name_is_checked_before_who_may_call_and_that_before_the_arguments() -> None:
     server, asked = Server("t", observers=[]), []
 
     def allow(ctx: Context) -> bool:
@@ -92,7 +95,8 @@ async def test_t12_the_name_is_checked_before_who_may_call_and_that_before_the_a
     assert kinds == {"ann": "invalid_tool_arguments", "bob": "tool_not_allowed"}
 
 
-async def test_y04_pages_are_filled_with_what_a_session_may_see() -> None:
+@pytest.mark.row("Y04")
+async def test_pages_are_filled_with_what_a_session_may_see() -> None:
     server = Server("t", observers=[], settings=Settings(page_size=2))
     for number in range(7):
         server.add_tool(lambda: None, name=f"tool{number}", allow=is_ann if number % 2 else None)

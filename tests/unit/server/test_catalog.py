@@ -25,7 +25,8 @@ def make_offer(entries: int = 3, **options: Any) -> Offer:
     return server._offer
 
 
-def test_l07_nothing_is_declared_that_there_is_nothing_for() -> None:
+@pytest.mark.row("L07")
+def test_nothing_is_declared_that_there_is_nothing_for() -> None:
     assert make_offer(0).capabilities() == {"logging": {}}
     assert make_offer(1).capabilities() == {
         "tools": {"listChanged": True},
@@ -35,7 +36,8 @@ def test_l07_nothing_is_declared_that_there_is_nothing_for() -> None:
     }
 
 
-def test_l07_what_was_asked_for_is_declared_and_what_was_turned_off_is_not() -> None:
+@pytest.mark.row("L07")
+def test_what_was_asked_for_is_declared_and_what_was_turned_off_is_not() -> None:
     on = Switches(tools=True, resources=True, prompts=True, completions=True, logging=False, subscribe=False)
     offer = Offer(Implementation("t", "1"), switches=on, experimental={"x": {}})
     assert offer.capabilities() == {
@@ -49,6 +51,7 @@ def test_l07_what_was_asked_for_is_declared_and_what_was_turned_off_is_not() -> 
     assert make_offer(1, list_changed=False, subscribe=False).capabilities()["resources"] == {}
 
 
+@pytest.mark.row("Y01")
 @pytest.mark.parametrize(
     ("registry", "member", "key", "first"),
     [
@@ -58,7 +61,7 @@ def test_l07_what_was_asked_for_is_declared_and_what_was_turned_off_is_not() -> 
         ("templates", "resourceTemplates", "uriTemplate", "r://0/{x}"),
     ],
 )
-def test_y01_each_list_is_cut_into_pages(registry: str, member: str, key: str, first: str) -> None:
+def test_each_list_is_cut_into_pages(registry: str, member: str, key: str, first: str) -> None:
     offer = make_offer(settings=Settings(page_size=2))
     page = json.loads(bytes(offer.listed(getattr(offer, registry), NEWEST, None, None)))
     assert page[member][0][key] == first
@@ -68,7 +71,8 @@ def test_y01_each_list_is_cut_into_pages(registry: str, member: str, key: str, f
     assert "nextCursor" not in rest
 
 
-def test_a19_a_list_is_made_once_and_made_anew_when_something_has_changed() -> None:
+@pytest.mark.row("A19")
+def test_a_list_is_made_once_and_made_anew_when_something_has_changed() -> None:
     offer = make_offer()
     kept = offer.listed(offer.tools, NEWEST, None, None)
     assert offer.listed(offer.tools, NEWEST, None, None) is kept
@@ -81,7 +85,8 @@ def test_a19_a_list_is_made_once_and_made_anew_when_something_has_changed() -> N
     ]
 
 
-def test_a19_each_revision_and_limit_has_its_own_list() -> None:
+@pytest.mark.row("A19")
+def test_each_revision_and_limit_has_its_own_list() -> None:
     offer = make_offer()
     newest, oldest = (
         offer.listed(offer.tools, NEWEST, None, None),
@@ -92,7 +97,8 @@ def test_a19_each_revision_and_limit_has_its_own_list() -> None:
     assert len(json.loads(bytes(offer.listed(offer.tools, NEWEST, None, 1)))["tools"]) == 1
 
 
-def test_a19_a_peer_that_asks_for_ever_other_pages_fills_no_memory() -> None:
+@pytest.mark.row("A19")
+def test_a_peer_that_asks_for_ever_other_pages_fills_no_memory() -> None:
     offer = make_offer()
     for limit in range(1, 600):
         offer.listed(offer.tools, NEWEST, None, limit)
@@ -107,7 +113,8 @@ def test_a_refused_page_is_not_kept() -> None:
                 offer.listed(offer.tools, NEWEST, cursor, limit)
 
 
-def test_n02_a_change_is_told_with_its_kind() -> None:
+@pytest.mark.row("N02")
+def test_a_change_is_told_with_its_kind() -> None:
     told: list[str] = []
     offer = Offer(Implementation("t", "1"), on_change=told.append)
     server = Server("t")
@@ -116,7 +123,8 @@ def test_n02_a_change_is_told_with_its_kind() -> None:
     assert told == ["tool"]
 
 
-def test_a19_a_list_that_changes_while_it_is_made_is_made_anew() -> None:
+@pytest.mark.row("A19")
+def test_a_list_that_changes_while_it_is_made_is_made_anew() -> None:
     offer = make_offer()
     other = offer.tools.get("tool2")
     offer.tools.remove("tool2")

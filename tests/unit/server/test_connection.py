@@ -65,7 +65,8 @@ async def turns(number: int = 10) -> None:
 # --- many calls -------------------------------------------------------------------------------------------------
 
 
-async def test_a12_a_blocking_plain_tool_does_not_stall_ping() -> None:
+@pytest.mark.row("A12")
+async def test_a_blocking_plain_tool_does_not_stall_ping() -> None:
     server, began, go = Server("t"), threading.Event(), threading.Event()
 
     @server.tool
@@ -151,7 +152,8 @@ async def test_reading_pauses_when_too_many_wait_and_goes_on_when_half_of_them_h
         assert len(await peer.quiet()) == 6
 
 
-async def test_k01_png_01_pings_are_answered_while_calls_wait_their_turn() -> None:
+@pytest.mark.row("PNG-01", "K01")
+async def test_pings_are_answered_while_calls_wait_their_turn() -> None:
     gate = Gate(settings=Settings(max_calls=1))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -166,7 +168,8 @@ async def test_k01_png_01_pings_are_answered_while_calls_wait_their_turn() -> No
 # --- the server's own requests --------------------------------------------------------------------------------------
 
 
-async def test_k03_k04_a_server_may_ping_its_client_and_waits_five_seconds_by_default() -> None:
+@pytest.mark.row("K03", "K04")
+async def test_a_server_may_ping_its_client_and_waits_five_seconds_by_default() -> None:
     clock, outcome = ManualClock(), []
     server = Server("t", clock=clock)
 
@@ -195,7 +198,8 @@ async def test_k03_k04_a_server_may_ping_its_client_and_waits_five_seconds_by_de
     assert outcome == ["there", "ping 5", "ping 2"]
 
 
-async def test_k03_ping_does_not_wait_for_initialized() -> None:
+@pytest.mark.row("K03")
+async def test_ping_does_not_wait_for_initialized() -> None:
     async with RawPeer(Server("t")) as peer:
         asking = asyncio.ensure_future(peer.connection.request("ping"))
         peer.reply(await peer.receive(), {})
@@ -208,7 +212,8 @@ async def test_a_request_before_the_handshake_is_refused_here() -> None:
             await peer.connection.request("roots/list")
 
 
-async def test_p15_an_answer_that_nobody_waits_for_is_dropped_and_counted() -> None:
+@pytest.mark.row("P15")
+async def test_an_answer_that_nobody_waits_for_is_dropped_and_counted() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -283,7 +288,8 @@ async def test_an_answer_that_turns_out_to_have_no_json_is_replaced_by_a_failure
     ]
 
 
-async def test_n09_a_notification_whose_params_make_no_sense_is_reported_and_not_answered() -> None:
+@pytest.mark.row("N09")
+async def test_a_notification_whose_params_make_no_sense_is_reported_and_not_answered() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize(capabilities={"roots": {"listChanged": True}})
@@ -292,7 +298,8 @@ async def test_n09_a_notification_whose_params_make_no_sense_is_reported_and_not
     assert [type(fact.error) for fact in gate.observer.of(HandlerFailed)] == [InvalidParams]
 
 
-async def test_r16_a_handler_that_fails_after_it_was_cancelled_is_still_reported() -> None:
+@pytest.mark.row("R16")
+async def test_a_handler_that_fails_after_it_was_cancelled_is_still_reported() -> None:
     observer, began = RecordingObserver(), asyncio.Event()
     server = Server("t", observers=[observer])
 
@@ -317,7 +324,8 @@ async def test_r16_a_handler_that_fails_after_it_was_cancelled_is_still_reported
 # --- batches, in the one revision that has them ------------------------------------------------------------------------
 
 
-async def test_x25_a_batch_is_answered_with_a_batch_once_all_of_it_is_done() -> None:
+@pytest.mark.row("X25")
+async def test_a_batch_is_answered_with_a_batch_once_all_of_it_is_done() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize("2025-03-26")
@@ -333,7 +341,8 @@ async def test_x25_a_batch_is_answered_with_a_batch_once_all_of_it_is_done() -> 
         assert await peer.quiet() == []
 
 
-async def test_x25_a_batch_of_which_a_part_is_cancelled_is_answered_without_it() -> None:
+@pytest.mark.row("X25")
+async def test_a_batch_of_which_a_part_is_cancelled_is_answered_without_it() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize("2025-03-26")
@@ -345,7 +354,8 @@ async def test_x25_a_batch_of_which_a_part_is_cancelled_is_answered_without_it()
         assert answer["id"] == 11
 
 
-async def test_x25_a_batch_of_notifications_and_one_that_is_cancelled_whole_are_not_answered() -> None:
+@pytest.mark.row("X25")
+async def test_a_batch_of_notifications_and_one_that_is_cancelled_whole_are_not_answered() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize("2025-03-26")
@@ -356,8 +366,9 @@ async def test_x25_a_batch_of_notifications_and_one_that_is_cancelled_whole_are_
         assert await peer.quiet() == []
 
 
+@pytest.mark.row("X25")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-06-18", "2025-11-25"])
-async def test_x25_in_other_revisions_a_batch_is_refused_whole(revision: str) -> None:
+async def test_in_other_revisions_a_batch_is_refused_whole(revision: str) -> None:
     async with RawPeer(Gate().server) as peer:
         await peer.initialize(revision)
         peer.send([{"jsonrpc": "2.0", "id": 10, "method": "ping"}])
@@ -369,7 +380,8 @@ async def test_x25_in_other_revisions_a_batch_is_refused_whole(revision: str) ->
 # --- phases ------------------------------------------------------------------------------------------------------------
 
 
-async def test_f21_while_a_session_is_paused_new_requests_are_refused_and_what_runs_goes_on() -> None:
+@pytest.mark.row("F21")
+async def test_while_a_session_is_paused_new_requests_are_refused_and_what_runs_goes_on() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -385,7 +397,8 @@ async def test_f21_while_a_session_is_paused_new_requests_are_refused_and_what_r
         assert (await peer.result("tools/call", {"name": "quick"}))["isError"] is False
 
 
-async def test_d12_ending_in_good_order_waits_for_what_runs_and_refuses_what_is_new() -> None:
+@pytest.mark.row("D12")
+async def test_ending_in_good_order_waits_for_what_runs_and_refuses_what_is_new() -> None:
     gate = Gate(settings=Settings(max_calls=1))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -405,7 +418,8 @@ async def test_d12_ending_in_good_order_waits_for_what_runs_and_refuses_what_is_
         assert gate.server.connections == []
 
 
-async def test_d12_what_does_not_end_is_stopped_at_the_deadline() -> None:
+@pytest.mark.row("D12")
+async def test_what_does_not_end_is_stopped_at_the_deadline() -> None:
     gate = Gate(settings=Settings(drain_timeout=0.01))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -419,7 +433,8 @@ async def test_d12_what_does_not_end_is_stopped_at_the_deadline() -> None:
     assert [fact.outcome for fact in gate.observer.of(CallEnded) if fact.request == call] == ["closed"]
 
 
-async def test_d12_ending_a_server_without_anybody_on_the_line_is_at_once_and_it_can_serve_again() -> None:
+@pytest.mark.row("D12")
+async def test_ending_a_server_without_anybody_on_the_line_is_at_once_and_it_can_serve_again() -> None:
     gate = Gate()
     await gate.server.aclose()
     for _ in range(2):
@@ -468,7 +483,8 @@ async def test_when_a_peer_goes_while_reading_was_paused_nothing_is_left_waiting
     assert server.connections == []
 
 
-async def test_w09_what_happens_on_a_line_is_told_in_order() -> None:
+@pytest.mark.row("W09")
+async def test_what_happens_on_a_line_is_told_in_order() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -488,7 +504,8 @@ async def test_w09_what_happens_on_a_line_is_told_in_order() -> None:
     assert len({fact.connection for fact in gate.observer.facts}) == 1
 
 
-async def test_r16_outcomes_of_calls_are_told() -> None:
+@pytest.mark.row("R16")
+async def test_outcomes_of_calls_are_told() -> None:
     gate = Gate()
 
     @gate.server.tool
@@ -506,7 +523,8 @@ async def test_r16_outcomes_of_calls_are_told() -> None:
 # --- assembly ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a21_a_server_with_one_feature_alone_serves_it_and_nothing_else() -> None:
+@pytest.mark.row("A21")
+async def test_a_server_with_one_feature_alone_serves_it_and_nothing_else() -> None:
     server = Server("t", features=[lifecycle.FEATURE, tools.FEATURE], prompts=True)
     server.add_tool(lambda: "x", name="f")
     async with RawPeer(server) as peer:
@@ -515,7 +533,8 @@ async def test_a21_a_server_with_one_feature_alone_serves_it_and_nothing_else() 
         assert (await peer.error("prompts/list"))["code"] == -32601
 
 
-async def test_a20_a_feature_can_be_replaced_by_another() -> None:
+@pytest.mark.row("A20")
+async def test_a_feature_can_be_replaced_by_another() -> None:
     fake = Feature("tools", {"tools/call": lambda connection, call, params: CallToolResult([TextContent("fake")])})
     async with RawPeer(Server("t", features=[lifecycle.FEATURE, fake], tools=True)) as peer:
         await peer.initialize()
@@ -540,7 +559,8 @@ def test_a_server_serves_on_one_loop_at_a_time_and_on_another_when_all_have_gone
     asyncio.run(hold())
 
 
-async def test_w08_a_channel_of_ones_own_is_served_like_any_other() -> None:
+@pytest.mark.row("W08")
+async def test_a_channel_of_ones_own_is_served_like_any_other() -> None:
     server, sent = Server("t"), []
 
     class Mine(MemoryChannel):

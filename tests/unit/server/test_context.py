@@ -61,8 +61,9 @@ async def test_a_session_has_a_number_that_is_the_same_for_all_of_its_calls() ->
     assert numbers[0] == numbers[1] != numbers[2]
 
 
+@pytest.mark.row("X07")
 @pytest.mark.parametrize(("timeout", "left"), [(None, 60), (5, 5)])
-async def test_x07_a_handler_sees_how_much_time_it_has_left(timeout: float | None, left: float) -> None:
+async def test_a_handler_sees_how_much_time_it_has_left(timeout: float | None, left: float) -> None:
     clock, server, deadlines = ManualClock(), None, []
     server = Server("t", clock=clock)
     go = asyncio.Event()
@@ -86,7 +87,8 @@ async def test_x07_a_handler_sees_how_much_time_it_has_left(timeout: float | Non
     assert deadlines == [left, left - 2]
 
 
-async def test_x07_without_limits_there_is_no_deadline() -> None:
+@pytest.mark.row("X07")
+async def test_without_limits_there_is_no_deadline() -> None:
     server, deadlines = Server("t", settings=Settings(work_timeout=None, longest_call=None)), []
 
     @server.tool
@@ -101,7 +103,8 @@ async def test_x07_without_limits_there_is_no_deadline() -> None:
     assert deadlines == [None]
 
 
-async def test_a12_a_plain_handler_waits_on_its_thread_for_what_an_async_one_awaits() -> None:
+@pytest.mark.row("A12")
+async def test_a_plain_handler_waits_on_its_thread_for_what_an_async_one_awaits() -> None:
     server = Server("t")
 
     @server.tool
@@ -166,7 +169,8 @@ async def test_what_is_told_need_not_be_awaited() -> None:
         assert len(peer.waiting()) == 2
 
 
-async def test_n14_what_is_told_and_awaited_waits_while_the_peer_reads_too_slowly() -> None:
+@pytest.mark.row("N14")
+async def test_what_is_told_and_awaited_waits_while_the_peer_reads_too_slowly() -> None:
     server, told = Server("t"), []
 
     @server.tool

@@ -30,7 +30,8 @@ def raised(secret: str) -> ValueError:
         return error
 
 
-def test_d14_a_dump_tells_where_it_happened_and_what_came_before(tmp_path: Path) -> None:
+@pytest.mark.row("D14")
+def test_a_dump_tells_where_it_happened_and_what_came_before(tmp_path: Path) -> None:
     told = dump(tmp_path / "made", raised("hunter2"))
     first, last = told["traceback"]
     assert (first["error"], last["error"], told["reason"]) == ("KeyError: …", "ValueError: not good: …", last["error"])
@@ -38,7 +39,8 @@ def test_d14_a_dump_tells_where_it_happened_and_what_came_before(tmp_path: Path)
     assert "hunter2" not in json.dumps(told)  # nor the lines of the code, which may hold anything
 
 
-def test_d14_a_dump_tells_what_a_group_is_made_of_and_nothing_that_was_noted(tmp_path: Path) -> None:
+@pytest.mark.row("D14")
+def test_a_dump_tells_what_a_group_is_made_of_and_nothing_that_was_noted(tmp_path: Path) -> None:
     group = ExceptionGroup("some failed", [raised("hunter2"), ExceptionGroup("others", [OSError("no 'hunter2'")])])
     group.add_note("hunter2 was the password")
     told = dump(tmp_path, group)
@@ -52,7 +54,8 @@ def test_d14_a_dump_tells_what_a_group_is_made_of_and_nothing_that_was_noted(tmp
     assert "hunter2" not in json.dumps(told)
 
 
-def test_d14_a_dump_is_made_of_errors_that_go_round_in_circles_equal_each_other_or_cannot_be_told(
+@pytest.mark.row("D14")
+def test_a_dump_is_made_of_errors_that_go_round_in_circles_equal_each_other_or_cannot_be_told(
     tmp_path: Path,
 ) -> None:
     class Odd(Exception):
@@ -69,7 +72,8 @@ def test_d14_a_dump_is_made_of_errors_that_go_round_in_circles_equal_each_other_
     assert [chapter["error"] for chapter in dump(tmp_path, first)["traceback"]] == ["Odd: it cannot be told"] * 2
 
 
-def test_d14_a_dump_does_not_grow_without_an_end(tmp_path: Path) -> None:
+@pytest.mark.row("D14")
+def test_a_dump_does_not_grow_without_an_end(tmp_path: Path) -> None:
     error: Exception = ValueError("x" * 10_000_000)
     for number in range(1000):
         error = ExceptionGroup(str(number), [error, ValueError("x " * 10_000)])
@@ -78,7 +82,8 @@ def test_d14_a_dump_does_not_grow_without_an_end(tmp_path: Path) -> None:
     assert file.stat().st_size < 200_000
 
 
-def test_d14_a_dump_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.row("D14")
+def test_a_dump_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
@@ -89,13 +94,15 @@ def test_d14_a_dump_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_d14_a_dump_is_for_its_owner_alone(tmp_path: Path) -> None:
+@pytest.mark.row("D14")
+def test_a_dump_is_for_its_owner_alone(tmp_path: Path) -> None:
     path = Path(write_dump(str(tmp_path / "made"), 10, ValueError(), {}))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_d14_the_oldest_dumps_go_first(tmp_path: Path) -> None:
+@pytest.mark.row("D14")
+def test_the_oldest_dumps_go_first(tmp_path: Path) -> None:
     (tmp_path / "other.json").touch()
     paths = [Path(write_dump(str(tmp_path), 2, ValueError(), {})) for _ in range(4)]
     assert sorted(tmp_path.iterdir()) == sorted([*paths[2:], tmp_path / "other.json"])

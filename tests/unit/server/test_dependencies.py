@@ -83,9 +83,10 @@ class Called:
 KINDS = [plain, awaited, generator, async_generator, manager, async_manager, Called(), partial(Place, "partial"), Place]
 
 
+@pytest.mark.row("A12")
 @pytest.mark.parametrize("function", KINDS, ids=lambda function: getattr(function, "__name__", "object"))
 @pytest.mark.parametrize("handler", ["async", "thread", "inline"])
-async def test_a12_every_kind_of_function_gives_every_kind_of_handler_a_value(
+async def test_every_kind_of_function_gives_every_kind_of_handler_a_value(
     function: Callable[..., Any], handler: str
 ) -> None:
     server = Server("t", observers=[])
@@ -337,7 +338,8 @@ def test_a_dependency_may_have_parameters_that_nobody_gives_if_they_have_default
 # --- threads ------------------------------------------------------------------------------------------------------
 
 
-async def test_a12_the_plain_dependencies_of_a_plain_handler_share_its_thread() -> None:
+@pytest.mark.row("A12")
+async def test_the_plain_dependencies_of_a_plain_handler_share_its_thread() -> None:
     threads: list[int] = []
 
     def place() -> Iterator[Place]:
@@ -367,8 +369,9 @@ async def test_a12_the_plain_dependencies_of_a_plain_handler_share_its_thread() 
     assert len(set(threads)) == 1
 
 
+@pytest.mark.row("A12")
 @pytest.mark.parametrize("function", [plain, generator, manager])
-async def test_a12_a_plain_dependency_of_an_async_handler_runs_on_a_thread_unless_it_is_quick(
+async def test_a_plain_dependency_of_an_async_handler_runs_on_a_thread_unless_it_is_quick(
     function: Callable[..., Any],
 ) -> None:
     server = Server("t", observers=[])

@@ -20,7 +20,8 @@ async def kept(server: Server, method: str, **params: Any) -> tuple[int, str]:
         return result["ttlMs"], result["cacheScope"]
 
 
-async def test_ver_07_discovery_says_what_is_spoken_and_offered() -> None:
+@pytest.mark.row("VER-07")
+async def test_discovery_says_what_is_spoken_and_offered() -> None:
     server = Server("s", version="2", instructions="Be kind.", extensions={"x.example/thing": {"a": 1}})
     server.add_tool(thing)
     async with RawPeer(server) as peer:
@@ -35,7 +36,8 @@ async def test_ver_07_discovery_says_what_is_spoken_and_offered() -> None:
         assert result["_meta"] == {f"{PREFIX}serverInfo": {"name": "s", "version": "2"}}
 
 
-async def test_ver_01_discovery_is_not_needed_and_says_what_is_offered_now() -> None:
+@pytest.mark.row("VER-01")
+async def test_discovery_is_not_needed_and_says_what_is_offered_now() -> None:
     server = Server("s")
     async with RawPeer(server) as peer:
         assert "tools" not in (await peer.result("server/discover", enveloped()))["capabilities"]
@@ -54,6 +56,7 @@ async def test_a_client_may_greet_and_another_not_on_the_same_line() -> None:
         assert (await peer.result("tools/call", enveloped(name="thing")))["resultType"] == "complete"
 
 
+@pytest.mark.row("CCH-01")
 @pytest.mark.parametrize(
     ("method", "what"),
     [
@@ -64,9 +67,7 @@ async def test_a_client_may_greet_and_another_not_on_the_same_line() -> None:
         ("resources/templates/list", "resource_templates"),
     ],
 )
-async def test_cch_01_lists_are_the_same_for_everybody_and_kept_as_long_as_the_server_says(
-    method: str, what: str
-) -> None:
+async def test_lists_are_the_same_for_everybody_and_kept_as_long_as_the_server_says(method: str, what: str) -> None:
     for cache, ttl in (({}, 0), ({what: 1.5}, 1500)):
         server = Server("s", cache=cache)
         server.add_tool(thing)
@@ -75,7 +76,8 @@ async def test_cch_01_lists_are_the_same_for_everybody_and_kept_as_long_as_the_s
         assert await kept(server, method) == (ttl, "public")
 
 
-async def test_cch_02_a_list_that_not_everybody_sees_alike_is_private_on_every_page() -> None:
+@pytest.mark.row("CCH-02")
+async def test_a_list_that_not_everybody_sees_alike_is_private_on_every_page() -> None:
     server = Server("s", cache={"tools": 60}, settings=Settings(page_size=1))
     server.add_tool(thing, name="first")
     server.add_tool(thing, name="second", allow=lambda ctx: True)
@@ -96,7 +98,8 @@ async def test_cch_02_a_list_that_not_everybody_sees_alike_is_private_on_every_p
     assert await kept(server, "resources/list") == (0, "private")
 
 
-async def test_cch_01_each_resource_says_how_long_it_may_be_kept_and_is_private_unless_it_is_a_constant() -> None:
+@pytest.mark.row("CCH-01")
+async def test_each_resource_says_how_long_it_may_be_kept_and_is_private_unless_it_is_a_constant() -> None:
     server = Server("s")
     server.add_resource("x:constant", "text", ttl=2)
     server.add_resource("x:secret", "text", public=False)
@@ -113,7 +116,8 @@ async def test_cch_01_each_resource_says_how_long_it_may_be_kept_and_is_private_
     assert found == [(2000, "public"), (0, "private"), (0, "private"), (1000, "public")]
 
 
-async def test_cch_01_an_answer_of_middleware_says_it_as_well() -> None:
+@pytest.mark.row("CCH-01")
+async def test_an_answer_of_middleware_says_it_as_well() -> None:
     server = Server("s")
     server.add_resource("x:a", "text", ttl=2)
     kept_result: list[Any] = []

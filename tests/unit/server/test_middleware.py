@@ -68,8 +68,9 @@ async def ask(server: Server, method: str, params: Any) -> Any:
     return answer
 
 
+@pytest.mark.row("P22")
 @pytest.mark.parametrize(("method", "name", "params"), REQUESTS)
-async def test_p22_middleware_sees_every_call_of_a_handler_and_changes_nothing_by_that(
+async def test_middleware_sees_every_call_of_a_handler_and_changes_nothing_by_that(
     method: str, name: str, params: Any
 ) -> None:
     bare = await ask(server_with_everything(), method, params)
@@ -182,7 +183,8 @@ async def test_what_is_no_answer_is_our_own_fault(wrong: Any) -> None:
     assert "GetPromptResult is needed" in told or "sys.exit(2)" in told
 
 
-async def test_r15_a_request_without_a_name_gets_to_its_handler() -> None:
+@pytest.mark.row("R15")
+async def test_a_request_without_a_name_gets_to_its_handler() -> None:
     server, names = Server("t", observers=[]), []
     server.add_resource("doc://1", "text")
 
@@ -197,7 +199,8 @@ async def test_r15_a_request_without_a_name_gets_to_its_handler() -> None:
     assert names == [""]
 
 
-async def test_t18_the_time_of_a_tool_counts_around_which_middleware_waits() -> None:
+@pytest.mark.row("T18")
+async def test_the_time_of_a_tool_counts_around_which_middleware_waits() -> None:
     clock, running = ManualClock(), asyncio.Event()
     server = Server("t", observers=[], clock=clock, settings=Settings(work_timeout=60))
 

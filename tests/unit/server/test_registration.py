@@ -64,8 +64,9 @@ def test_what_is_not_there_cannot_be_removed(uri: str) -> None:
         Server("t").remove_resource(uri)
 
 
+@pytest.mark.row("R21")
 @pytest.mark.parametrize("what", ["tool", "prompt", "resource"])
-def test_r21_a_warning_of_a_duplicate_points_at_the_line_that_registers_it(what: str) -> None:
+def test_a_warning_of_a_duplicate_points_at_the_line_that_registers_it(what: str) -> None:
     server = Server("t", settings=Settings(on_duplicate="warn"))
     decorate: Any = server.resource("doc://1") if what == "resource" else getattr(server, what)
     decorate(function)

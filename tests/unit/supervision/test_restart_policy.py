@@ -16,11 +16,13 @@ def waits(times: int, how: Policy) -> list[Decision]:
     return decisions
 
 
-def test_k12_waits_double_from_one_second_to_thirty() -> None:
+@pytest.mark.row("K12")
+def test_waits_double_from_one_second_to_thirty() -> None:
     assert waits(8, Policy()) == [Again(seconds) for seconds in (1, 2, 4, 8, 16, 30, 30, 30)]
 
 
-def test_k12_the_first_attempt_after_a_loss_is_made_at_once() -> None:
+@pytest.mark.row("K12")
+def test_the_first_attempt_after_a_loss_is_made_at_once() -> None:
     assert restart_policy.lost(History(), Policy(), 100.0)[1] == Again(0.0)
 
 
@@ -30,13 +32,15 @@ def test_chance_adds_a_share_to_a_wait(chance: float, wait: float) -> None:
     assert decision == Again(pytest.approx(wait))
 
 
-def test_k13_after_the_last_attempt_there_is_no_other() -> None:
+@pytest.mark.row("K13")
+def test_after_the_last_attempt_there_is_no_other() -> None:
     decisions = waits(3, Policy(max_retries=3))
     assert decisions[:2] == [Again(1), Again(2)]
     assert decisions[2] == GiveUp("3 attempts in a row have failed", degraded=False)
 
 
-def test_k13_without_a_limit_it_is_tried_for_ever() -> None:
+@pytest.mark.row("K13")
+def test_without_a_limit_it_is_tried_for_ever() -> None:
     assert waits(200, Policy())[-1] == Again(30)
 
 
@@ -45,7 +49,8 @@ def test_attempts_are_counted_from_the_last_success() -> None:
     assert history.succeeded() == History((1.0,), 0)
 
 
-def test_u06_one_loss_more_than_the_intensity_within_the_period_is_too_many() -> None:
+@pytest.mark.row("U06")
+def test_one_loss_more_than_the_intensity_within_the_period_is_too_many() -> None:
     history = History()
     for second in range(5):
         history, decision = restart_policy.lost(history, Policy(intensity=5, period=60), float(second))
@@ -54,7 +59,8 @@ def test_u06_one_loss_more_than_the_intensity_within_the_period_is_too_many() ->
     assert decision == GiveUp("it was lost 6 times within 60 s, and 5 is the most", degraded=True)
 
 
-def test_u06_losses_that_lie_a_period_back_are_forgotten() -> None:
+@pytest.mark.row("U06")
+def test_losses_that_lie_a_period_back_are_forgotten() -> None:
     history = History((0.0, 1.0, 2.0, 3.0, 4.0))
     history, decision = restart_policy.lost(history, Policy(intensity=5, period=60), 60.0)
     assert decision == Again(0.0)

@@ -26,7 +26,8 @@ class Guarded:
         return self.recorder
 
 
-async def test_k15_a_peer_that_says_nothing_is_cut_off_when_its_time_is_up() -> None:
+@pytest.mark.row("K15")
+async def test_a_peer_that_says_nothing_is_cut_off_when_its_time_is_up() -> None:
     guarded = Guarded()
     guarded.clock.advance(29.9)
     assert guarded.cut == []
@@ -34,7 +35,8 @@ async def test_k15_a_peer_that_says_nothing_is_cut_off_when_its_time_is_up() -> 
     assert [closed.reason for closed in guarded.cut] == ["the peer said nothing valid within 30 s"]
 
 
-async def test_k15_what_cannot_be_read_is_passed_on_and_does_not_count() -> None:
+@pytest.mark.row("K15")
+async def test_what_cannot_be_read_is_passed_on_and_does_not_count() -> None:
     guarded = Guarded()
     guarded.receiver.received([BAD], Origin())
     assert guarded.recorder.messages == [BAD]
@@ -42,8 +44,9 @@ async def test_k15_what_cannot_be_read_is_passed_on_and_does_not_count() -> None
     assert len(guarded.cut) == 1
 
 
+@pytest.mark.row("K15", "K17")
 @pytest.mark.parametrize("valid", [Notification("n"), Response(1, {}), Batch((BAD,))], ids=lambda m: type(m).__name__)
-async def test_k15_k17_the_first_valid_message_ends_the_watch(valid: Incoming) -> None:
+async def test_the_first_valid_message_ends_the_watch(valid: Incoming) -> None:
     guarded = Guarded()
     guarded.clock.advance(29)
     guarded.receiver.received([BAD, valid], Origin(principal="p"))
@@ -54,7 +57,8 @@ async def test_k15_k17_the_first_valid_message_ends_the_watch(valid: Incoming) -
     assert guarded.clock.waiting == 0
 
 
-async def test_k15_the_watch_can_be_turned_off() -> None:
+@pytest.mark.row("K15")
+async def test_the_watch_can_be_turned_off() -> None:
     guarded = Guarded(Settings(initialize_timeout=None))
     assert guarded.clock.waiting == 0
     guarded.receiver.received([Notification("n")], Origin())

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from tests.contract.lines import Recorder, turns
 
 from trunkline.transports.channel import Closed
@@ -9,7 +10,8 @@ from trunkline.transports.memory import MemoryChannel, memory_pair
 from trunkline.wire.messages import Notification
 
 
-async def test_w08_what_comes_before_anybody_listens_is_kept() -> None:
+@pytest.mark.row("W08")
+async def test_what_comes_before_anybody_listens_is_kept() -> None:
     ours, theirs = memory_pair()
     ours.send(Notification("early"))
     await turns()

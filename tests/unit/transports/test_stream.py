@@ -75,7 +75,8 @@ def make(max_frame: int = 1 << 16, settings: Settings = SETTINGS) -> tuple[Strea
     return channel, recorder, ends
 
 
-async def test_w11_w12_a_read_hands_up_every_message_in_it_together() -> None:
+@pytest.mark.row("W11", "W12")
+async def test_a_read_hands_up_every_message_in_it_together() -> None:
     channel, recorder, _ = make()
     channel.feed(line(1) + line(2) + line(3)[:5])
     assert [message.id for message in recorder.messages] == [1, 2]  # type: ignore[union-attr]
@@ -84,8 +85,9 @@ async def test_w11_w12_a_read_hands_up_every_message_in_it_together() -> None:
     assert [message.id for message in recorder.messages] == [1, 2, 3]  # type: ignore[union-attr]
 
 
+@pytest.mark.row("W11")
 @given(cuts=st.lists(st.integers(1, 40)), headed=st.booleans())
-def test_w11_messages_do_not_depend_on_how_the_bytes_arrive(cuts: list[int], *, headed: bool) -> None:
+def test_messages_do_not_depend_on_how_the_bytes_arrive(cuts: list[int], *, headed: bool) -> None:
     async def run() -> list[Any]:
         channel, recorder, _ = make()
         frames = [line(number).strip() for number in range(5)]
@@ -116,8 +118,9 @@ async def test_what_is_sent_in_one_turn_of_the_loop_leaves_in_one_write() -> Non
     assert ends.written == [b'{"jsonrpc":"2.0","method":"a"}\n{"jsonrpc":"2.0","method":"b"}\n']
 
 
+@pytest.mark.row("X24")
 @pytest.mark.parametrize("message", [Notification("a"), Encoded(b'{"jsonrpc":"2.0","method":"a"}')])
-async def test_x24_answers_are_framed_as_the_peer_frames(message: Any) -> None:
+async def test_answers_are_framed_as_the_peer_frames(message: Any) -> None:
     channel, _, ends = make()
     body = b'{"jsonrpc":"2.0","method":"a"}'
     channel.feed(b"\r\n")  # shows nothing yet
@@ -127,7 +130,8 @@ async def test_x24_answers_are_framed_as_the_peer_frames(message: Any) -> None:
     assert ends.written == [b"Content-Length: %d\r\n\r\n%b" % (len(body), body)]
 
 
-async def test_w16_a_frame_over_the_limit_is_handed_up_as_a_fault_and_the_next_one_as_a_message() -> None:
+@pytest.mark.row("W16")
+async def test_a_frame_over_the_limit_is_handed_up_as_a_fault_and_the_next_one_as_a_message() -> None:
     channel, recorder, _ = make(max_frame=100)
     channel.feed(b"x" * 101 + b"\n" + line(1))
     fault, message = recorder.messages
@@ -136,7 +140,8 @@ async def test_w16_a_frame_over_the_limit_is_handed_up_as_a_fault_and_the_next_o
     assert isinstance(message, Request)
 
 
-async def test_n14_reading_stops_while_too_much_is_unsent_and_goes_on_at_half_of_it() -> None:
+@pytest.mark.row("N14")
+async def test_reading_stops_while_too_much_is_unsent_and_goes_on_at_half_of_it() -> None:
     channel, _, ends = make()
     ends.keeps = True
     channel.send(Notification("n", {"pad": "x" * 1000}))
@@ -153,7 +158,8 @@ async def test_n14_reading_stops_while_too_much_is_unsent_and_goes_on_at_half_of
     await asyncio.wait_for(waiting, PATIENCE)
 
 
-async def test_n14_several_may_wait_for_a_slow_peer_and_one_that_gives_up_does_not_harm_the_others() -> None:
+@pytest.mark.row("N14")
+async def test_several_may_wait_for_a_slow_peer_and_one_that_gives_up_does_not_harm_the_others() -> None:
     channel, _, ends = make()
     ends.keeps = True
     channel.send(Notification("n", {"pad": "x" * 1000}))
@@ -167,7 +173,8 @@ async def test_n14_several_may_wait_for_a_slow_peer_and_one_that_gives_up_does_n
     await asyncio.wait_for(second, PATIENCE)
 
 
-async def test_n14_what_has_arrived_waits_while_the_peer_does_not_read_its_answers() -> None:
+@pytest.mark.row("N14")
+async def test_what_has_arrived_waits_while_the_peer_does_not_read_its_answers() -> None:
     channel, _, ends = make()
     echo = Echo(channel, {"pad": "x" * 30})
     channel.open(echo, ends, ends)
@@ -186,7 +193,8 @@ async def test_n14_what_has_arrived_waits_while_the_peer_does_not_read_its_answe
     assert ends.reading is True
 
 
-async def test_n14_a_peer_that_never_reads_is_cut_off_before_memory_is_full() -> None:
+@pytest.mark.row("N14")
+async def test_a_peer_that_never_reads_is_cut_off_before_memory_is_full() -> None:
     channel, _, ends = make()
     echo = Echo(channel, {"pad": "x" * 900})
     channel.open(echo, ends, ends)
@@ -202,7 +210,8 @@ async def test_n14_a_peer_that_never_reads_is_cut_off_before_memory_is_full() ->
     assert len(echo.messages) == AT_ONCE
 
 
-async def test_w01_while_the_receiver_wants_no_more_nothing_is_handed_up() -> None:
+@pytest.mark.row("W01")
+async def test_while_the_receiver_wants_no_more_nothing_is_handed_up() -> None:
     channel, recorder, ends = make()
     channel.pause()
     assert ends.reading is False
@@ -343,8 +352,9 @@ async def test_a_channel_that_was_told_how_to_speak_does_so_whatever_it_hears(fr
 # --- one end reads on ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("N14")
 @pytest.mark.parametrize("reads_on", [False, True])
-async def test_n14_of_two_ends_that_both_have_much_unsent_one_reads_on(*, reads_on: bool) -> None:
+async def test_of_two_ends_that_both_have_much_unsent_one_reads_on(*, reads_on: bool) -> None:
     channel = StreamChannel(ChannelInfo("test"), max_frame=1 << 16, settings=SETTINGS, reads_on=reads_on)
     recorder, ends = Recorder(), Ends()
     channel.open(recorder, ends, ends)

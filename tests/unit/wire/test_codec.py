@@ -76,14 +76,16 @@ def test_strict_decoding_reports_other_faults_as_plain_decoding_does() -> None:
 # --- well-formed ---------------------------------------------------------------------------------
 
 
+@pytest.mark.row("P01")
 @pytest.mark.parametrize("ident", [1, "init-1", 0, "", -7, 2**70])
-def test_p01_the_id_of_a_request_is_kept_as_it_is(ident: int | str) -> None:
+def test_the_id_of_a_request_is_kept_as_it_is(ident: int | str) -> None:
     request = decode(codec.encode_request(ident, "ping"))
     assert request == Request(ident, "ping")
     assert type(request.id) is type(ident)
 
 
-def test_p01_params_stay_raw_until_somebody_knows_their_type() -> None:
+@pytest.mark.row("P01")
+def test_params_stay_raw_until_somebody_knows_their_type() -> None:
     request = decode(b'{"jsonrpc":"2.0","id":1,"method":"a","params": {"b": [1, 2]}}')
     assert isinstance(request, Request)
     assert bytes(request.params) == b'{"b": [1, 2]}'
@@ -97,27 +99,31 @@ def test_blanks_around_a_message_do_no_harm() -> None:
     assert decode(b' \t{"jsonrpc":"2.0","id":1,"method":"a"}\r') == Request(1, "a")
 
 
-def test_p04_a_message_with_a_method_and_no_id_is_a_notification() -> None:
+@pytest.mark.row("P04")
+def test_a_message_with_a_method_and_no_id_is_a_notification() -> None:
     assert decode(b'{"jsonrpc":"2.0","method":"a"}') == Notification("a")
 
 
-def test_p02_a_result_is_a_response() -> None:
+@pytest.mark.row("P02")
+def test_a_result_is_a_response() -> None:
     response = decode(b'{"jsonrpc":"2.0","id":"x","result":{"a":1}}')
     assert isinstance(response, Response)
     assert (response.id, bytes(response.result)) == ("x", b'{"a":1}')
 
 
+@pytest.mark.row("P03", "P26")
 @pytest.mark.parametrize(
     ("json", "data"),
     [(b"", UNSET), (b',"data":"text"', "text"), (b',"data":{"a":[1]}', {"a": [1]}), (b',"data":null', None)],
 )
-def test_p03_p26_an_error_response_has_code_message_and_any_data(json: bytes, data: object) -> None:
+def test_an_error_response_has_code_message_and_any_data(json: bytes, data: object) -> None:
     frame = b'{"jsonrpc":"2.0","id":1,"error":{"code":-5,"message":"no"%b}}' % json
     assert decode(frame) == ErrorResponse(1, ErrorObject(-5, "no", data))
 
 
+@pytest.mark.row("P03")
 @pytest.mark.parametrize(("json", "ident"), [(b'"id":null,', None), (b"", UNSET)])
-def test_p03_an_error_response_may_name_no_request(json: bytes, ident: object) -> None:
+def test_an_error_response_may_name_no_request(json: bytes, ident: object) -> None:
     frame = b'{"jsonrpc":"2.0",%b"error":{"code":-5,"message":"no"}}' % json
     assert decode(frame) == ErrorResponse(ident, ErrorObject(-5, "no"))  # type: ignore[arg-type]
 
@@ -125,6 +131,7 @@ def test_p03_an_error_response_may_name_no_request(json: bytes, ident: object) -
 # --- malformed -----------------------------------------------------------------------------------
 
 
+@pytest.mark.row("P07", "X27")
 @pytest.mark.parametrize(
     "frame",
     [
@@ -141,11 +148,12 @@ def test_p03_an_error_response_may_name_no_request(json: bytes, ident: object) -
         b'{"a":' * 100_000,
     ],
 )
-def test_p07_x27_what_is_not_json_is_a_parse_error(frame: bytes) -> None:
+def test_what_is_not_json_is_a_parse_error(frame: bytes) -> None:
     fault = malformed(frame)
     assert (fault.code, fault.id, fault.is_reply) == (PARSE_ERROR, None, False)
 
 
+@pytest.mark.row("P07")
 @pytest.mark.parametrize(
     "frame",
     [
@@ -155,22 +163,25 @@ def test_p07_x27_what_is_not_json_is_a_parse_error(frame: bytes) -> None:
         b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":"\xed\xa0\x80"}}',  # half of a surrogate pair
     ],
 )
-def test_p07_what_is_not_utf_8_is_a_parse_error_however_deep_it_lies(frame: bytes) -> None:
+def test_what_is_not_utf_8_is_a_parse_error_however_deep_it_lies(frame: bytes) -> None:
     fault = malformed(frame)
     assert fault.code == PARSE_ERROR
     assert fault.why.startswith("not UTF-8")
 
 
+@pytest.mark.row("X27")
 @pytest.mark.parametrize("frame", [b"5", b'"text"', b"null", b"true"])
-def test_x27_json_that_is_no_object_is_an_invalid_request(frame: bytes) -> None:
+def test_json_that_is_no_object_is_an_invalid_request(frame: bytes) -> None:
     assert malformed(frame) == Malformed(INVALID_REQUEST, "a message must be a JSON object")
 
 
+@pytest.mark.row("X27")
 @pytest.mark.parametrize("number", [b"9" * 5000, b"1e999"])
-def test_x27_json_with_a_number_out_of_all_bounds_is_an_invalid_request(number: bytes) -> None:
+def test_json_with_a_number_out_of_all_bounds_is_an_invalid_request(number: bytes) -> None:
     assert malformed(b'{"jsonrpc":"2.0","id":%b,"method":"a"}' % number).code == INVALID_REQUEST
 
 
+@pytest.mark.row("P08")
 @pytest.mark.parametrize("version", [b"", b'"jsonrpc":"1.0",', b'"jsonrpc":2.0,', b'"jsonrpc":null,'])
 @pytest.mark.parametrize(
     ("rest", "ident", "is_reply"),
@@ -183,49 +194,57 @@ def test_x27_json_with_a_number_out_of_all_bounds_is_an_invalid_request(number: 
         (b'"id":1,"error":{"code":1,"message":""}', 1, True),
     ],
 )
-def test_p08_jsonrpc_must_say_2_0(version: bytes, rest: bytes, ident: Any, is_reply: bool) -> None:
+def test_jsonrpc_must_say_2_0(version: bytes, rest: bytes, ident: Any, is_reply: bool) -> None:
     fault = malformed(b"{%b%b}" % (version, rest))
     assert fault == Malformed(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"", ident, is_reply)
 
 
-def test_p09_a_message_without_method_or_outcome_lacks_a_method() -> None:
+@pytest.mark.row("P09")
+def test_a_message_without_method_or_outcome_lacks_a_method() -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":1}')
     assert fault == Malformed(INVALID_REQUEST, "Missing 'method' field", 1, lacks_method=True)
 
 
+@pytest.mark.row("P09")
 @pytest.mark.parametrize("method", [b"5", b"null", b"{}", b'["a"]'])
-def test_p09_a_method_must_be_a_string(method: bytes) -> None:
+def test_a_method_must_be_a_string(method: bytes) -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":1,"method":%b}' % method)
     assert fault == Malformed(INVALID_REQUEST, "'method' must be a string", 1)
 
 
+@pytest.mark.row("P10")
 @pytest.mark.parametrize("params", [b"5", b'"text"', b"null", b"true"])
-def test_p10_params_that_are_no_object_are_an_invalid_request(params: bytes) -> None:
+def test_params_that_are_no_object_are_an_invalid_request(params: bytes) -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":1,"method":"a","params":%b}' % params)
     assert fault == Malformed(INVALID_REQUEST, "params must be an object", 1)
 
 
-def test_p10_params_in_an_array_are_invalid_params() -> None:
+@pytest.mark.row("P10")
+def test_params_in_an_array_are_invalid_params() -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":1,"method":"a","params": [1]}')
     assert fault == Malformed(INVALID_PARAMS, "params must be an object, not an array", 1)
 
 
+@pytest.mark.row("P10")
 @pytest.mark.parametrize("params", [b"5", b"[1]"])
-def test_p10_a_notification_with_params_of_no_use_is_not_to_be_answered(params: bytes) -> None:
+def test_a_notification_with_params_of_no_use_is_not_to_be_answered(params: bytes) -> None:
     assert malformed(b'{"jsonrpc":"2.0","method":"a","params":%b}' % params).is_reply
 
 
-def test_p11_the_id_of_a_request_must_not_be_null() -> None:
+@pytest.mark.row("P11")
+def test_the_id_of_a_request_must_not_be_null() -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":null,"method":"a"}')
     assert (fault.code, fault.id, fault.is_reply) == (INVALID_REQUEST, None, False)
 
 
+@pytest.mark.row("P11")
 @pytest.mark.parametrize("ident", [b"1.5", b"1.0", b"true", b"[]", b"{}"])
-def test_p11_an_id_must_be_a_string_or_an_integer(ident: bytes) -> None:
+def test_an_id_must_be_a_string_or_an_integer(ident: bytes) -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":%b,"method":"a"}' % ident)
     assert fault == Malformed(INVALID_REQUEST, "an id must be a string or an integer")
 
 
+@pytest.mark.row("P12")
 @pytest.mark.parametrize(
     "frame",
     [
@@ -236,31 +255,36 @@ def test_p11_an_id_must_be_a_string_or_an_integer(ident: bytes) -> None:
         b'{"jsonrpc":"2.0","id":1,"error":{"code":1}}',
     ],
 )
-def test_p12_a_reply_with_no_single_readable_outcome_is_not_to_be_answered(frame: bytes) -> None:
+def test_a_reply_with_no_single_readable_outcome_is_not_to_be_answered(frame: bytes) -> None:
     fault = malformed(frame)
     assert (fault.code, fault.id, fault.is_reply) == (INVALID_REQUEST, 1, True)
 
 
+@pytest.mark.row("P12")
 @pytest.mark.parametrize("frame", [b'{"jsonrpc":"2.0","result":{}}', b'{"jsonrpc":"2.0","id":null,"result":{}}'])
-def test_p12_a_result_must_name_its_request(frame: bytes) -> None:
+def test_a_result_must_name_its_request(frame: bytes) -> None:
     assert malformed(frame).is_reply
 
 
-def test_p12_a_reply_with_an_unreadable_id_is_not_to_be_answered() -> None:
+@pytest.mark.row("P12")
+def test_a_reply_with_an_unreadable_id_is_not_to_be_answered() -> None:
     assert malformed(b'{"jsonrpc":"2.0","id":1.5,"result":{}}').is_reply
 
 
+@pytest.mark.row("P12")
 @pytest.mark.parametrize("outcome", [b'"result":{}', b'"error":{"code":1,"message":""}', b'"error":5'])
-def test_p12_a_message_cannot_ask_and_answer_at_once(outcome: bytes) -> None:
+def test_a_message_cannot_ask_and_answer_at_once(outcome: bytes) -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":1,"method":"a",%b}' % outcome)
     assert (fault.code, fault.id, fault.is_reply) == (INVALID_REQUEST, 1, False)
 
 
-def test_p12_an_outcome_beside_a_method_without_id_is_not_to_be_answered() -> None:
+@pytest.mark.row("P12")
+def test_an_outcome_beside_a_method_without_id_is_not_to_be_answered() -> None:
     assert malformed(b'{"jsonrpc":"2.0","method":"a","result":{}}').is_reply
 
 
-def test_w16_a_frame_that_was_too_large_tells_its_limit() -> None:
+@pytest.mark.row("W16")
+def test_a_frame_that_was_too_large_tells_its_limit() -> None:
     fault = decode(TooLarge(1024))
     assert isinstance(fault, Malformed)
     assert (fault.code, fault.limit) == (INVALID_REQUEST, 1024)
@@ -268,6 +292,7 @@ def test_w16_a_frame_that_was_too_large_tells_its_limit() -> None:
     assert fault.id is None
 
 
+@pytest.mark.row("W16")
 @pytest.mark.parametrize(
     ("head", "tail", "ident", "is_reply", "lacks_method"),
     [
@@ -282,7 +307,7 @@ def test_w16_a_frame_that_was_too_large_tells_its_limit() -> None:
         (b"xxxx", b"xxxx", None, False, True),
     ],
 )
-def test_w16_a_frame_that_was_too_large_tells_whose_answer_it_is(
+def test_a_frame_that_was_too_large_tells_whose_answer_it_is(
     head: bytes, tail: bytes, ident: Any, is_reply: bool, lacks_method: bool
 ) -> None:
     fault = decode(TooLarge(1024, head, tail))
@@ -316,14 +341,16 @@ def test_an_answer_with_a_whole_number_written_as_a_float_for_its_id_tells_whose
     assert malformed(b'{"jsonrpc":"2.0","id":5.5,"result":{}}').id is None
 
 
-def test_w14_a_bad_frame_is_an_invalid_request() -> None:
+@pytest.mark.row("W14")
+def test_a_bad_frame_is_an_invalid_request() -> None:
     assert decode(BadFrame("no length")) == Malformed(INVALID_REQUEST, "no length")
 
 
 # --- batches -------------------------------------------------------------------------------------
 
 
-def test_p05_an_array_is_a_batch_of_whatever_is_in_it() -> None:
+@pytest.mark.row("P05")
+def test_an_array_is_a_batch_of_whatever_is_in_it() -> None:
     frame = b' [{"jsonrpc":"2.0","id":1,"method":"a"}, {"jsonrpc":"2.0","method":"b"}, 5, {"jsonrpc":"2.0","id":2}]'
     batch = decode(frame)
     assert isinstance(batch, Batch)
@@ -334,18 +361,21 @@ def test_p05_an_array_is_a_batch_of_whatever_is_in_it() -> None:
     assert nothing.id == 2
 
 
+@pytest.mark.row("P06")
 @pytest.mark.parametrize("frame", [b"[]", b" [ ] "])
-def test_p06_an_empty_batch_is_an_invalid_request(frame: bytes) -> None:
+def test_an_empty_batch_is_an_invalid_request(frame: bytes) -> None:
     assert malformed(frame) == Malformed(INVALID_REQUEST, "a batch must not be empty")
 
 
+@pytest.mark.row("P05")
 @pytest.mark.parametrize("depth", [1, 2, 300, 700])
-def test_p05_a_batch_cannot_stand_inside_a_batch(depth: int) -> None:
+def test_a_batch_cannot_stand_inside_a_batch(depth: int) -> None:
     batch = decode(b"[" * (depth + 1) + b"]" * (depth + 1))
     assert batch == Batch((Malformed(INVALID_REQUEST, "a batch cannot stand inside a batch"),))
 
 
-def test_p05_a_batch_has_a_largest_size() -> None:
+@pytest.mark.row("P05")
+def test_a_batch_has_a_largest_size() -> None:
     largest = decode(codec.to_json([5] * MAX_BATCH))
     assert isinstance(largest, Batch)
     assert len(largest.messages) == MAX_BATCH
@@ -355,18 +385,21 @@ def test_p05_a_batch_has_a_largest_size() -> None:
 # --- encoding ------------------------------------------------------------------------------------
 
 
-def test_a02_p18_requests_and_responses_are_encoded_by_plain_functions() -> None:
+@pytest.mark.row("A02", "P18")
+def test_requests_and_responses_are_encoded_by_plain_functions() -> None:
     assert codec.encode_request(1, "a", {"b": 2}) == b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":2}}'
     assert codec.encode_request("x", "a") == b'{"jsonrpc":"2.0","id":"x","method":"a"}'
     assert codec.encode_response(1, {}) == b'{"jsonrpc":"2.0","id":1,"result":{}}'
 
 
-def test_p05_several_messages_are_encoded_as_one_array() -> None:
+@pytest.mark.row("P05")
+def test_several_messages_are_encoded_as_one_array() -> None:
     frame = codec.to_json([Response(1, {}), Notification("a")])
     assert frame == b'[{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","method":"a"}]'
 
 
-def test_p19_decoding_a_response_gives_either_outcome() -> None:
+@pytest.mark.row("P19")
+def test_decoding_a_response_gives_either_outcome() -> None:
     response = codec.decode_response(codec.encode_response(1, {"a": 1}))
     assert isinstance(response, Response)
     assert bytes(response.result) == b'{"a":1}'
@@ -374,8 +407,9 @@ def test_p19_decoding_a_response_gives_either_outcome() -> None:
     assert codec.decode_response(codec.encode(error)) == error
 
 
+@pytest.mark.row("P19")
 @pytest.mark.parametrize("frame", [b"{oops", b'{"jsonrpc":"2.0","id":1,"method":"a"}', b'[{"jsonrpc":"2.0"}]'])
-def test_p19_decoding_a_response_raises_for_anything_else(frame: bytes) -> None:
+def test_decoding_a_response_raises_for_anything_else(frame: bytes) -> None:
     with pytest.raises(ValueError, match="not"):
         codec.decode_response(frame)
 

@@ -35,23 +35,27 @@ def fed(framer: Framing, *chunks: bytes) -> list[Frame]:
 # --- lines ---------------------------------------------------------------------------------------
 
 
-def test_w12_all_lines_of_one_read_are_given_in_order() -> None:
+@pytest.mark.row("W12")
+def test_all_lines_of_one_read_are_given_in_order() -> None:
     assert LineFramer(LIMIT).feed(b"one\ntwo\nthree\n") == [b"one", b"two", b"three"]
 
 
-def test_w13_half_a_line_gives_nothing_until_the_rest_is_there() -> None:
+@pytest.mark.row("W13")
+def test_half_a_line_gives_nothing_until_the_rest_is_there() -> None:
     framer = LineFramer(LIMIT)
     assert framer.feed(b"on") == []
     assert framer.feed(b"e\ntw") == [b"one"]
     assert framer.feed(b"o\n") == [b"two"]
 
 
-def test_w11_a_line_may_arrive_byte_by_byte() -> None:
+@pytest.mark.row("W11")
+def test_a_line_may_arrive_byte_by_byte() -> None:
     assert fed(LineFramer(LIMIT), *(b"%c" % byte for byte in b'{"a":1}\n{}\n')) == [b'{"a":1}', b"{}"]
 
 
+@pytest.mark.row("W15")
 @pytest.mark.parametrize("text", ["é", "日本", "😀"])
-def test_w15_characters_split_across_reads_stay_whole(text: str) -> None:
+def test_characters_split_across_reads_stay_whole(text: str) -> None:
     assert fed(LineFramer(LIMIT), *(b"%c" % byte for byte in text.encode() + b"\n")) == [text.encode()]
 
 
@@ -59,13 +63,15 @@ def test_blank_lines_are_passed_over() -> None:
     assert LineFramer(LIMIT).feed(b"\n\r\n  \t\none\n \n") == [b"one"]
 
 
-def test_w16_a_line_of_the_limit_is_accepted_and_one_byte_more_is_not() -> None:
+@pytest.mark.row("W16")
+def test_a_line_of_the_limit_is_accepted_and_one_byte_more_is_not() -> None:
     framer = LineFramer(LIMIT)
     assert framer.feed(b"x" * LIMIT + b"\n") == [b"x" * LIMIT]
     assert framer.feed(b"x" * (LIMIT + 1) + b"\n") == [too_large(b"x" * (LIMIT + 1))]
 
 
-def test_w16_the_carriage_return_before_the_end_of_a_line_does_not_count() -> None:
+@pytest.mark.row("W16")
+def test_the_carriage_return_before_the_end_of_a_line_does_not_count() -> None:
     whole, cut = LineFramer(LIMIT), LineFramer(LIMIT)
     line = b"x" * LIMIT
     assert whole.feed(line + b"\r\n") == [line]
@@ -74,22 +80,25 @@ def test_w16_the_carriage_return_before_the_end_of_a_line_does_not_count() -> No
     assert fed(cut, line + b"\r", b"\r", b"\n") == [too_large(line + b"\r\r")]
 
 
-def test_w16_the_default_limit_of_16_mib_is_kept_exactly() -> None:
+@pytest.mark.row("W16")
+def test_the_default_limit_of_16_mib_is_kept_exactly() -> None:
     limit = 16 * 1024 * 1024
     framer = LineFramer(limit)
     assert [len(frame) for frame in framer.feed(b"x" * limit + b"\n") if isinstance(frame, bytes)] == [16_777_216]
     assert framer.feed(b"x" * (limit + 1) + b"\n") == [TooLarge(16_777_216, b"x" * EDGE, b"x" * EDGE)]
 
 
-def test_w14_w16_a_line_that_is_too_long_is_not_kept_while_it_arrives() -> None:
+@pytest.mark.row("W14", "W16")
+def test_a_line_that_is_too_long_is_not_kept_while_it_arrives() -> None:
     framer = LineFramer(LIMIT)
     assert fed(framer, b"a" * 60, *[b"x" * 60] * 1000) == []
     ends = b"a" * 60 + b"x" * (EDGE - 60), b"x" * (EDGE - 1) + b"z"
     assert framer.feed(b"z\nnext\n") == [TooLarge(LIMIT, *ends), b"next"]
 
 
+@pytest.mark.row("W11")
 @pytest.mark.parametrize("sizes", [[1], [2], [1, 2, 3], [300, 200, 100]])
-def test_w11_a_line_that_trickles_in_takes_up_little_more_than_its_size(sizes: list[int]) -> None:
+def test_a_line_that_trickles_in_takes_up_little_more_than_its_size(sizes: list[int]) -> None:
     framer, sent = LineFramer(1 << 20), 0
     tracemalloc.start()
     try:
@@ -104,7 +113,8 @@ def test_w11_a_line_that_trickles_in_takes_up_little_more_than_its_size(sizes: l
     assert framer.feed(b"\n") == [b"x" * sent]
 
 
-def test_w16_a_line_after_one_that_was_too_long_may_be_as_long_as_any() -> None:
+@pytest.mark.row("W16")
+def test_a_line_after_one_that_was_too_long_may_be_as_long_as_any() -> None:
     framer = LineFramer(LIMIT)
     assert fed(framer, b"x" * 150, b"x\n" + b"y" * 60, b"y" * 40 + b"\n") == [
         too_large(b"x" * 151),
@@ -119,44 +129,52 @@ def test_a_line_goes_out_with_its_end() -> None:
 # --- headers -------------------------------------------------------------------------------------
 
 
-def test_a01_w10_a_frame_follows_a_header_with_its_length() -> None:
+@pytest.mark.row("A01", "W10")
+def test_a_frame_follows_a_header_with_its_length() -> None:
     assert LengthFramer(LIMIT).feed(b'Content-Length: 7\r\n\r\n{"a":1}') == [b'{"a":1}']
 
 
-def test_w12_all_frames_of_one_read_are_given_in_order() -> None:
+@pytest.mark.row("W12")
+def test_all_frames_of_one_read_are_given_in_order() -> None:
     assert LengthFramer(LIMIT).feed(headed(b"one") + headed(b"two") + headed(b"three")) == [b"one", b"two", b"three"]
 
 
-def test_w13_half_a_frame_gives_nothing_until_the_rest_is_there() -> None:
+@pytest.mark.row("W13")
+def test_half_a_frame_gives_nothing_until_the_rest_is_there() -> None:
     framer = LengthFramer(LIMIT)
     assert framer.feed(b"Content-Len") == []
     assert framer.feed(b"gth: 5\r\n\r\nhal") == []
     assert framer.feed(b"ves") == [b"halve"]
 
 
-def test_w11_a_frame_may_arrive_byte_by_byte() -> None:
+@pytest.mark.row("W11")
+def test_a_frame_may_arrive_byte_by_byte() -> None:
     stream = headed(b'{"a":1}') + headed(b"{}")
     assert fed(LengthFramer(LIMIT), *(b"%c" % byte for byte in stream)) == [b'{"a":1}', b"{}"]
 
 
+@pytest.mark.row("W15")
 @pytest.mark.parametrize("text", ["é", "日本", "😀"])
-def test_w15_the_length_counts_bytes_and_not_characters(text: str) -> None:
+def test_the_length_counts_bytes_and_not_characters(text: str) -> None:
     stream = headed(text.encode()) + headed(b"next")
     assert fed(LengthFramer(LIMIT), *(b"%c" % byte for byte in stream)) == [text.encode(), b"next"]
 
 
+@pytest.mark.row("W14")
 @pytest.mark.parametrize("name", [b"Content-Length", b"content-length", b"CONTENT-LENGTH", b" Content-Length "])
-def test_w14_the_case_of_a_header_does_not_matter(name: bytes) -> None:
+def test_the_case_of_a_header_does_not_matter(name: bytes) -> None:
     assert LengthFramer(LIMIT).feed(name + b":2\r\n\r\n{}") == [b"{}"]
 
 
-def test_w14_other_headers_are_passed_over() -> None:
+@pytest.mark.row("W14")
+def test_other_headers_are_passed_over() -> None:
     framer = LengthFramer(LIMIT)
     assert framer.feed(headed(b"{}", b"Content-Type: application/json")) == [b"{}"]
     assert framer.feed(b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}") == [b"{}"]
 
 
-def test_w14_lines_of_a_header_may_end_without_carriage_return() -> None:
+@pytest.mark.row("W14")
+def test_lines_of_a_header_may_end_without_carriage_return() -> None:
     assert LengthFramer(LIMIT).feed(b"Content-Length: 2\n\n{}" + headed(b"next")) == [b"{}", b"next"]
 
 
@@ -168,29 +186,33 @@ def test_an_empty_frame_is_a_frame() -> None:
     assert LengthFramer(LIMIT).feed(headed(b"") + headed(b"{}")) == [b"", b"{}"]
 
 
+@pytest.mark.row("W14")
 @pytest.mark.parametrize("length", [b"-5", b"five", b"", b"0x10", b"1.5", b"+5", b"9" * 19, b"\xff"])
-def test_w14_a_bad_length_is_a_fault_and_the_next_frame_is_found(length: bytes) -> None:
+def test_a_bad_length_is_a_fault_and_the_next_frame_is_found(length: bytes) -> None:
     fault, *rest = LengthFramer(LIMIT).feed(b"Content-Length: %b\r\n\r\n{}" % length + headed(b"next"))
     assert isinstance(fault, BadFrame)
     assert fault.why.startswith("Content-Length must be a whole number of bytes")
     assert rest == [b"next"]
 
 
-def test_w14_a_header_block_without_a_length_is_a_fault_and_the_next_frame_is_found() -> None:
+@pytest.mark.row("W14")
+def test_a_header_block_without_a_length_is_a_fault_and_the_next_frame_is_found() -> None:
     stream = b"Content-Type: text\r\n\r\n{}" + headed(b"next")
     expected = [BadFrame("the header block has no Content-Length"), b"next"]
     assert LengthFramer(LIMIT).feed(stream) == expected
     assert fed(LengthFramer(LIMIT), *(b"%c" % byte for byte in stream)) == expected
 
 
-def test_w14_a_header_block_that_does_not_end_is_a_fault_and_is_not_kept() -> None:
+@pytest.mark.row("W14")
+def test_a_header_block_that_does_not_end_is_a_fault_and_is_not_kept() -> None:
     framer = LengthFramer(LIMIT)
     assert fed(framer, *[b"C" * 1000] * 100) == [BadFrame("the header block is too long")]
     assert framer.feed(headed(b"next")) == [b"next"]
 
 
+@pytest.mark.row("W14")
 @pytest.mark.parametrize(("size", "accepted"), [(MAX_HEADER, True), (MAX_HEADER + 1, False)])
-def test_w14_how_long_a_header_block_may_be_does_not_depend_on_how_it_arrives(size: int, accepted: bool) -> None:
+def test_how_long_a_header_block_may_be_does_not_depend_on_how_it_arrives(size: int, accepted: bool) -> None:
     block = b"Content-Length: 2\r\nX: ".ljust(size, b"x")
     stream = block + b"\r\n\r\n{}"
     expected = [b"{}"] if accepted else [BadFrame("the header block is too long")]
@@ -198,52 +220,61 @@ def test_w14_how_long_a_header_block_may_be_does_not_depend_on_how_it_arrives(si
     assert fed(LengthFramer(LIMIT), *(b"%c" % byte for byte in stream)) == expected
 
 
-def test_w14_w16_a_huge_frame_is_dropped_as_it_arrives() -> None:
+@pytest.mark.row("W14", "W16")
+def test_a_huge_frame_is_dropped_as_it_arrives() -> None:
     framer = LengthFramer(LIMIT)
     assert fed(framer, b"Content-Length: 101\r\n\r\n", b"x" * 60) == []
     assert framer.feed(b"x" * 41 + headed(b"next")) == [too_large(b"x" * 101), b"next"]
 
 
-def test_w16_a_frame_of_the_limit_is_accepted() -> None:
+@pytest.mark.row("W16")
+def test_a_frame_of_the_limit_is_accepted() -> None:
     assert LengthFramer(LIMIT).feed(headed(b"x" * LIMIT)) == [b"x" * LIMIT]
 
 
-def test_w10_a_frame_goes_out_after_its_length() -> None:
+@pytest.mark.row("W10")
+def test_a_frame_goes_out_after_its_length() -> None:
     assert LengthFramer(LIMIT).wrap("é".encode()) == b"Content-Length: 2\r\n\r\n\xc3\xa9"
 
 
 # --- which of the two ----------------------------------------------------------------------------
 
 
+@pytest.mark.row("X24")
 @pytest.mark.parametrize("start", [b"Content-Length: 2\r\n\r\n{}", b"content-type: x", b"\r\n CONTENT-LENGTH"])
-def test_x24_a_connection_that_begins_with_a_header_is_framed_by_lengths(start: bytes) -> None:
+def test_a_connection_that_begins_with_a_header_is_framed_by_lengths(start: bytes) -> None:
     assert isinstance(detect(start, LIMIT), LengthFramer)
 
 
+@pytest.mark.row("X24")
 @pytest.mark.parametrize("start", [b"{", b"\n [", b'{"jsonrpc"'])
-def test_x24_a_connection_that_begins_with_a_message_is_framed_by_lines(start: bytes) -> None:
+def test_a_connection_that_begins_with_a_message_is_framed_by_lines(start: bytes) -> None:
     assert isinstance(detect(start, LIMIT), LineFramer)
 
 
+@pytest.mark.row("X24")
 @pytest.mark.parametrize("start", [b"", b" \r\n\t", b"C", b"\r\ncOn", b"Content-", b"Content-Lengt"])
-def test_x24_blanks_and_the_beginning_of_a_header_show_nothing_yet(start: bytes) -> None:
+def test_blanks_and_the_beginning_of_a_header_show_nothing_yet(start: bytes) -> None:
     assert detect(start, LIMIT) is None
 
 
+@pytest.mark.row("X24")
 @pytest.mark.parametrize(
     "start",
     [b"POST / HTTP/1.1\r\n", b"CONNECT a:1", b"OPTIONS", b"Conn", b"\n oops", b"\xff", b"\x16\x03\x01", b"SSH-2.0"],
 )
-def test_x24_a_connection_that_begins_with_anything_else_is_foreign(start: bytes) -> None:
+def test_a_connection_that_begins_with_anything_else_is_foreign(start: bytes) -> None:
     assert detect(start, LIMIT) == Foreign(start.lstrip())
 
 
-def test_x24_of_a_stranger_little_is_kept_and_shown() -> None:
+@pytest.mark.row("X24")
+def test_of_a_stranger_little_is_kept_and_shown() -> None:
     assert detect(b"GET /" + b"x" * 1000, LIMIT) == Foreign(b"GET /" + b"x" * 35)
     assert Foreign(b"GET \xff").why == "the peer speaks something else: it began with 'GET \ufffd'"
 
 
-def test_w16_a_fault_says_its_limit_in_a_sentence() -> None:
+@pytest.mark.row("W16")
+def test_a_fault_says_its_limit_in_a_sentence() -> None:
     assert TooLarge(LIMIT).why == "message is larger than the limit of 100 bytes"
 
 

@@ -29,14 +29,16 @@ def test_a_raw_result_goes_out_as_it_stands() -> None:
     assert encode(Response(1, Raw(b'{"a": 1}'))) == b'{"jsonrpc":"2.0","id":1,"result":{"a": 1}}'
 
 
-def test_p07_an_error_without_a_readable_id_leaves_the_id_out_or_says_null() -> None:
+@pytest.mark.row("P07")
+def test_an_error_without_a_readable_id_leaves_the_id_out_or_says_null() -> None:
     error = ErrorObject(-32700, "no")
     assert encode(ErrorResponse(UNSET, error)) == b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"no"}}'
     assert encode(ErrorResponse(None, error)) == b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}'
 
 
+@pytest.mark.row("P26")
 @pytest.mark.parametrize("data", ["Tool 'unknown' not found", 5, ["a"], {"a": None}, None, False])
-def test_p26_the_data_of_an_error_may_be_any_json(data: object) -> None:
+def test_the_data_of_an_error_may_be_any_json(data: object) -> None:
     assert encode(ErrorResponse(1, ErrorObject(-1, "no", data))).count(b'"data":') == 1
 
 

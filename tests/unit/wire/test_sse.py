@@ -65,8 +65,9 @@ def test_a_mark_of_byte_order_is_passed_over() -> None:
     assert decoder.feed(b"\xbfdata: x\n\n") == [Event(b"x")]
 
 
+@pytest.mark.row("W17")
 @pytest.mark.parametrize("size", [1, 3, 5000])
-def test_w17_an_event_over_the_limit_is_dropped_and_the_next_one_is_read(size: int) -> None:
+def test_an_event_over_the_limit_is_dropped_and_the_next_one_is_read(size: int) -> None:
     data = b"first" + b"a" * 3000 + b"last"
     stream = b"data: " + data + b"\n\n" + b"data: ok\n\n"
     decoder = EventDecoder(1024)
@@ -74,14 +75,16 @@ def test_w17_an_event_over_the_limit_is_dropped_and_the_next_one_is_read(size: i
     assert seen == [TooLarge(1024, data[:EDGE], data[-EDGE:]), Event(b"ok")]
 
 
-def test_w17_an_event_at_the_limit_is_read() -> None:
+@pytest.mark.row("W17")
+def test_an_event_at_the_limit_is_read() -> None:
     assert events(b"data: " + b"a" * 1000 + b"\n\n") == [Event(b"a" * 1000)]
     assert events(b"data: " + b"a" * 1001 + b"\n\n") == [TooLarge(1000, b"a" * EDGE, b"a" * EDGE)]
     assert events(b"data: a\n" * 501 + b"\n") == [TooLarge(1000, b"a" * EDGE, b"a" * EDGE)]
     assert events(b"data: a\n" * 601 + b"\n") == [TooLarge(1000, b"a" * EDGE, b"a" * EDGE)]
 
 
-def test_w17_comments_over_the_limit_are_dropped() -> None:
+@pytest.mark.row("W17")
+def test_comments_over_the_limit_are_dropped() -> None:
     decoder = EventDecoder(1024)
     assert [event for _ in range(3) for event in decoder.feed(b":" + b"a" * 3000)] == []
     assert decoder.feed(b"\n\n") == [TooLarge(1024, b":" + b"a" * (EDGE - 1), b"a" * EDGE)]

@@ -23,19 +23,21 @@ def back(visit: Sent, **fields: str) -> str:
     return f"{CALLBACK}?{urlencode({'state': visit.state, **fields})}"
 
 
+@pytest.mark.row("AUT-25")
 @pytest.mark.parametrize(
     ("advertises", "iss"), [(True, ISSUER), (False, ISSUER), (None, ISSUER), (False, None), (None, None)]
 )
-def test_aut_25_a_code_from_who_was_asked_is_taken(advertises: bool | None, iss: str | None) -> None:
+def test_a_code_from_who_was_asked_is_taken(advertises: bool | None, iss: str | None) -> None:
     visit = sent(advertises=advertises)
     assert code_in(back(visit, code="c", **({} if iss is None else {"iss": iss})), visit) == "c"
 
 
+@pytest.mark.row("AUT-25")
 @pytest.mark.parametrize(
     ("advertises", "iss"),
     [(True, None), (True, ""), *((told, f"{wrong}") for told in (True, False, None) for wrong in (f"{ISSUER}/", ISSUER.upper(), "https://login.example:443", "https://evil.example"))],
 )  # fmt: skip
-def test_aut_25_whoever_else_answers_is_neither_believed_nor_shown(advertises: bool | None, iss: str | None) -> None:
+def test_whoever_else_answers_is_neither_believed_nor_shown(advertises: bool | None, iss: str | None) -> None:
     visit = sent(advertises=advertises)
     named = {} if iss is None else {"iss": iss}
     for fields in ({"code": "c"}, {"error": "EVIL", "error_description": "EVIL"}):
@@ -45,8 +47,9 @@ def test_aut_25_whoever_else_answers_is_neither_believed_nor_shown(advertises: b
         assert "EVIL" not in str(failed.value)
 
 
+@pytest.mark.row("AUT-24")
 @pytest.mark.parametrize("state", ["", "other"])
-def test_aut_24_an_answer_with_another_state_is_not_for_us(state: str) -> None:
+def test_an_answer_with_another_state_is_not_for_us(state: str) -> None:
     visit = sent()
     with pytest.raises(AuthorizationFailed, match="not the state"):
         code_in(f"{CALLBACK}?{urlencode({'state': state, 'code': 'c'})}", visit)
@@ -84,7 +87,8 @@ def test_every_visit_has_secrets_of_its_own_that_are_not_shown() -> None:
     assert one.state not in repr(one)
 
 
-async def test_aut_16_aut_17_the_page_is_told_all_that_it_needs_and_what_it_had_in_its_address() -> None:
+@pytest.mark.row("AUT-16", "AUT-17")
+async def test_the_page_is_told_all_that_it_needs_and_what_it_had_in_its_address() -> None:
     async with office() as there:
         there.world.server["authorization_endpoint"] += "?tenant=1"
         async with caller(there, there.oauth(parameters={"login_hint": "ada", "state": "mine"})) as client:
@@ -107,7 +111,8 @@ async def test_aut_16_aut_17_the_page_is_told_all_that_it_needs_and_what_it_had_
     assert exchange["resource"] == there.url
 
 
-async def test_aut_16_no_page_is_shown_where_pkce_is_not_known() -> None:
+@pytest.mark.row("AUT-16")
+async def test_no_page_is_shown_where_pkce_is_not_known() -> None:
     async with office() as there:
         del there.world.server["code_challenge_methods_supported"]
         async with caller(there) as client:

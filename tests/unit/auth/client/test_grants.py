@@ -14,7 +14,8 @@ from trunkline.errors import AuthorizationFailed, ConfigError
 BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
-async def test_aut_29_a_program_gets_a_token_in_its_own_name_and_another_when_that_runs_out() -> None:
+@pytest.mark.row("AUT-29")
+async def test_a_program_gets_a_token_in_its_own_name_and_another_when_that_runs_out() -> None:
     async with office() as there:
         there.refreshes = False
         auth = ClientCredentials("robot", secret="s", now=lambda: there.now)

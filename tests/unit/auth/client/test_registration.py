@@ -12,6 +12,7 @@ from trunkline.errors import AuthorizationFailed, ConfigError
 DOCUMENT = "https://app.example/client.json"
 
 
+@pytest.mark.row("AUT-11")
 @pytest.mark.parametrize(
     ("options", "client"),
     [
@@ -20,7 +21,7 @@ DOCUMENT = "https://app.example/client.json"
         ({}, "client-1"),
     ],
 )
-async def test_aut_11_what_is_registered_comes_before_a_document_and_that_before_registering(
+async def test_what_is_registered_comes_before_a_document_and_that_before_registering(
     options: dict[str, Any], client: str
 ) -> None:
     async with office() as there:
@@ -30,7 +31,8 @@ async def test_aut_11_what_is_registered_comes_before_a_document_and_that_before
         assert len(there.registered) == (0 if options else 1)
 
 
-async def test_aut_11_a_document_is_not_used_where_it_is_not_known() -> None:
+@pytest.mark.row("AUT-11")
+async def test_a_document_is_not_used_where_it_is_not_known() -> None:
     async with office() as there:
         there.world.server["client_id_metadata_document_supported"] = False
         async with caller(there, there.oauth(client_metadata_url=DOCUMENT)) as called:
@@ -38,7 +40,8 @@ async def test_aut_11_a_document_is_not_used_where_it_is_not_known() -> None:
         assert there.visits[0]["client_id"] == "client-1"
 
 
-async def test_aut_11_where_nobody_can_register_it_is_said_what_to_do() -> None:
+@pytest.mark.row("AUT-11")
+async def test_where_nobody_can_register_it_is_said_what_to_do() -> None:
     async with office() as there:
         del there.world.server["registration_endpoint"]
         async with caller(there) as called:
@@ -47,6 +50,7 @@ async def test_aut_11_where_nobody_can_register_it_is_said_what_to_do() -> None:
         assert (failed.value.hop, there.visits) == ("registration", [])
 
 
+@pytest.mark.row("AUT-14", "AUT-26")
 @pytest.mark.parametrize(
     ("redirect_uri", "application"),
     [
@@ -56,9 +60,7 @@ async def test_aut_11_where_nobody_can_register_it_is_said_what_to_do() -> None:
         ("https://app.example/back", "web"),
     ],
 )
-async def test_aut_14_aut_26_a_registration_says_what_kind_of_program_it_is(
-    redirect_uri: str, application: str
-) -> None:
+async def test_a_registration_says_what_kind_of_program_it_is(redirect_uri: str, application: str) -> None:
     async with office() as there:
         auth = there.oauth(interaction=Redirected(redirect_uri, there.agree), client_name="Notes")
         async with caller(there, auth) as called:
@@ -75,11 +77,12 @@ async def test_aut_14_aut_26_a_registration_says_what_kind_of_program_it_is(
         ]
 
 
+@pytest.mark.row("AUT-29")
 @pytest.mark.parametrize(
     ("supported", "wanted"),
     [(["client_secret_post", "none"], "none"), (["client_secret_post", "client_secret_basic"], "client_secret_basic"), (["client_secret_post"], "client_secret_post"), (None, "client_secret_basic")],
 )  # fmt: skip
-async def test_aut_29_a_registration_asks_for_a_method_that_the_server_knows(supported: Any, wanted: str) -> None:
+async def test_a_registration_asks_for_a_method_that_the_server_knows(supported: Any, wanted: str) -> None:
     async with office() as there:
         there.world.server["token_endpoint_auth_methods_supported"] = supported
         there.secret = "s3cret"
@@ -93,6 +96,7 @@ async def test_aut_29_a_registration_asks_for_a_method_that_the_server_knows(sup
     )
 
 
+@pytest.mark.row("AUT-14")
 @pytest.mark.parametrize(
     ("page", "words"),
     [
@@ -106,7 +110,7 @@ async def test_aut_29_a_registration_asks_for_a_method_that_the_server_knows(sup
         (Page(201, []), "no client id"),
     ],
 )
-async def test_aut_14_a_registration_that_fails_is_told(page: Page, words: str) -> None:
+async def test_a_registration_that_fails_is_told(page: Page, words: str) -> None:
     async with office() as there:
         there.world.pages[REGISTER] = page
         async with caller(there) as called:
@@ -164,7 +168,8 @@ async def test_a_registration_that_nobody_comes_back_with_is_not_used_again() ->
         assert there.visits[0]["client_id"] == "client-2"
 
 
-async def test_aut_12_a_document_may_come_with_a_key() -> None:
+@pytest.mark.row("AUT-12")
+async def test_a_document_may_come_with_a_key() -> None:
     async with office() as there:
         auth = there.oauth(client_metadata_url=DOCUMENT, client_key=SigningKey.generate())
         async with caller(there, auth) as called:
@@ -172,6 +177,7 @@ async def test_aut_12_a_document_may_come_with_a_key() -> None:
         assert "client_assertion" in there.exchanges[0]
 
 
+@pytest.mark.row("AUT-12")
 @pytest.mark.parametrize(
     "options",
     [
@@ -180,7 +186,7 @@ async def test_aut_12_a_document_may_come_with_a_key() -> None:
         {"client_secret": "s"},
     ],
 )
-def test_aut_12_what_cannot_be_who_we_are_is_refused_at_once(options: dict[str, Any]) -> None:
+def test_what_cannot_be_who_we_are_is_refused_at_once(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         OAuth(store=MemoryTokens(), **options)
 

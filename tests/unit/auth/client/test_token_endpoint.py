@@ -27,6 +27,7 @@ def endpoint(there: Office, prover: Prover | None = None) -> TokenEndpoint:
 FIELDS = {"grant_type": "client_credentials", "scope": None}
 
 
+@pytest.mark.row("AUT-29")
 @pytest.mark.parametrize(
     ("supported", "secret", "key", "method"),
     [
@@ -39,14 +40,13 @@ FIELDS = {"grant_type": "client_credentials", "scope": None}
         (["none"], True, True, "private_key_jwt"),
     ],
 )
-def test_aut_29_how_we_prove_who_we_are_follows_the_metadata(
-    supported: Any, secret: bool, key: bool, method: str
-) -> None:
+def test_how_we_prove_who_we_are_follows_the_metadata(supported: Any, secret: bool, key: bool, method: str) -> None:
     metadata = ServerMetadata(issuer="i", token_endpoint_auth_methods_supported=supported)
     assert method_for(metadata, secret=secret, key=key) == method
 
 
-async def test_aut_29_a_secret_goes_where_its_method_says() -> None:
+@pytest.mark.row("AUT-29")
+async def test_a_secret_goes_where_its_method_says() -> None:
     async with office() as there:
         for method in ("client_secret_basic", "client_secret_post", "none"):
             await endpoint(there).ask(Identity("a:b c", method, "s%é&"), FIELDS)

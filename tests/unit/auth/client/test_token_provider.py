@@ -13,7 +13,8 @@ from trunkline.auth.client.tokens import key_for, read_kept, write_kept
 from trunkline.errors import AuthorizationFailed, StoreError
 
 
-async def test_aut_22_a_token_goes_with_every_request_and_never_in_an_address() -> None:
+@pytest.mark.row("AUT-22")
+async def test_a_token_goes_with_every_request_and_never_in_an_address() -> None:
     async with office() as there, caller(there) as client:
         for _ in range(3):
             assert await client.call() == 200
@@ -24,7 +25,8 @@ async def test_aut_22_a_token_goes_with_every_request_and_never_in_an_address() 
     assert not any(token in asked.query for asked in there.world.asked)
 
 
-async def test_aut_22_no_token_goes_to_anybody_but_the_server() -> None:
+@pytest.mark.row("AUT-22")
+async def test_no_token_goes_to_anybody_but_the_server() -> None:
     async with office() as there, caller(there) as client:
         await client.call()
         engine = client.engine
@@ -119,7 +121,8 @@ async def test_requests_under_way_at_once_share_one_renewal() -> None:
         assert len(there.exchanges) == 2
 
 
-async def test_promise_11_after_a_restart_a_token_that_has_run_out_is_renewed_without_anybody(tmp_path: Any) -> None:
+@pytest.mark.row("PROMISE-11")
+async def test_after_a_restart_a_token_that_has_run_out_is_renewed_without_anybody(tmp_path: Any) -> None:
     async with office() as there:
         there.needs["write"] = {"write"}
         async with caller(there, there.oauth(store=FileTokens(tmp_path))) as client:
@@ -281,7 +284,8 @@ async def test_a_kept_token_that_is_refused_is_renewed_then_asked_for_and_then_g
     assert grants == ["authorization_code", "refresh_token", "authorization_code"]
 
 
-async def test_aut_21_more_is_asked_for_with_all_that_was_asked_for_before() -> None:
+@pytest.mark.row("AUT-21")
+async def test_more_is_asked_for_with_all_that_was_asked_for_before() -> None:
     async with office() as there:
         there.needs = {"write": {"write"}, "admin": {"admin"}}
         async with caller(there) as client:
@@ -289,7 +293,8 @@ async def test_aut_21_more_is_asked_for_with_all_that_was_asked_for_before() -> 
         assert [visit["scope"] for visit in there.visits] == ["notes", "notes write", "notes write admin"]
 
 
-async def test_aut_21_what_the_person_does_not_give_is_not_asked_for_again_and_again() -> None:
+@pytest.mark.row("AUT-21")
+async def test_what_the_person_does_not_give_is_not_asked_for_again_and_again() -> None:
     async with office() as there:
         there.needs = {"write": {"write"}}
         there.grants = lambda _: "notes"
@@ -303,7 +308,8 @@ async def test_aut_21_what_the_person_does_not_give_is_not_asked_for_again_and_a
         assert len(there.visits) == 2
 
 
-async def test_aut_21_a_server_that_always_wants_more_is_given_up() -> None:
+@pytest.mark.row("AUT-21")
+async def test_a_server_that_always_wants_more_is_given_up() -> None:
     async with office() as there:
         names = iter("abcdefghij")
 
@@ -358,6 +364,7 @@ async def test_tokens_that_cannot_be_kept_are_told_as_what_they_are_about() -> N
 # --- scopes ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("AUT-18")
 @pytest.mark.parametrize(
     ("challenged", "supported", "ours", "asked"),
     [
@@ -368,7 +375,7 @@ async def test_tokens_that_cannot_be_kept_are_told_as_what_they_are_about() -> N
         ("a", ["x"], ["mine"], "a mine"),
     ],
 )
-async def test_aut_18_what_is_asked_for(challenged: str | None, supported: Any, ours: Any, asked: str | None) -> None:
+async def test_what_is_asked_for(challenged: str | None, supported: Any, ours: Any, asked: str | None) -> None:
     async with office() as there:
         scope = "" if challenged is None else f', scope="{challenged}"'
         there.world.challenge = f'Bearer resource_metadata="{there.world.at(RESOURCE)}"{scope}'
@@ -378,10 +385,11 @@ async def test_aut_18_what_is_asked_for(challenged: str | None, supported: Any, 
         assert there.visits[0].get("scope") == asked
 
 
+@pytest.mark.row("AUT-26")
 @pytest.mark.parametrize(
     ("listed", "asked"), [(["offline_access"], "notes offline_access"), (["notes"], "notes"), (None, "notes")]
 )
-async def test_aut_26_offline_access_is_asked_for_where_it_is_known(listed: Any, asked: str) -> None:
+async def test_offline_access_is_asked_for_where_it_is_known(listed: Any, asked: str) -> None:
     async with office() as there:
         there.world.server["scopes_supported"] = listed
         async with caller(there) as client:
@@ -404,7 +412,8 @@ def moved(there: Office) -> str:
     return issuer
 
 
-async def test_aut_15_nothing_is_reused_with_another_authorization_server() -> None:
+@pytest.mark.row("AUT-15")
+async def test_nothing_is_reused_with_another_authorization_server() -> None:
     async with office() as there, caller(there) as client:
         await client.call()
         moved(there)
@@ -413,7 +422,8 @@ async def test_aut_15_nothing_is_reused_with_another_authorization_server() -> N
         assert [form["grant_type"] for form in there.exchanges] == ["authorization_code"] * 2
 
 
-async def test_aut_15_after_a_restart_no_refresh_token_goes_to_another_authorization_server() -> None:
+@pytest.mark.row("AUT-15")
+async def test_after_a_restart_no_refresh_token_goes_to_another_authorization_server() -> None:
     async with office() as there:
         store = MemoryTokens()
         async with caller(there, there.oauth(store=store)) as client:
@@ -425,7 +435,8 @@ async def test_aut_15_after_a_restart_no_refresh_token_goes_to_another_authoriza
         assert [form["grant_type"] for form in there.exchanges] == ["authorization_code"] * 2
 
 
-async def test_aut_15_no_refresh_token_goes_to_another_authorization_server_that_knows_our_document() -> None:
+@pytest.mark.row("AUT-15")
+async def test_no_refresh_token_goes_to_another_authorization_server_that_knows_our_document() -> None:
     async with office() as there:
         store, document = MemoryTokens(), "https://app.example/client.json"
         async with caller(there, there.oauth(store=store, client_metadata_url=document)) as client:
@@ -437,7 +448,8 @@ async def test_aut_15_no_refresh_token_goes_to_another_authorization_server_that
         assert [form["grant_type"] for form in there.exchanges] == ["authorization_code"] * 2
 
 
-async def test_aut_15_another_authorization_server_is_not_asked_for_what_the_first_was() -> None:
+@pytest.mark.row("AUT-15")
+async def test_another_authorization_server_is_not_asked_for_what_the_first_was() -> None:
     async with office() as there, caller(there) as client:
         there.needs = {"write": {"write"}}
         await client.call("write")
@@ -446,7 +458,8 @@ async def test_aut_15_another_authorization_server_is_not_asked_for_what_the_fir
         assert [visit["scope"] for visit in there.visits] == ["notes", "notes write", "notes"]
 
 
-async def test_aut_15_a_client_id_of_another_authorization_server_is_an_error() -> None:
+@pytest.mark.row("AUT-15")
+async def test_a_client_id_of_another_authorization_server_is_an_error() -> None:
     async with office() as there, caller(there, there.oauth(client_id="mine")) as client:
         await client.call()
         moved(there)
@@ -455,7 +468,8 @@ async def test_aut_15_a_client_id_of_another_authorization_server_is_an_error() 
         assert (failed.value.hop, len(there.visits)) == ("registration", 1)
 
 
-async def test_aut_15_a_client_id_for_a_named_issuer_is_used_with_no_other() -> None:
+@pytest.mark.row("AUT-15")
+async def test_a_client_id_for_a_named_issuer_is_used_with_no_other() -> None:
     async with (
         office() as there,
         caller(there, there.oauth(client_id="mine", issuer="https://other.example")) as client,
@@ -465,7 +479,8 @@ async def test_aut_15_a_client_id_for_a_named_issuer_is_used_with_no_other() -> 
         assert there.visits == []
 
 
-async def test_aut_15_a_document_is_known_everywhere() -> None:
+@pytest.mark.row("AUT-15")
+async def test_a_document_is_known_everywhere() -> None:
     url = "https://app.example/client.json"
     async with office() as there, caller(there, there.oauth(client_metadata_url=url)) as client:
         await client.call()
@@ -475,7 +490,8 @@ async def test_aut_15_a_document_is_known_everywhere() -> None:
         assert there.registered == []
 
 
-async def test_aut_07_of_several_authorization_servers_one_that_can_be_used_is() -> None:
+@pytest.mark.row("AUT-07")
+async def test_of_several_authorization_servers_one_that_can_be_used_is() -> None:
     async with office() as there:
         there.world.resource["authorization_servers"] = [f"{there.world.origin}/gone", there.issuer]
         async with caller(there) as client:

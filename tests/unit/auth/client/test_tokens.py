@@ -53,7 +53,8 @@ def test_what_is_kept_is_read_again_and_what_is_not_ours_is_none() -> None:
     assert [read_kept(data) for data in (None, b"", b"{}", b"\xff", b"[" * 100_000)] == [None] * 5
 
 
-def test_aut_27_no_secret_is_in_what_is_shown() -> None:
+@pytest.mark.row("AUT-27")
+def test_no_secret_is_in_what_is_shown() -> None:
     secretive = [
         Kept(issuer="i", client_id="c", access="SECRET", refresh="SECRET", key={"d": "SECRET"}),
         Answer("SECRET", "Bearer", refresh="SECRET"),

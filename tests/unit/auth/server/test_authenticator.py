@@ -71,7 +71,8 @@ def kind(answer: Answer) -> str:
 # --- 401, 403 and 400 ---------------------------------------------------------------------------------------------
 
 
-async def test_aut_04_aut_05_aut_19_who_sends_no_token_is_told_where_to_get_one_and_for_what() -> None:
+@pytest.mark.row("AUT-04", "AUT-05", "AUT-19")
+async def test_who_sends_no_token_is_told_where_to_get_one_and_for_what() -> None:
     async with guarded(static(scopes=["notes", "offline_access"])) as host:
         answer = await ping(host)
         assert (answer.status, kind(answer)) == (401, "authentication_failed")
@@ -79,9 +80,10 @@ async def test_aut_04_aut_05_aut_19_who_sends_no_token_is_told_where_to_get_one_
         assert challenge(answer).params == {"scope": "notes", "resource_metadata": f"http://localhost:1{WELL_KNOWN}"}
 
 
+@pytest.mark.row("SEC-02")
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE", "PUT"])
 @pytest.mark.parametrize("path", ["/", "/sse", "/messages"])
-async def test_sec_02_every_request_is_asked_for_a_token(method: str, path: str) -> None:
+async def test_every_request_is_asked_for_a_token(method: str, path: str) -> None:
     async with guarded(static()) as host:
         answer = await host.ask(method, request("ping"), path=path, mcp_session_id="made-up")
         assert answer.status == 401
@@ -104,10 +106,11 @@ async def test_a_page_may_read_the_challenge() -> None:
             assert "www-authenticate" in answer.headers["access-control-expose-headers"]
 
 
+@pytest.mark.row("AUT-23")
 @pytest.mark.parametrize(
     "header", ["Bearer", "Bearer ", "Bearer a b", "Bearer a,b", "DPoP a b", ("Bearer known", "Bearer known")]
 )
-async def test_aut_23_a_malformed_header_is_status_400(header: Any) -> None:
+async def test_a_malformed_header_is_status_400(header: Any) -> None:
     async with guarded(static()) as host:
         answer = await ping(host, header)
         assert (answer.status, kind(answer)) == (400, "invalid_request")
@@ -120,7 +123,8 @@ async def test_another_scheme_is_no_token() -> None:
         assert "error" not in challenge(answer).params
 
 
-async def test_aut_22_a_token_in_the_address_is_refused_whatever_else_there_is() -> None:
+@pytest.mark.row("AUT-22")
+async def test_a_token_in_the_address_is_refused_whatever_else_there_is() -> None:
     gate = static().within("/")
     scope: dict[str, Any] = {"headers": [], "path": "/", "query_string": b"access_token=known"}
     turned: Any = gate.admit(scope, {b"host": b"localhost", b"authorization": b"Bearer known"}, "/")
@@ -135,7 +139,8 @@ async def test_a_token_that_is_not_known_is_told_so() -> None:
         assert "made-up" not in str(answer.headers) + answer.body.decode()
 
 
-async def test_aut_20_a_token_without_the_scopes_of_the_server_is_status_403_with_all_that_is_needed() -> None:
+@pytest.mark.row("AUT-20")
+async def test_a_token_without_the_scopes_of_the_server_is_status_403_with_all_that_is_needed() -> None:
     async with guarded(static(scopes=["more"])) as host:
         answer = await ping(host, bearer("known"))
         assert (answer.status, kind(answer)) == (403, "authorization_failed")
@@ -145,7 +150,8 @@ async def test_aut_20_a_token_without_the_scopes_of_the_server_is_status_403_wit
         assert params["resource_metadata"] == f"http://localhost:1{WELL_KNOWN}"
 
 
-async def test_aut_19_scopes_may_come_with_others() -> None:
+@pytest.mark.row("AUT-19")
+async def test_scopes_may_come_with_others() -> None:
     async with guarded(static(scopes=["read"], implied={"notes": ["write"], "write": ["read", "notes"]})) as host:
         assert (await ping(host, bearer("known"))).status == 200
         assert (await ping(host, bearer("other"))).status == 403
@@ -159,7 +165,8 @@ async def test_a_predicate_has_the_last_word() -> None:
         assert "www-authenticate" not in answer.headers
 
 
-async def test_promise_12_the_session_of_another_principal_is_not_there() -> None:
+@pytest.mark.row("PROMISE-12")
+async def test_the_session_of_another_principal_is_not_there() -> None:
     async with guarded(static()) as host:
         session = (await ping(host, bearer("known"))).headers["mcp-session-id"]
         for method in ("POST", "GET", "DELETE"):
@@ -186,6 +193,7 @@ async def test_the_handler_sees_who_was_verified() -> None:
         assert answer.json["result"]["content"][0]["text"] == f"Principal('ada', issuer='{issuer.url}', client='app')"
 
 
+@pytest.mark.row("AUT-23")
 @pytest.mark.parametrize(
     ("claims", "told"),
     [
@@ -197,7 +205,7 @@ async def test_the_handler_sees_who_was_verified() -> None:
     ],
     ids=str,
 )
-async def test_aut_23_a_token_that_is_no_good_is_status_401(claims: dict[str, Any], told: str) -> None:
+async def test_a_token_that_is_no_good_is_status_401(claims: dict[str, Any], told: str) -> None:
     async with issuing() as issuer, guarded(signed(issuer)) as host:
         answer = await ping(host, bearer(issuer.token(**claims)))
         assert (answer.status, kind(answer)) == (401, told)
@@ -360,7 +368,8 @@ async def test_tokens_may_have_to_be_bound_or_may_not_be() -> None:
 # --- what anybody may read ------------------------------------------------------------------------------------------
 
 
-async def test_aut_03_the_metadata_says_whom_the_server_trusts() -> None:
+@pytest.mark.row("AUT-03")
+async def test_the_metadata_says_whom_the_server_trusts() -> None:
     resource = ResourceServer(
         Jwt("https://login.example.com"),
         Jwt("https://other.example.com"),
@@ -414,7 +423,8 @@ async def test_a_public_address_is_what_tokens_are_for() -> None:
 # --- what is refused before anybody comes -----------------------------------------------------------------------------
 
 
-def test_sec_01_a_server_that_answers_to_any_name_says_which_one_tokens_are_for() -> None:
+@pytest.mark.row("SEC-01")
+def test_a_server_that_answers_to_any_name_says_which_one_tokens_are_for() -> None:
     for hosts in (("*",), ("*.example.com",)):
         server = Server("t", auth=static(), settings=Settings(allowed_hosts=hosts))
         with pytest.raises(ConfigError, match="public_url"):

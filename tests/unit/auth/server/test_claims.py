@@ -29,11 +29,13 @@ def test_a_good_token_says_who_it_is_about() -> None:
     assert verified.key is None
 
 
+@pytest.mark.row("AUT-23")
 @pytest.mark.parametrize("name", ["iss", "aud", "sub", "exp"])
-def test_aut_23_a_token_has_to_say_who_made_it_whom_it_is_for_and_until_when(name: str) -> None:
+def test_a_token_has_to_say_who_made_it_whom_it_is_for_and_until_when(name: str) -> None:
     assert refused({key: value for key, value in GOOD.items() if key != name}).kind == "invalid_token"
 
 
+@pytest.mark.row("AUT-23", "SEC-01")
 @pytest.mark.parametrize(
     "changed",
     [
@@ -55,11 +57,12 @@ def test_aut_23_a_token_has_to_say_who_made_it_whom_it_is_for_and_until_when(nam
     ],
     ids=str,
 )
-def test_aut_23_sec_01_what_is_not_a_token_for_us_now_is_refused(changed: dict[str, Any]) -> None:
+def test_what_is_not_a_token_for_us_now_is_refused(changed: dict[str, Any]) -> None:
     assert refused({**GOOD, **changed}).kind == "invalid_token"
 
 
-def test_aut_23_a_token_that_has_expired_is_told_so_when_the_leeway_is_over() -> None:
+@pytest.mark.row("AUT-23")
+def test_a_token_that_has_expired_is_told_so_when_the_leeway_is_over() -> None:
     judged({}, {**GOOD, "exp": NOW - 29}, RULES, NOW)
     assert refused({**GOOD, "exp": NOW - 30}).kind == "token_expired"
 

@@ -40,12 +40,13 @@ async def test_what_is_not_active_is_refused() -> None:
                 await asking(issuer).verify(token, US, issuer.wall())
 
 
+@pytest.mark.row("AUT-23")
 @pytest.mark.parametrize(
     "changed",
     [{"aud": "https://other"}, {"aud": None}, {"sub": None}, {"iss": "https://other"}, {"exp": 5}, {"typ": "Refresh"}],
     ids=str,
 )
-async def test_aut_23_what_is_active_may_still_not_be_for_us(changed: dict[str, Any]) -> None:
+async def test_what_is_active_may_still_not_be_for_us(changed: dict[str, Any]) -> None:
     async with issuing() as issuer:
         knows(issuer, **changed)
         with pytest.raises(BadToken):

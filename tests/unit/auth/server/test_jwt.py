@@ -112,7 +112,8 @@ async def test_metadata_of_another_issuer_is_not_believed() -> None:
             await verified(Jwt(issuer.url), issuer, issuer.token())
 
 
-async def test_aut_23_sec_01_a_token_for_somebody_else_is_refused_unless_that_is_what_is_asked_for() -> None:
+@pytest.mark.row("AUT-23", "SEC-01")
+async def test_a_token_for_somebody_else_is_refused_unless_that_is_what_is_asked_for() -> None:
     async with issuing() as issuer:
         token = issuer.token(aud="api://notes")
         with pytest.raises(BadToken, match="another audience"):

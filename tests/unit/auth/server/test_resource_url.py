@@ -99,14 +99,16 @@ def test_the_header_says_which_token_comes_how(header: bytes, given: Given | Non
     assert given_in(header) == given
 
 
+@pytest.mark.row("AUT-23")
 @pytest.mark.parametrize(
     "header", [b"Bearer", b"Bearer ", b"Bearer a b", b"Bearer a,b", b"bearer \xe9", b"DPoP ", b'Bearer "a"']
 )
-def test_aut_23_a_header_that_cannot_be_read_is_malformed(header: bytes) -> None:
+def test_a_header_that_cannot_be_read_is_malformed(header: bytes) -> None:
     with pytest.raises(Malformed):
         given_in(header)
 
 
+@pytest.mark.row("AUT-22")
 @pytest.mark.parametrize(
     ("query", "there"),
     [
@@ -119,7 +121,7 @@ def test_aut_23_a_header_that_cannot_be_read_is_malformed(header: bytes) -> None
         (b"a=%20b", False),
     ],
 )
-def test_aut_22_a_token_in_an_address_is_seen(query: bytes, there: bool) -> None:
+def test_a_token_in_an_address_is_seen(query: bytes, there: bool) -> None:
     assert in_query(query) is there
 
 

@@ -112,7 +112,8 @@ def begun(work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
 # --- progress ------------------------------------------------------------------------------------------
 
 
-async def test_tsk_23_progress_is_heard_under_the_same_token_until_the_task_has_ended(old: Played) -> None:
+@pytest.mark.row("TSK-23")
+async def test_progress_is_heard_under_the_same_token_until_the_task_has_ended(old: Played) -> None:
     heard = list[float]()
     async with old.client() as client:
         calling = begun(client.call_tool("work", on_progress=lambda told: heard.append(told.progress)))
@@ -132,7 +133,8 @@ async def test_tsk_23_progress_is_heard_under_the_same_token_until_the_task_has_
     assert heard == [1, 2, 3]
 
 
-async def test_tsk_23_progress_is_heard_for_as_long_as_a_handle_is_held(old: Played) -> None:
+@pytest.mark.row("TSK-23")
+async def test_progress_is_heard_for_as_long_as_a_handle_is_held(old: Played) -> None:
     heard = list[float]()
     async with old.client() as client:
         starting = begun(client.start_tool("work", on_progress=lambda told: heard.append(told.progress)))
@@ -149,7 +151,8 @@ async def test_tsk_23_progress_is_heard_for_as_long_as_a_handle_is_held(old: Pla
         assert (heard, task) == ([1], None)
 
 
-async def test_tsk_23_progress_of_a_task_puts_off_the_end_of_the_time_that_its_call_has(old: Played) -> None:
+@pytest.mark.row("TSK-23")
+async def test_progress_of_a_task_puts_off_the_end_of_the_time_that_its_call_has(old: Played) -> None:
     async with old.client() as client:
         calling = begun(client.call_tool("work", timeout=10, on_progress=lambda _: None))
         await settle()
@@ -216,9 +219,10 @@ Calls = Callable[[Client], Coroutine[Any, Any, Any]]
 CALLS: list[Calls] = [lambda client: client.call_tool("work", timeout=5), lambda c: c.start_tool("work", timeout=5)]
 
 
+@pytest.mark.row("TSK-23")
 @pytest.mark.parametrize("late", [False, True], ids=["cancelled", "timed out"])
 @pytest.mark.parametrize("call", CALLS, ids=["call_tool", "start_tool"])
-async def test_tsk_23_a_call_that_is_given_up_before_its_task_is_known_cancels_it_as_soon_as_it_is(
+async def test_a_call_that_is_given_up_before_its_task_is_known_cancels_it_as_soon_as_it_is(
     played: Played, call: Calls, late: bool
 ) -> None:
     async with played.client() as client:
@@ -282,7 +286,8 @@ async def test_a_plain_result_that_comes_too_late_is_left_aside(played: Played) 
         assert "tasks/cancel" not in [message["method"] for message in played.line.waiting()]
 
 
-async def test_tsk_17_txe_13_a_task_that_is_gone_once_it_was_cancelled_is_cancelled(played: Played) -> None:
+@pytest.mark.row("TSK-17", "TXE-13")
+async def test_a_task_that_is_gone_once_it_was_cancelled_is_cancelled(played: Played) -> None:
     async with played.client() as client:
         starting = begun(client.start_tool("work"))
         await played.created()
@@ -298,7 +303,8 @@ async def test_tsk_17_txe_13_a_task_that_is_gone_once_it_was_cancelled_is_cancel
 # --- waiting -------------------------------------------------------------------------------------------
 
 
-async def test_txe_14_a_task_is_looked_at_as_often_as_its_server_says_and_that_may_change(new: Played) -> None:
+@pytest.mark.row("TXE-14")
+async def test_a_task_is_looked_at_as_often_as_its_server_says_and_that_may_change(new: Played) -> None:
     async with new.client() as client:
         calling = begun(client.call_tool("work"))
         await new.created()
@@ -313,7 +319,8 @@ async def test_txe_14_a_task_is_looked_at_as_often_as_its_server_says_and_that_m
         assert (await calling).data == "done"
 
 
-async def test_txe_15_news_of_a_task_shorten_the_wait(new: Played) -> None:
+@pytest.mark.row("TXE-15")
+async def test_news_of_a_task_shorten_the_wait(new: Played) -> None:
     async with new.client() as client:
         calling = begun(client.call_tool("work"))
         await new.created()
@@ -327,8 +334,9 @@ async def test_txe_15_news_of_a_task_shorten_the_wait(new: Played) -> None:
         assert (await calling).data == "done"
 
 
+@pytest.mark.row("TXE-15")
 @pytest.mark.parametrize("how", ["refused", "left out", "silent"])
-async def test_txe_15_a_server_that_does_not_tell_of_tasks_is_asked_once_and_looked_at(new: Played, how: str) -> None:
+async def test_a_server_that_does_not_tell_of_tasks_is_asked_once_and_looked_at(new: Played, how: str) -> None:
     async with new.client() as client:
         calling = begun(client.call_tool("work"))
         await new.created()
@@ -350,7 +358,8 @@ async def test_txe_15_a_server_that_does_not_tell_of_tasks_is_asked_once_and_loo
         assert (await calling).data == "done"
 
 
-async def test_tsk_15_a_status_that_is_told_is_a_reason_to_look_and_not_believed(new: Played) -> None:
+@pytest.mark.row("TSK-15")
+async def test_a_status_that_is_told_is_a_reason_to_look_and_not_believed(new: Played) -> None:
     async with new.client() as client:
         calling = begun(client.call_tool("work"))
         await new.created()
@@ -361,7 +370,8 @@ async def test_tsk_15_a_status_that_is_told_is_a_reason_to_look_and_not_believed
         assert (await calling).data == "done"
 
 
-async def test_txe_12_a_question_is_put_once_however_often_it_is_shown(new: Played) -> None:
+@pytest.mark.row("TXE-12")
+async def test_a_question_is_put_once_however_often_it_is_shown(new: Played) -> None:
     put = list[str]()
 
     async def elicit(question: Any) -> dict[str, Any]:
@@ -475,7 +485,8 @@ async def test_a_task_that_its_server_has_never_known_is_the_mistake_of_whoever_
             await asking
 
 
-async def test_txe_14_a_task_that_need_not_be_kept_any_more_is_looked_at_once_more_and_given_up(played: Played) -> None:
+@pytest.mark.row("TXE-14")
+async def test_a_task_that_need_not_be_kept_any_more_is_looked_at_once_more_and_given_up(played: Played) -> None:
     async with played.client() as client:
         calling = begun(client.call_tool("work"))
         await played.created(ttl=10_000, poll=60_000)
@@ -555,6 +566,7 @@ async def test_what_a_server_does_not_know_the_outcome_of_is_raised_as_that(play
 # --- answers that are none ---------------------------------------------------------------------------------
 
 
+@pytest.mark.row("TXE-04")
 @pytest.mark.parametrize(
     ("method", "ask"),
     [
@@ -563,7 +575,7 @@ async def test_what_a_server_does_not_know_the_outcome_of_is_raised_as_that(play
         ("tasks/get", lambda client: client.task("t").refresh()),
     ],
 )
-async def test_txe_04_a_task_is_no_answer_to_anything_but_a_call(new: Played, method: str, ask: Calls) -> None:
+async def test_a_task_is_no_answer_to_anything_but_a_call(new: Played, method: str, ask: Calls) -> None:
     async with new.client() as client:
         asking = begun(ask(client))
         new.line.reply(await new.asked(method), {"resultType": "task", **new.shown()})
@@ -571,10 +583,11 @@ async def test_txe_04_a_task_is_no_answer_to_anything_but_a_call(new: Played, me
             await asking
 
 
+@pytest.mark.row("TXE-04")
 @pytest.mark.parametrize(
     "wrong", [{"taskId": 1}, {"status": "sleeping"}, {"createdAt": None}, {"ttl": "x", "ttlMs": "x"}]
 )
-async def test_txe_04_a_task_that_lacks_what_a_task_has_is_no_answer(played: Played, wrong: dict[str, Any]) -> None:
+async def test_a_task_that_lacks_what_a_task_has_is_no_answer(played: Played, wrong: dict[str, Any]) -> None:
     async with played.client() as client:
         calling = begun(client.call_tool("work"))
         await played.created(**wrong)
@@ -582,7 +595,8 @@ async def test_txe_04_a_task_that_lacks_what_a_task_has_is_no_answer(played: Pla
             await calling
 
 
-async def test_tsk_06_a_task_that_nobody_asked_for_is_no_answer(old: Played) -> None:
+@pytest.mark.row("TSK-06")
+async def test_a_task_that_nobody_asked_for_is_no_answer(old: Played) -> None:
     async with old.client() as client:
         calling = begun(client.call_tool("other"))
         await old.created()
@@ -590,7 +604,8 @@ async def test_tsk_06_a_task_that_nobody_asked_for_is_no_answer(old: Played) -> 
             await calling
 
 
-async def test_tsk_06_a_result_at_once_is_an_answer_to_who_asked_for_a_task(old: Played) -> None:
+@pytest.mark.row("TSK-06")
+async def test_a_result_at_once_is_an_answer_to_who_asked_for_a_task(old: Played) -> None:
     async with old.client() as client:
         starting = begun(client.start_tool("work"))
         old.reply(await old.asked("tools/call"), {**RESULT, "isError": True})

@@ -33,6 +33,7 @@ def fields_of(**fields: Any) -> dict[str, Any]:
     return msgspec.to_builtins(form_of(made))["properties"]
 
 
+@pytest.mark.row("ELI-04")
 @pytest.mark.parametrize(
     ("annotation", "values", "many"),
     [
@@ -46,7 +47,7 @@ def fields_of(**fields: Any) -> dict[str, Any]:
         (Literal["b", None, "a"], ["b", "a"], False),  # noqa: PYI061 - some write it so
     ],
 )
-def test_eli_04_a_choice_is_found_in_its_annotation(annotation: Any, values: list[str], *, many: bool) -> None:
+def test_a_choice_is_found_in_its_annotation(annotation: Any, values: list[str], *, many: bool) -> None:
     assert choice_of(annotation, "f") == Choice(values, many, None)
 
 
@@ -55,6 +56,7 @@ def test_what_is_no_choice_is_none(annotation: Any) -> None:
     assert choice_of(annotation, "f") is None
 
 
+@pytest.mark.row("ELI-02")
 @pytest.mark.parametrize(
     ("annotation", "why"),
     [
@@ -72,7 +74,7 @@ def test_what_is_no_choice_is_none(annotation: Any) -> None:
         (int | str, "cannot be asked for"),
     ],
 )
-def test_eli_02_what_no_form_can_ask_for_is_refused_with_the_name_of_the_field(annotation: Any, why: str) -> None:
+def test_what_no_form_can_ask_for_is_refused_with_the_name_of_the_field(annotation: Any, why: str) -> None:
     with pytest.raises(MisuseError, match=rf"field 'culprit' .*{why}"):
         fields_of(fine=int, culprit=annotation)
 
@@ -82,7 +84,8 @@ def test_what_is_no_type_is_refused() -> None:
         form_of(object())
 
 
-def test_eli_03_formats_lengths_and_bounds_are_said() -> None:
+@pytest.mark.row("ELI-03")
+def test_formats_lengths_and_bounds_are_said() -> None:
     assert fields_of(
         day=datetime.date,
         moment=datetime.datetime,
@@ -98,7 +101,8 @@ def test_eli_03_formats_lengths_and_bounds_are_said() -> None:
     }
 
 
-def test_eli_03_what_was_filled_in_is_read_into_its_type() -> None:
+@pytest.mark.row("ELI-03")
+def test_what_was_filled_in_is_read_into_its_type() -> None:
     @dataclass
     class Day:
         day: datetime.date = datetime.date(2026, 1, 1)
@@ -108,7 +112,8 @@ def test_eli_03_what_was_filled_in_is_read_into_its_type() -> None:
     assert answer == Answer("accept", Day(datetime.date(2026, 7, 28)))
 
 
-def test_eli_05_renamed_fields_keep_their_titles_and_defaults() -> None:
+@pytest.mark.row("ELI-05")
+def test_renamed_fields_keep_their_titles_and_defaults() -> None:
     class Renamed(Struct, rename="camel"):
         shirt_size: Annotated[Literal["s", "m"], Titles(s="Small")] = "m"
 
@@ -117,13 +122,15 @@ def test_eli_05_renamed_fields_keep_their_titles_and_defaults() -> None:
     assert shown == {"shirtSize": {"type": "string", "oneOf": one_of, "default": "m"}}
 
 
-def test_eli_04_of_several_titles_the_outermost_count() -> None:
+@pytest.mark.row("ELI-04")
+def test_of_several_titles_the_outermost_count() -> None:
     inner = Annotated[Literal["a"], Titles(a="inner")]
     shown = fields_of(one=Annotated[inner | None, Titles(a="outer")], other=Annotated[list[inner], Titles(a="outer")])
     assert shown["one"]["oneOf"] == shown["other"]["items"]["anyOf"] == [{"const": "a", "title": "outer"}]
 
 
-def test_eli_05_the_defaults_of_a_choice_of_several_stand_in_the_order_of_its_values() -> None:
+@pytest.mark.row("ELI-05")
+def test_the_defaults_of_a_choice_of_several_stand_in_the_order_of_its_values() -> None:
     @dataclass
     class Several:
         many: tuple[Literal["a", "b", "c"], ...] = ("c", "a")
@@ -131,23 +138,27 @@ def test_eli_05_the_defaults_of_a_choice_of_several_stand_in_the_order_of_its_va
     assert msgspec.to_builtins(form_of(Several))["properties"]["many"]["default"] == ["a", "c"]
 
 
-def test_eli_03_a_format_that_forms_do_not_have_is_asked_for_as_text() -> None:
+@pytest.mark.row("ELI-03")
+def test_a_format_that_forms_do_not_have_is_asked_for_as_text() -> None:
     shown = fields_of(ident=uuid.UUID, hour=datetime.time, moment=datetime.datetime)
     assert shown["ident"] == shown["hour"] == {"type": "string"}
     assert shown["moment"] == {"type": "string", "format": "date-time"}
 
 
-def test_eli_02_by_hand_a_format_that_forms_do_not_have_is_refused() -> None:
+@pytest.mark.row("ELI-02")
+def test_by_hand_a_format_that_forms_do_not_have_is_refused() -> None:
     with pytest.raises(MisuseError, match="field 'x' cannot be asked for"):
         form_of({"properties": {"x": {"type": "string", "format": "uuid"}}})
 
 
-def test_eli_04_by_hand_a_choice_may_leave_out_that_it_is_text() -> None:
+@pytest.mark.row("ELI-04")
+def test_by_hand_a_choice_may_leave_out_that_it_is_text() -> None:
     shown = msgspec.to_builtins(form_of({"properties": {"x": {"enum": ["a"]}}}))["properties"]
     assert shown == {"x": {"type": "string", "enum": ["a"]}}
 
 
-def test_eli_04_a_typed_dict_has_choices_too() -> None:
+@pytest.mark.row("ELI-04")
+def test_a_typed_dict_has_choices_too() -> None:
     class Typed(TypedDict):
         one: Annotated[Literal["z", "a"], Titles(z="Zed")]
         other: NotRequired[list[Literal["z", "a"]]]
@@ -198,7 +209,8 @@ class Model:
         return ("validated", content)
 
 
-def test_h02_a_form_is_made_of_whatever_describes_and_reads_itself_as_pydantic_models_do() -> None:
+@pytest.mark.row("H02")
+def test_a_form_is_made_of_whatever_describes_and_reads_itself_as_pydantic_models_do() -> None:
     shown = msgspec.to_builtins(form_of(Model))
     assert shown["required"] == ["name"]
     assert shown["properties"]["name"] == {"type": "string", "title": "Name", "minLength": 1}
@@ -209,7 +221,8 @@ def test_h02_a_form_is_made_of_whatever_describes_and_reads_itself_as_pydantic_m
         read_answer(ElicitResult("accept", {}), Model)
 
 
-def test_h02_a_form_is_made_of_a_pydantic_model() -> None:
+@pytest.mark.row("H02")
+def test_a_form_is_made_of_a_pydantic_model() -> None:
     import pydantic  # only where it is asked for, as users have it
 
     model = pydantic.create_model(
@@ -231,11 +244,12 @@ def test_h02_a_form_is_made_of_a_pydantic_model() -> None:
         read_answer(ElicitResult("accept", {"name": ""}), model)
 
 
+@pytest.mark.row("ELI-05")
 @pytest.mark.parametrize(
     ("annotation", "default", "strange"),
     [(Literal["a", "b"], "c", "c"), (list[Literal["a", "b"]], ["b", "c"], "c"), (Literal["a", "b"], 1, 1)],
 )
-def test_eli_05_a_default_is_one_of_the_values(annotation: Any, default: Any, strange: Any) -> None:
+def test_a_default_is_one_of_the_values(annotation: Any, default: Any, strange: Any) -> None:
     factory = msgspec.field(default_factory=lambda: default)
     made = msgspec.defstruct("Made", [("culprit", annotation, factory)])
     with pytest.raises(

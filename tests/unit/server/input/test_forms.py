@@ -45,7 +45,8 @@ def fields_of(wanted: Any) -> dict[str, Any]:
     return msgspec.to_builtins(form_of(wanted))["properties"]
 
 
-def test_h02_eli_03_every_kind_of_field_is_said_in_its_own_schema() -> None:
+@pytest.mark.row("ELI-03", "H02")
+def test_every_kind_of_field_is_said_in_its_own_schema() -> None:
     assert fields_of(Data) == {
         "text": {"type": "string"},
         "whole": {"type": "integer", "default": 3},
@@ -60,17 +61,20 @@ def test_h02_eli_03_every_kind_of_field_is_said_in_its_own_schema() -> None:
     }
 
 
-def test_h02_fields_without_a_default_are_required() -> None:
+@pytest.mark.row("H02")
+def test_fields_without_a_default_are_required() -> None:
     assert form_of(Data).required == ["text"]
     assert form_of(Typed).required is None
     assert form_of({"properties": {}, "required": []}).required is None
 
 
-def test_h02_a_schema_written_by_hand_goes_as_it_is() -> None:
+@pytest.mark.row("H02")
+def test_a_schema_written_by_hand_goes_as_it_is() -> None:
     written = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "string", "enum": ["a"]}}}}
     assert fields_of(written) == written["properties"]
 
 
+@pytest.mark.row("ELI-02")
 @pytest.mark.parametrize(
     "wanted",
     [
@@ -79,31 +83,35 @@ def test_h02_a_schema_written_by_hand_goes_as_it_is() -> None:
         {"properties": {"x": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}},
     ],
 )
-def test_eli_02_what_is_not_flat_is_refused(wanted: Any) -> None:
+def test_what_is_not_flat_is_refused(wanted: Any) -> None:
     with pytest.raises(MisuseError, match="text, numbers, yes/no and choices"):
         form_of(wanted)
 
 
-def test_h02_an_accepted_form_is_read_into_its_type() -> None:
+@pytest.mark.row("H02")
+def test_an_accepted_form_is_read_into_its_type() -> None:
     result = ElicitResult("accept", {"text": "x", "whole": 4, "colour": "blue", "yes": True})
     assert read_answer(result, Data) == Answer("accept", Data("x", 4, None, True, Colour.BLUE))
     assert read_answer(ElicitResult("accept", {"text": "x"}), Typed) == Answer("accept", {"text": "x"})
     assert read_answer(ElicitResult("accept", {"any": 1}), {"properties": {}}) == Answer("accept", {"any": 1})
 
 
-def test_h02_numbers_that_a_client_sends_as_text_are_numbers_all_the_same() -> None:
+@pytest.mark.row("H02")
+def test_numbers_that_a_client_sends_as_text_are_numbers_all_the_same() -> None:
     assert read_answer(ElicitResult("accept", {"mail": "a@b.c", "age": "20"}), Record).data == Record("a@b.c", 20)
 
 
+@pytest.mark.row("H02")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-def test_h02_without_consent_there_is_no_data(action: Any) -> None:
+def test_without_consent_there_is_no_data(action: Any) -> None:
     answer = read_answer(ElicitResult(action, {"text": "x"}), Data)
     assert answer == Answer(action)
     assert not answer.accepted
 
 
+@pytest.mark.row("ELI-15")
 @pytest.mark.parametrize("content", [None, {}, {"text": "x", "whole": "many"}])
-def test_eli_15_content_that_does_not_fit_is_the_clients_fault(content: Any) -> None:
+def test_content_that_does_not_fit_is_the_clients_fault(content: Any) -> None:
     with pytest.raises(PeerError, match="does not fit"):
         read_answer(ElicitResult("accept", content), Data)
 

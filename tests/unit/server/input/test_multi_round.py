@@ -58,7 +58,8 @@ def questions(answer: Any) -> list[str]:
 # --- rounds ----------------------------------------------------------------------------------------
 
 
-async def test_mrt_01_a_handler_asks_one_thing_after_another_and_never_by_a_request() -> None:
+@pytest.mark.row("MRT-01")
+async def test_a_handler_asks_one_thing_after_another_and_never_by_a_request() -> None:
     server = Server("s")
 
     @server.tool
@@ -134,7 +135,8 @@ async def test_a_dependency_may_ask_and_is_torn_down_in_every_round() -> None:
         assert torn == ["user"]  # the round that asked was cancelled within it
 
 
-async def test_mrt_02_prompts_and_resources_may_ask_too() -> None:
+@pytest.mark.row("MRT-02")
+async def test_prompts_and_resources_may_ask_too() -> None:
     server = Server("s")
 
     @server.prompt
@@ -219,7 +221,8 @@ async def test_a_question_cannot_have_the_name_of_another_whose_answer_it_would_
         assert last["result"]["isError"] is True
 
 
-async def test_mrt_08_unknown_answers_are_ignored_and_missing_ones_asked_for_again() -> None:
+@pytest.mark.row("MRT-08")
+async def test_unknown_answers_are_ignored_and_missing_ones_asked_for_again() -> None:
     server = Server("s")
 
     @server.tool
@@ -233,8 +236,9 @@ async def test_mrt_08_unknown_answers_are_ignored_and_missing_ones_asked_for_aga
         assert text(await call(peer, "greet", inputResponses={"who": {"action": "decline"}, "x": 3})) == "decline"
 
 
+@pytest.mark.row("MRT-08")
 @pytest.mark.parametrize("wrong", [5, None, {}, {"action": "maybe"}, accepted(), accepted(name=5)])
-async def test_mrt_08_an_answer_that_is_none_is_an_error_of_the_request(wrong: Any) -> None:
+async def test_an_answer_that_is_none_is_an_error_of_the_request(wrong: Any) -> None:
     server = Server("s")
 
     @server.tool
@@ -270,7 +274,8 @@ async def test_a_state_that_is_too_large_fails_the_call_and_does_not_leave_it_ha
 # --- what a state is bound to ------------------------------------------------------------------------
 
 
-async def test_mrt_05_06_a_state_fits_its_own_request_alone() -> None:
+@pytest.mark.row("MRT-05")
+async def test_06_a_state_fits_its_own_request_alone() -> None:
     server = Server("s")
 
     @server.tool
@@ -293,7 +298,8 @@ async def test_mrt_05_06_a_state_fits_its_own_request_alone() -> None:
             assert (refused["error"]["code"], refused["error"]["data"]["kind"]) == (-32602, "invalid_request_state")
 
 
-async def test_mrt_06_a_state_is_good_for_a_short_time() -> None:
+@pytest.mark.row("MRT-06")
+async def test_a_state_is_good_for_a_short_time() -> None:
     server = Server("s", settings=Settings(state_lifetime=0.0001))
 
     @server.tool
@@ -309,6 +315,7 @@ async def test_mrt_06_a_state_is_good_for_a_short_time() -> None:
 # --- what a client can be asked ------------------------------------------------------------------------
 
 
+@pytest.mark.row("VER-09")
 @pytest.mark.parametrize(
     ("capabilities", "needed"),
     [
@@ -317,7 +324,7 @@ async def test_mrt_06_a_state_is_good_for_a_short_time() -> None:
         ({"elicitation": {}}, {"sampling": {}}),
     ],
 )
-async def test_ver_09_who_cannot_be_asked_is_told_what_it_lacks(capabilities: Any, needed: Any) -> None:
+async def test_who_cannot_be_asked_is_told_what_it_lacks(capabilities: Any, needed: Any) -> None:
     server = Server("s")
 
     @server.tool
@@ -349,7 +356,8 @@ async def test_a_handler_can_do_without_in_either_era(era: str) -> None:
         assert (await peer.result("tools/call", params))["content"][0]["text"] == "without sampling"
 
 
-async def test_ver_09_what_a_tool_needs_is_looked_at_before_it_runs() -> None:
+@pytest.mark.row("VER-09")
+async def test_what_a_tool_needs_is_looked_at_before_it_runs() -> None:
     server, ran = Server("s"), list[int]()
 
     @server.tool(asks=("sampling", "elicitation.url"))

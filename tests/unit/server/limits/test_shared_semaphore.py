@@ -63,7 +63,8 @@ async def settled(one: Process) -> None:
         await asyncio.wait(one.slots._beside)
 
 
-async def test_t18_all_processes_together_run_so_many_calls_and_everybody_is_served(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_all_processes_together_run_so_many_calls_and_everybody_is_served(process: Begin) -> None:
     running, most, served = 0, 0, 0
 
     async def call(turns: SharedTurns) -> None:
@@ -82,7 +83,8 @@ async def test_t18_all_processes_together_run_so_many_calls_and_everybody_is_ser
     assert (most, served) == (3, 60)
 
 
-async def test_t18_who_waits_is_served_when_another_process_has_done(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_who_waits_is_served_when_another_process_has_done(process: Begin) -> None:
     one, other = await process(), await process()
     other.slots.wall = ManualClock(start=time.time())  # so that it looks when it is told to, and not now and then
     turn = await one.turns(1).take()
@@ -95,14 +97,16 @@ async def test_t18_who_waits_is_served_when_another_process_has_done(process: Be
     assert await scanned(one.store, "tool/") == []
 
 
-async def test_t18_calls_of_one_turn_of_the_loop_take_all_their_slots_at_once(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_calls_of_one_turn_of_the_loop_take_all_their_slots_at_once(process: Begin) -> None:
     one = await process()
     turns = await asyncio.gather(*(one.turns(4).take() for _ in range(4)))
     assert len({turn.version for turn in turns}) == 1
     assert len(await one.taken()) == 4
 
 
-async def test_t18_how_many_may_wait_is_a_matter_of_each_process(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_how_many_may_wait_is_a_matter_of_each_process(process: Begin) -> None:
     one, other = await process(), await process()
     turn = await one.turns(1, 1).take()
     waiting = [asyncio.create_task(each.turns(1, 1).take()) for each in (one, other)]
@@ -115,7 +119,8 @@ async def test_t18_how_many_may_wait_is_a_matter_of_each_process(process: Begin)
         one.turns(1, 1).give(await done)
 
 
-async def test_t18_of_those_who_come_at_once_the_last_are_turned_away(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_of_those_who_come_at_once_the_last_are_turned_away(process: Begin) -> None:
     turns = (await process()).turns(2, 1)
     calls = [asyncio.create_task(turns.take()) for _ in range(5)]
     done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
@@ -127,7 +132,8 @@ async def test_t18_of_those_who_come_at_once_the_last_are_turned_away(process: B
     await asyncio.wait_for(calls[2], PATIENCE)
 
 
-async def test_t18_who_was_turned_away_is_not_in_its_own_way_when_it_comes_again(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_who_was_turned_away_is_not_in_its_own_way_when_it_comes_again(process: Begin) -> None:
     one, other = await process(), await process()
     for _ in range(20):
         turn = await one.turns(1).take()
@@ -140,7 +146,8 @@ async def test_t18_who_was_turned_away_is_not_in_its_own_way_when_it_comes_again
         await settled(other)
 
 
-async def test_t18_tools_and_servers_do_not_share_their_turns(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_tools_and_servers_do_not_share_their_turns(process: Begin) -> None:
     one = await process()
     other = Slots(one.store, WallClock(), "another server", LEASE)
     apart = [one.turns(1), one.turns(1, tool="another tool"), other.at(Limit("tool", 1, 64))]
@@ -150,7 +157,8 @@ async def test_t18_tools_and_servers_do_not_share_their_turns(process: Begin) ->
     await other.close()
 
 
-async def test_t18_what_a_dead_process_held_is_free_when_its_time_is_over(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_what_a_dead_process_held_is_free_when_its_time_is_over(process: Begin) -> None:
     alive = ManualClock()
     dead, other = await process(ManualClock()), await process(alive)
     await dead.turns(1).take()
@@ -167,7 +175,8 @@ async def test_t18_what_a_dead_process_held_is_free_when_its_time_is_over(proces
             await asyncio.sleep(0.001)
 
 
-async def test_t18_a_call_that_takes_long_keeps_its_turn(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_a_call_that_takes_long_keeps_its_turn(process: Begin) -> None:
     clock = ManualClock()
     one, other = await process(clock), await process(clock)
     turn = await one.turns(1).take()
@@ -181,7 +190,8 @@ async def test_t18_a_call_that_takes_long_keeps_its_turn(process: Begin) -> None
     await asyncio.wait_for(other.turns(1, 0).take(), PATIENCE)
 
 
-async def test_t18_who_has_slept_for_too_long_does_not_give_away_what_is_anothers(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_who_has_slept_for_too_long_does_not_give_away_what_is_anothers(process: Begin) -> None:
     slow, clock = ManualClock(), ManualClock()
     sleeper, other = await process(slow), await process(clock)
     mine = await sleeper.turns(1).take()
@@ -195,7 +205,8 @@ async def test_t18_who_has_slept_for_too_long_does_not_give_away_what_is_another
     assert await other.taken() == [theirs.key]
 
 
-async def test_t18_who_has_slept_has_its_turn_again_if_nobody_wants_it(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_who_has_slept_has_its_turn_again_if_nobody_wants_it(process: Begin) -> None:
     slow, clock = ManualClock(), ManualClock()
     sleeper, other = await process(slow), await process(clock)
     mine = await sleeper.turns(1).take()
@@ -207,7 +218,8 @@ async def test_t18_who_has_slept_has_its_turn_again_if_nobody_wants_it(process: 
     assert await other.taken() == [mine.key]
 
 
-async def test_t18_a_process_with_many_callers_lets_others_have_their_turn(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_a_process_with_many_callers_lets_others_have_their_turn(process: Begin) -> None:
     clock = ManualClock()
     busy, other = await process(clock), await process(clock)
     turn: Slot | None = await busy.turns(1).take()
@@ -233,7 +245,8 @@ async def test_t18_a_process_with_many_callers_lets_others_have_their_turn(proce
     assert 5 <= handed_on <= 15
 
 
-async def test_t18_a_turn_that_nobody_wants_any_more_is_given_back(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_a_turn_that_nobody_wants_any_more_is_given_back(process: Begin) -> None:
     one = await process()
     turns = one.turns(1)
     calls = [asyncio.create_task(turns.take()) for _ in range(2)]
@@ -246,14 +259,16 @@ async def test_t18_a_turn_that_nobody_wants_any_more_is_given_back(process: Begi
     assert await scanned(one.store, "tool/") == []
 
 
-async def test_t18_nobody_is_let_in_while_the_store_is_away(process: Begin) -> None:
+@pytest.mark.row("T18")
+async def test_nobody_is_let_in_while_the_store_is_away(process: Begin) -> None:
     one = await process()
     await one.store.close()
     with pytest.raises(Refusal, match="try again later"):
         await one.turns(1).take()
 
 
-async def test_t18_two_servers_on_one_file_hold_a_tool_to_its_limit_together(tmp_path: Path) -> None:
+@pytest.mark.row("T18")
+async def test_two_servers_on_one_file_hold_a_tool_to_its_limit_together(tmp_path: Path) -> None:
     began: asyncio.Queue[str] = asyncio.Queue()
     go = asyncio.Event()
 

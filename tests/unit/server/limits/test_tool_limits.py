@@ -47,7 +47,8 @@ def call(peer: RawPeer, number: int = 0) -> int | str:
 # --- how many at once ---------------------------------------------------------------------------------------------
 
 
-async def test_t19_calls_of_a_tool_without_a_limit_overlap() -> None:
+@pytest.mark.row("T19")
+async def test_calls_of_a_tool_without_a_limit_overlap() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -58,7 +59,8 @@ async def test_t19_calls_of_a_tool_without_a_limit_overlap() -> None:
     assert gate.most == 2
 
 
-async def test_t18_q06_so_many_run_so_many_wait_and_more_are_refused() -> None:
+@pytest.mark.row("T18", "Q06")
+async def test_so_many_run_so_many_wait_and_more_are_refused() -> None:
     gate = Gate(max_concurrency=2, max_queue=1)
     async with RawPeer(gate.server) as peer, RawPeer(gate.server) as other:
         await peer.initialize()
@@ -76,7 +78,8 @@ async def test_t18_q06_so_many_run_so_many_wait_and_more_are_refused() -> None:
     assert gate.most == 2
 
 
-async def test_t18_a_call_that_is_cancelled_while_it_waits_makes_room_in_the_queue() -> None:
+@pytest.mark.row("T18")
+async def test_a_call_that_is_cancelled_while_it_waits_makes_room_in_the_queue() -> None:
     gate = Gate(max_concurrency=1, max_queue=1)
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -93,7 +96,8 @@ async def test_t18_a_call_that_is_cancelled_while_it_waits_makes_room_in_the_que
     assert gate.began.get_nowait() == 2
 
 
-async def test_t18_a_turn_that_comes_to_a_call_just_cancelled_goes_to_the_next() -> None:
+@pytest.mark.row("T18")
+async def test_a_turn_that_comes_to_a_call_just_cancelled_goes_to_the_next() -> None:
     turns = LocalTurns(Limit("tool", 1, 64))
     await turns.take()
     second, third = (asyncio.create_task(turns.take()) for _ in range(2))
@@ -104,7 +108,8 @@ async def test_t18_a_turn_that_comes_to_a_call_just_cancelled_goes_to_the_next()
     assert second.cancelled()
 
 
-async def test_t18_a_turn_passes_by_a_call_that_is_being_cancelled() -> None:
+@pytest.mark.row("T18")
+async def test_a_turn_passes_by_a_call_that_is_being_cancelled() -> None:
     turns = LocalTurns(Limit("tool", 1, 64))
     await turns.take()
     second, third = (asyncio.create_task(turns.take()) for _ in range(2))
@@ -116,7 +121,8 @@ async def test_t18_a_turn_passes_by_a_call_that_is_being_cancelled() -> None:
     assert not turns._queue
 
 
-async def test_t18_a_thread_keeps_its_place_until_it_is_done() -> None:
+@pytest.mark.row("T18")
+async def test_a_thread_keeps_its_place_until_it_is_done() -> None:
     clock, go, running = ManualClock(), threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     server = Server("t", observers=[], clock=clock, settings=Settings(work_timeout=5))
@@ -143,8 +149,9 @@ async def test_t18_a_thread_keeps_its_place_until_it_is_done() -> None:
 # --- how much -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("T18")
 @pytest.mark.parametrize("on_thread", [False, True])
-async def test_t18_a_result_may_be_as_large_as_its_limit_and_no_larger(on_thread: bool) -> None:
+async def test_a_result_may_be_as_large_as_its_limit_and_no_larger(on_thread: bool) -> None:
     server = Server("t", observers=[])
 
     async def tool(size: int) -> str:
@@ -167,7 +174,8 @@ async def test_t18_a_result_may_be_as_large_as_its_limit_and_no_larger(on_thread
 # --- who, and when ------------------------------------------------------------------------------------------------
 
 
-async def test_t18_a_tool_that_is_added_disabled_is_there_when_it_is_enabled() -> None:
+@pytest.mark.row("T18")
+async def test_a_tool_that_is_added_disabled_is_there_when_it_is_enabled() -> None:
     server = Server("t", observers=[], tools=True)
 
     @server.tool(enabled=False)
@@ -182,7 +190,8 @@ async def test_t18_a_tool_that_is_added_disabled_is_there_when_it_is_enabled() -
         assert kind_of(await peer.answer_to(call(peer))) is None
 
 
-async def test_t18_p22_a_tool_runs_only_while_all_that_it_requires_is_well() -> None:
+@pytest.mark.row("T18", "P22")
+async def test_a_tool_runs_only_while_all_that_it_requires_is_well() -> None:
     server, well = Server("t", observers=[]), {"database": True, "disk": True}
 
     @server.health("database")
@@ -208,7 +217,8 @@ async def test_t18_p22_a_tool_runs_only_while_all_that_it_requires_is_well() -> 
                 assert answer["result"]["_meta"]["trunkline/error"]["dependency"] == name
 
 
-async def test_t18_a_predicate_may_be_named_after_the_tool_that_requires_it() -> None:
+@pytest.mark.row("T18")
+async def test_a_predicate_may_be_named_after_the_tool_that_requires_it() -> None:
     server = Server("t", observers=[])
 
     @server.tool(requires=["database"])
@@ -221,8 +231,9 @@ async def test_t18_a_predicate_may_be_named_after_the_tool_that_requires_it() ->
         assert kind_of(await peer.answer_to(call(peer))) is None
 
 
+@pytest.mark.row("T18")
 @pytest.mark.parametrize("enabled", [True, False])
-async def test_t18_a_server_whose_tool_requires_a_name_that_nothing_has_does_not_serve(enabled: bool) -> None:
+async def test_a_server_whose_tool_requires_a_name_that_nothing_has_does_not_serve(enabled: bool) -> None:
     server = Server("t", observers=[])
 
     @server.tool(requires=["databse"], enabled=enabled)
@@ -238,7 +249,8 @@ async def test_t18_a_server_whose_tool_requires_a_name_that_nothing_has_does_not
         RawPeer(server).open()
 
 
-async def test_t18_a_tool_that_is_added_while_serving_requires_names_that_are_there() -> None:
+@pytest.mark.row("T18")
+async def test_a_tool_that_is_added_while_serving_requires_names_that_are_there() -> None:
     server = Server("t", observers=[])
 
     async def tool() -> None: ...
@@ -255,8 +267,9 @@ async def test_t18_a_tool_that_is_added_while_serving_requires_names_that_are_th
     server.add_tool(tool, name="again", requires=["later"])  # a closed server may be told in any order
 
 
+@pytest.mark.row("T18")
 @pytest.mark.parametrize("plain", [False, True])
-async def test_t18_a_tool_that_exits_within_its_limits_does_not_end_the_server(plain: bool) -> None:
+async def test_a_tool_that_exits_within_its_limits_does_not_end_the_server(plain: bool) -> None:
     server = Server("t", observers=[])
 
     async def asynchronous() -> None:
@@ -272,7 +285,8 @@ async def test_t18_a_tool_that_exits_within_its_limits_does_not_end_the_server(p
             assert kind_of(await peer.request("tools/call", {"name": "tool"})) == "tool_execution_failed"
 
 
-async def test_t18_a_tool_that_raises_what_ends_generators_is_answered_for() -> None:
+@pytest.mark.row("T18")
+async def test_a_tool_that_raises_what_ends_generators_is_answered_for() -> None:
     server = Server("t", observers=[])
 
     @server.tool
@@ -284,8 +298,9 @@ async def test_t18_a_tool_that_raises_what_ends_generators_is_answered_for() -> 
         assert kind_of(await peer.request("tools/call", {"name": "tool"})) == "tool_execution_failed"
 
 
+@pytest.mark.row("T18")
 @pytest.mark.parametrize("option", ["allow", "requires"])
-async def test_t18_a_predicate_that_exits_does_not_end_the_server(option: str) -> None:
+async def test_a_predicate_that_exits_does_not_end_the_server(option: str) -> None:
     server = Server("t", observers=[])
 
     def leave(*_: Any) -> bool:
@@ -301,7 +316,8 @@ async def test_t18_a_predicate_that_exits_does_not_end_the_server(option: str) -
         await peer.result("ping")
 
 
-async def test_t18_limits_go_around_dependencies() -> None:
+@pytest.mark.row("T18")
+async def test_limits_go_around_dependencies() -> None:
     server, made = Server("t", observers=[]), []
 
     async def place() -> str:
@@ -322,6 +338,7 @@ async def test_t18_limits_go_around_dependencies() -> None:
 # --- at registration ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("T18")
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -334,14 +351,15 @@ async def test_t18_limits_go_around_dependencies() -> None:
         ({"requires": [None]}, "requires= must be a list of names and predicates, not"),
     ],
 )
-def test_t18_limits_that_cannot_work_are_refused(options: dict[str, Any], why: str) -> None:
+def test_limits_that_cannot_work_are_refused(options: dict[str, Any], why: str) -> None:
     async def tool() -> None: ...
 
     with pytest.raises(RegistrationError, match=f"tool 'tool': {why}"):
         Server("t").add_tool(tool, **options)
 
 
-def test_t18_a_tool_that_is_held_to_nothing_has_no_guard() -> None:
+@pytest.mark.row("T18")
+def test_a_tool_that_is_held_to_nothing_has_no_guard() -> None:
     server = Server("t")
 
     async def tool() -> None: ...
@@ -351,6 +369,7 @@ def test_t18_a_tool_that_is_held_to_nothing_has_no_guard() -> None:
     assert [entry.guard for entry in server.tools] == [None, None]
 
 
-def test_t18_what_is_named_for_tools_to_require_is_a_function() -> None:
+@pytest.mark.row("T18")
+def test_what_is_named_for_tools_to_require_is_a_function() -> None:
     with pytest.raises(RegistrationError, match="what is named 'database' must be a function, not True"):
         Server("t").health("database")(True)

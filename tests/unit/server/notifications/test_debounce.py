@@ -2,19 +2,22 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.server.notifications.debounce import Coalescer
 
 
-def test_x13_n04_the_first_change_is_announced_at_once() -> None:
+@pytest.mark.row("X13", "N04")
+def test_the_first_change_is_announced_at_once() -> None:
     coalescer = Coalescer(100)
     assert coalescer.changed("tools", now=0)
     assert coalescer.next_due() is None
 
 
-def test_x13_n05_a_change_within_the_interval_is_announced_at_its_end() -> None:
+@pytest.mark.row("X13", "N05")
+def test_a_change_within_the_interval_is_announced_at_its_end() -> None:
     coalescer = Coalescer(100)
     assert coalescer.changed("tools", now=0)
     assert not coalescer.changed("tools", now=50)
@@ -27,13 +30,15 @@ def test_x13_n05_a_change_within_the_interval_is_announced_at_its_end() -> None:
     assert coalescer.next_due() == 200
 
 
-def test_x13_after_a_quiet_interval_a_change_is_announced_at_once_again() -> None:
+@pytest.mark.row("X13")
+def test_after_a_quiet_interval_a_change_is_announced_at_once_again() -> None:
     coalescer = Coalescer(100)
     assert coalescer.changed("tools", now=0)
     assert coalescer.changed("tools", now=100)
 
 
-def test_n03_kinds_do_not_wait_for_each_other() -> None:
+@pytest.mark.row("N03")
+def test_kinds_do_not_wait_for_each_other() -> None:
     coalescer = Coalescer(100)
     assert coalescer.changed("tools", now=0)
     assert coalescer.changed("prompts", now=10)
@@ -43,8 +48,9 @@ def test_n03_kinds_do_not_wait_for_each_other() -> None:
     assert coalescer.next_due() == 110
 
 
+@pytest.mark.row("N03", "N05")
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 70)), max_size=60))
-def test_n03_n05_announcements_are_an_interval_apart_and_none_is_missing(changes: list[tuple[str, int]]) -> None:
+def test_announcements_are_an_interval_apart_and_none_is_missing(changes: list[tuple[str, int]]) -> None:
     coalescer, now = Coalescer(100), 0
     announced: dict[str, list[float]] = {"a": [], "b": []}
     changed: dict[str, float] = {}

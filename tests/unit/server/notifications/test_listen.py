@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.modern import PREFIX, enveloped
 
 from trunkline import Server, Settings
@@ -58,7 +59,8 @@ async def settled(peer: RawPeer) -> list[Any]:
     return peer.waiting()
 
 
-async def test_sub_02_03_04_nothing_is_told_but_what_was_asked_for_and_marked() -> None:
+@pytest.mark.row("SUB-02")
+async def test_03_04_nothing_is_told_but_what_was_asked_for_and_marked() -> None:
     server = offering()
     async with RawPeer(server) as peer:
         first = listen(peer, id="first", toolsListChanged=True, promptsListChanged=False)
@@ -76,7 +78,8 @@ async def test_sub_02_03_04_nothing_is_told_but_what_was_asked_for_and_marked() 
         ]
 
 
-async def test_sub_03_what_the_server_does_not_tell_of_is_left_out() -> None:
+@pytest.mark.row("SUB-03")
+async def test_what_the_server_does_not_tell_of_is_left_out() -> None:
     async with RawPeer(offering(list_changed=False, subscribe=False)) as peer:
         ident = listen(peer, **EVERY_LIST, resourceSubscriptions=["x:a"])
         assert await acknowledged(peer, ident) == {}
@@ -84,7 +87,8 @@ async def test_sub_03_what_the_server_does_not_tell_of_is_left_out() -> None:
         assert await acknowledged(peer, listen(peer, **EVERY_LIST)) == {}
 
 
-async def test_sub_03_what_happens_while_watching_begins_is_told_after_the_acknowledgement() -> None:
+@pytest.mark.row("SUB-03")
+async def test_what_happens_while_watching_begins_is_told_after_the_acknowledgement() -> None:
     server = offering()
 
     @server.on_first_subscriber
@@ -122,7 +126,8 @@ async def test_what_cannot_be_watched_is_an_error_and_leaves_nothing_behind() ->
         assert answer["code"] == -32602
 
 
-async def test_sub_06_a_cancelled_one_is_told_nothing_more_and_watching_ends() -> None:
+@pytest.mark.row("SUB-06")
+async def test_a_cancelled_one_is_told_nothing_more_and_watching_ends() -> None:
     server, ended = offering(), list[str]()
 
     @server.on_last_unsubscribed
@@ -140,7 +145,8 @@ async def test_sub_06_a_cancelled_one_is_told_nothing_more_and_watching_ends() -
         assert ended == ["x:a"]
 
 
-async def test_sub_07_the_end_of_the_server_is_a_result_and_then_said_once_more() -> None:
+@pytest.mark.row("SUB-07")
+async def test_the_end_of_the_server_is_a_result_and_then_said_once_more() -> None:
     observer = RecordingObserver()
     server = offering(observers=[observer])
     async with RawPeer(server) as peer:

@@ -36,7 +36,8 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_f20_a_second_subscriber_waits_until_watching_has_begun_and_does_not_begin_it_again() -> None:
+@pytest.mark.row("F20")
+async def test_a_second_subscriber_waits_until_watching_has_begun_and_does_not_begin_it_again() -> None:
     log = Log()
     first = asyncio.ensure_future(log.watchers.started(URI, "a"))
     second = asyncio.ensure_future(log.watchers.started(URI, "b"))
@@ -49,7 +50,8 @@ async def test_f20_a_second_subscriber_waits_until_watching_has_begun_and_does_n
     assert log.watchers.subscriptions.subscribers(URI) == ["a", "b"]
 
 
-async def test_f20_if_watching_fails_for_the_first_the_second_begins_it_for_itself() -> None:
+@pytest.mark.row("F20")
+async def test_if_watching_fails_for_the_first_the_second_begins_it_for_itself() -> None:
     watchers: Watchers[str] = Watchers()
     fails = [True, False]
 

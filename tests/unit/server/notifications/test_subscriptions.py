@@ -1,12 +1,14 @@
 """Who wants to hear of which resource."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.server.notifications.subscriptions import Subscriptions
 
 
-def test_a10_r11_twice_is_once_and_order_is_kept() -> None:
+@pytest.mark.row("A10", "R11")
+def test_twice_is_once_and_order_is_kept() -> None:
     subscriptions: Subscriptions[str] = Subscriptions()
     for who in ("b", "a", "b"):
         subscriptions.add("r://1", who)
@@ -14,7 +16,8 @@ def test_a10_r11_twice_is_once_and_order_is_kept() -> None:
     assert len(subscriptions) == 2
 
 
-def test_r12_ending_what_is_not_there_is_false() -> None:
+@pytest.mark.row("R12")
+def test_ending_what_is_not_there_is_false() -> None:
     subscriptions: Subscriptions[str] = Subscriptions()
     assert not subscriptions.remove("r://1", "a")
     subscriptions.add("r://1", "a")
@@ -24,7 +27,8 @@ def test_r12_ending_what_is_not_there_is_false() -> None:
     assert subscriptions.subscribers("r://1") == subscriptions.uris("a") == []
 
 
-def test_a11_r23_one_who_goes_takes_everything_along_and_the_orphans_are_told() -> None:
+@pytest.mark.row("A11", "R23")
+def test_one_who_goes_takes_everything_along_and_the_orphans_are_told() -> None:
     subscriptions: Subscriptions[str] = Subscriptions()
     for uri, who in (("r://1", "a"), ("r://2", "a"), ("r://2", "b")):
         subscriptions.add(uri, who)
@@ -35,8 +39,9 @@ def test_a11_r23_one_who_goes_takes_everything_along_and_the_orphans_are_told() 
     assert len(subscriptions) == 1
 
 
+@pytest.mark.row("A10")
 @given(st.lists(st.tuples(st.sampled_from("+-x"), st.integers(0, 3), st.sampled_from("abc"))))
-def test_a10_both_views_agree_and_nothing_is_kept_for_nobody(steps: list[tuple[str, int, str]]) -> None:
+def test_both_views_agree_and_nothing_is_kept_for_nobody(steps: list[tuple[str, int, str]]) -> None:
     subscriptions: Subscriptions[str] = Subscriptions()
     model: set[tuple[str, str]] = set()
     for step, number, who in steps:

@@ -12,8 +12,9 @@ from trunkline.server.run.signals import on_signals
 NUMBERS = [signal.SIGINT, signal.SIGTERM]
 
 
+@pytest.mark.row("D13")
 @pytest.mark.parametrize("number", NUMBERS)
-async def test_d13_a_signal_is_told_on_the_loop_and_what_was_there_before_comes_back(number: signal.Signals) -> None:
+async def test_a_signal_is_told_on_the_loop_and_what_was_there_before_comes_back(number: signal.Signals) -> None:
     before, told = signal.getsignal(number), asyncio.Event()
     with on_signals(asyncio.get_running_loop(), told.set):
         os.kill(os.getpid(), number)

@@ -28,7 +28,8 @@ HANDSHAKE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": 
 # --- what is written --------------------------------------------------------------------------------
 
 
-async def test_d05_a_stored_session_is_what_its_schema_says(lives: Lives, clock: ManualClock) -> None:
+@pytest.mark.row("D05")
+async def test_a_stored_session_is_what_its_schema_says(lives: Lives, clock: ManualClock) -> None:
     life = await lives.begin()
     life.host.principal = "anna"
     session = await life.host.session(capabilities={"roots": {}})
@@ -48,7 +49,8 @@ async def test_d05_a_stored_session_is_what_its_schema_says(lives: Lives, clock:
     assert found["metadata"]["ready"] is True
 
 
-def test_d05_the_schema_is_what_is_documented() -> None:
+@pytest.mark.row("D05")
+def test_the_schema_is_what_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "design" / "sessions.md").read_text("utf-8")
     documented = page.partition("```json\n")[2].partition("```")[0]
     assert json.loads(msgspec.json.encode(read_record(documented.encode()))) == json.loads(documented)
@@ -56,7 +58,8 @@ def test_d05_the_schema_is_what_is_documented() -> None:
     assert set(json.loads(documented)["metadata"]) == set(Metadata.__struct_fields__)
 
 
-def test_d05_a_record_of_the_founding_documents_becomes_one_of_today() -> None:
+@pytest.mark.row("D05")
+def test_a_record_of_the_founding_documents_becomes_one_of_today() -> None:
     old = {
         "id": "x",
         "created_at": 1_000_000,
@@ -77,8 +80,9 @@ def test_d05_a_record_of_the_founding_documents_becomes_one_of_today() -> None:
     assert record.capabilities.client == {"roots": {}}
 
 
+@pytest.mark.row("D05")
 @pytest.mark.parametrize("value", [b"{}", b"[]", b'{"version": 99}', b'{"version": 2, "id": 3}', b"\xff"])
-def test_d05_what_cannot_be_read_is_said_to_be_unusable(value: bytes) -> None:
+def test_what_cannot_be_read_is_said_to_be_unusable(value: bytes) -> None:
     with pytest.raises(StoreUnusable):
         read_record(value)
 
@@ -99,9 +103,8 @@ async def test_record_of_a_session_lasts_longer_once_it_is_used(lives: Lives, cl
     assert await seconds() >= TTL
 
 
-async def test_d04_that_a_session_is_used_is_written_once_in_a_tenth_of_its_time(
-    lives: Lives, clock: ManualClock
-) -> None:
+@pytest.mark.row("D04")
+async def test_that_a_session_is_used_is_written_once_in_a_tenth_of_its_time(lives: Lives, clock: ManualClock) -> None:
     life = await lives.begin()
     session = await life.host.session()
     opened = clock.now()
@@ -225,7 +228,8 @@ async def test_a_handshake_that_cannot_be_kept_is_refused_and_opens_no_session(l
 # --- how it is brought back ---------------------------------------------------------------------------
 
 
-async def test_d10_a_session_is_restored_in_order(lives: Lives) -> None:
+@pytest.mark.row("D10")
+async def test_a_session_is_restored_in_order(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await life.subscribe(session, "note://a")
@@ -237,7 +241,8 @@ async def test_d10_a_session_is_restored_in_order(lives: Lives) -> None:
     assert (await life.record(session)).metadata.generation == 1
 
 
-async def test_d17_another_principals_session_is_not_there(lives: Lives) -> None:
+@pytest.mark.row("D17")
+async def test_another_principals_session_is_not_there(lives: Lives) -> None:
     anna = Principal("anna", issuer="idp")
     life = await lives.begin()
     life.host.principal = anna
@@ -251,7 +256,8 @@ async def test_d17_another_principals_session_is_not_there(lives: Lives) -> None
     assert "result" in (await life.request(session, "ping")).json
 
 
-async def test_d06_d17_time_runs_while_no_process_does(lives: Lives, clock: ManualClock) -> None:
+@pytest.mark.row("D06", "D17")
+async def test_time_runs_while_no_process_does(lives: Lives, clock: ManualClock) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await lives.end()
@@ -353,6 +359,7 @@ async def test_a_session_that_is_being_brought_back_when_the_server_begins_to_st
 # --- what cannot be brought back --------------------------------------------------------------------------
 
 
+@pytest.mark.row("D05")
 @pytest.mark.parametrize(
     "change",
     [
@@ -364,7 +371,7 @@ async def test_a_session_that_is_being_brought_back_when_the_server_begins_to_st
         {"id": "another's"},
     ],
 )
-async def test_d05_a_record_that_is_newer_or_damaged_is_no_session_and_said_to_be(
+async def test_a_record_that_is_newer_or_damaged_is_no_session_and_said_to_be(
     lives: Lives, change: dict[str, Any]
 ) -> None:
     life = await lives.begin()
@@ -379,8 +386,9 @@ async def test_d05_a_record_that_is_newer_or_damaged_is_no_session_and_said_to_b
     assert await life.host.session()
 
 
+@pytest.mark.row("D05")
 @pytest.mark.parametrize("key", ["position", "streams/00000001"])
-async def test_d05_a_session_whose_streams_cannot_be_read_is_none_and_said_to_be(lives: Lives, key: str) -> None:
+async def test_a_session_whose_streams_cannot_be_read_is_none_and_said_to_be(lives: Lives, key: str) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await life.store.commit([Put(f"session/{session}/{key}", b"nonsense")])
@@ -393,7 +401,8 @@ async def test_d05_a_session_whose_streams_cannot_be_read_is_none_and_said_to_be
     assert len(life.host.endpoint.sessions) == 0
 
 
-async def test_d05_a_session_of_an_older_trunkline_goes_on(lives: Lives, clock: ManualClock) -> None:
+@pytest.mark.row("D05")
+async def test_a_session_of_an_older_trunkline_goes_on(lives: Lives, clock: ManualClock) -> None:
     session, now = "S" * 43, round(clock.now() * 1000)
     old = {
         "id": session,
@@ -529,7 +538,8 @@ async def test_whoever_reads_or_works_when_a_session_is_ended_leaves_nothing_beh
     assert [item.key for item in await life.store.scan(f"session/{session}")] == []
 
 
-async def test_d06_the_file_is_swept_of_sessions_that_nobody_comes_back_to(lives: Lives, clock: ManualClock) -> None:
+@pytest.mark.row("D06")
+async def test_the_file_is_swept_of_sessions_that_nobody_comes_back_to(lives: Lives, clock: ManualClock) -> None:
     life = await lives.begin()
     for _ in range(5):
         await life.subscribe(await life.host.session(), "note://a")

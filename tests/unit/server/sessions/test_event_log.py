@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from tests.contract.lines import turns
 from tests.unit.server.lives import Lives, Slow
 from tests.unit.transports.http.asgi import call
@@ -62,7 +63,8 @@ async def test_a_store_that_was_away_for_a_moment_loses_no_event(lives: Lives) -
     await stream.finished()
 
 
-async def test_d10_numbers_of_streams_and_events_go_on_above_those_that_were_used(lives: Lives) -> None:
+@pytest.mark.row("D10")
+async def test_numbers_of_streams_and_events_go_on_above_those_that_were_used(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await life.subscribe(session, "note://a")
@@ -88,7 +90,8 @@ async def test_d10_numbers_of_streams_and_events_go_on_above_those_that_were_use
 # --- what is told before anybody is answered ------------------------------------------------------------
 
 
-async def test_d10_who_is_answered_counts_on_what_others_are_told(lives: Lives) -> None:
+@pytest.mark.row("D10")
+async def test_who_is_answered_counts_on_what_others_are_told(lives: Lives) -> None:
     life = await lives.begin()
     cause, told = await life.host.session(), await life.host.session()
     await life.subscribe(told, "note://a")
@@ -104,7 +107,8 @@ async def test_d10_who_is_answered_counts_on_what_others_are_told(lives: Lives) 
     assert b"note://a" in event.value
 
 
-async def test_d10_what_a_thread_tells_others_comes_before_its_answer(lives: Lives) -> None:
+@pytest.mark.row("D10")
+async def test_what_a_thread_tells_others_comes_before_its_answer(lives: Lives) -> None:
     life = await lives.begin()
     cause, told = await life.host.session(), await life.host.session()
     await life.subscribe(told, "note://a")

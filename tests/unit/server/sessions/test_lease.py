@@ -140,7 +140,8 @@ async def silenced(life: Life, by: Life, clock: ManualClock) -> None:
 # --- who holds one --------------------------------------------------------------------------------------
 
 
-async def test_d03_who_does_not_hold_a_session_knows_who_does(first: Life, second: Life) -> None:
+@pytest.mark.row("D03")
+async def test_who_does_not_hold_a_session_knows_who_does(first: Life, second: Life) -> None:
     session = await first.host.session()
     assert await keeper_of(second).find(session, None) == Elsewhere(crew_of(first).name)
     assert await keeper_of(second).find(session, "somebody else") is None
@@ -150,7 +151,8 @@ async def test_d03_who_does_not_hold_a_session_knows_who_does(first: Life, secon
     assert held.holder == crew_of(first).name
 
 
-async def test_d03_a_session_that_has_expired_is_taken_by_nobody(first: Life, second: Life, clock: ManualClock) -> None:
+@pytest.mark.row("D03")
+async def test_a_session_that_has_expired_is_taken_by_nobody(first: Life, second: Life, clock: ManualClock) -> None:
     session = await first.host.session()
     clock.advance(TTL)
     assert await keeper_of(second).find(session, None) is EXPIRED
@@ -158,7 +160,8 @@ async def test_d03_a_session_that_has_expired_is_taken_by_nobody(first: Life, se
     assert isinstance(held, Held)
 
 
-async def test_d08_who_ends_in_good_order_leaves_its_sessions_at_once(processes: Processes, first: Life) -> None:
+@pytest.mark.row("D08")
+async def test_who_ends_in_good_order_leaves_its_sessions_at_once(processes: Processes, first: Life) -> None:
     second = await processes.start()
     session = await first.host.session()
     await first.subscribe(session, "note://a")
@@ -168,7 +171,8 @@ async def test_d08_who_ends_in_good_order_leaves_its_sessions_at_once(processes:
     assert (await second.record(session)).metadata.generation == 1
 
 
-async def test_d08_who_is_gone_leaves_its_sessions_at_once(first: Life, second: Life) -> None:
+@pytest.mark.row("D08")
+async def test_who_is_gone_leaves_its_sessions_at_once(first: Life, second: Life) -> None:
     session = await first.host.session()
     name = await vanish(first)
     await take(second, session)
@@ -177,7 +181,8 @@ async def test_d08_who_is_gone_leaves_its_sessions_at_once(first: Life, second: 
     assert held.holder == crew_of(second).name != name
 
 
-async def test_d08_of_many_who_want_what_another_has_left_one_gets_it(processes: Processes, first: Life) -> None:
+@pytest.mark.row("D08")
+async def test_of_many_who_want_what_another_has_left_one_gets_it(processes: Processes, first: Life) -> None:
     others = [await processes.start() for _ in range(3)]
     session = await first.host.session()
     await vanish(first)
@@ -247,7 +252,8 @@ async def test_a_process_that_has_no_room_leaves_a_session_to_others(processes: 
     await take(await processes.start(), session)
 
 
-async def test_d08_what_was_changed_last_is_what_is_gone_on_with(first: Life, second: Life) -> None:
+@pytest.mark.row("D08")
+async def test_what_was_changed_last_is_what_is_gone_on_with(first: Life, second: Life) -> None:
     session = await first.host.session()
     waiting = Late(second.store, "acquire", session)
     going_on = asyncio.ensure_future(second.request(session, "ping"))
@@ -259,7 +265,8 @@ async def test_d08_what_was_changed_last_is_what_is_gone_on_with(first: Life, se
     assert second.watched == ["note://a"]
 
 
-async def test_d08_a_session_that_is_ended_before_it_is_taken_is_not_gone_on_with(first: Life, second: Life) -> None:
+@pytest.mark.row("D08")
+async def test_a_session_that_is_ended_before_it_is_taken_is_not_gone_on_with(first: Life, second: Life) -> None:
     session = await first.host.session()
     waiting = Late(second.store, "acquire", session)
     finding = asyncio.ensure_future(keeper_of(second).find(session, None))
@@ -291,7 +298,8 @@ async def taken(first: Life, second: Life, session: str) -> None:
     await take(second, session)
 
 
-async def test_d08_events_of_who_has_lost_a_session_are_refused_and_never_sent(first: Life, second: Life) -> None:
+@pytest.mark.row("D08")
+async def test_events_of_who_has_lost_a_session_are_refused_and_never_sent(first: Life, second: Life) -> None:
     session = await first.host.session()
     await first.subscribe(session, "note://a")
     stream = first.host.begin("GET", mcp_session_id=session)
@@ -312,7 +320,8 @@ async def test_d08_events_of_who_has_lost_a_session_are_refused_and_never_sent(f
     await coming.finished()
 
 
-async def test_d08_streams_of_who_has_lost_a_session_never_begin(first: Life, second: Life) -> None:
+@pytest.mark.row("D08")
+async def test_streams_of_who_has_lost_a_session_never_begin(first: Life, second: Life) -> None:
     session = await first.host.session()
     await taken(first, second, session)
     lost = await first.host.ask("POST", call("steps", token="t"), mcp_session_id=session)
@@ -321,8 +330,9 @@ async def test_d08_streams_of_who_has_lost_a_session_never_begin(first: Life, se
     assert b"id: 1-1\n" in kept.body
 
 
+@pytest.mark.row("D08")
 @pytest.mark.parametrize("method", ["logging/setLevel", "resources/subscribe"])
-async def test_d08_what_who_has_lost_a_session_was_asked_to_change_has_an_unknown_outcome(
+async def test_what_who_has_lost_a_session_was_asked_to_change_has_an_unknown_outcome(
     first: Life, second: Life, method: str
 ) -> None:
     session = await first.host.session()
@@ -334,7 +344,8 @@ async def test_d08_what_who_has_lost_a_session_was_asked_to_change_has_an_unknow
     assert ends(first) == ["session_moved"]
 
 
-async def test_d08_a_notification_that_changes_a_session_is_not_acknowledged_by_who_has_lost_it(
+@pytest.mark.row("D08")
+async def test_a_notification_that_changes_a_session_is_not_acknowledged_by_who_has_lost_it(
     first: Life, second: Life
 ) -> None:
     session = (await first.host.ask("POST", INITIALIZE)).headers["mcp-session-id"]
@@ -345,7 +356,8 @@ async def test_d08_a_notification_that_changes_a_session_is_not_acknowledged_by_
     assert (await second.host.ask("POST", ready, mcp_session_id=session)).status == 202
 
 
-async def test_d08_who_has_lost_a_session_cannot_end_it(first: Life, second: Life) -> None:
+@pytest.mark.row("D08")
+async def test_who_has_lost_a_session_cannot_end_it(first: Life, second: Life) -> None:
     session = await first.host.session()
     await taken(first, second, session)
     kept = await second.store.scan(f"session/{session}")
@@ -354,7 +366,8 @@ async def test_d08_who_has_lost_a_session_cannot_end_it(first: Life, second: Lif
     await take(second, session)
 
 
-async def test_d08_that_it_was_used_is_not_written_by_who_has_lost_it(
+@pytest.mark.row("D08")
+async def test_that_it_was_used_is_not_written_by_who_has_lost_it(
     first: Life, second: Life, clock: ManualClock
 ) -> None:
     session = await first.host.session()
@@ -368,7 +381,8 @@ async def test_d08_that_it_was_used_is_not_written_by_who_has_lost_it(
     assert await second.record(session) == before
 
 
-async def test_d08_a_call_that_is_under_way_when_its_session_is_lost_has_an_unknown_outcome(
+@pytest.mark.row("D08")
+async def test_a_call_that_is_under_way_when_its_session_is_lost_has_an_unknown_outcome(
     first: Life, second: Life
 ) -> None:
     began, cancelled = asyncio.Event(), asyncio.Event()
@@ -395,7 +409,8 @@ async def test_d08_a_call_that_is_under_way_when_its_session_is_lost_has_an_unkn
     await take(second, session)
 
 
-async def test_d08_one_session_that_is_lost_is_no_matter_to_others(first: Life, second: Life) -> None:
+@pytest.mark.row("D08")
+async def test_one_session_that_is_lost_is_no_matter_to_others(first: Life, second: Life) -> None:
     lost, other, cause = [await first.host.session() for _ in range(3)]
     for session in (lost, other):
         await first.subscribe(session, "note://a")
@@ -410,7 +425,8 @@ async def test_d08_one_session_that_is_lost_is_no_matter_to_others(first: Life, 
     await stream.finished()
 
 
-async def test_d08_what_waited_for_a_session_to_be_held_is_refused_if_it_was_lost_at_once(
+@pytest.mark.row("D08")
+async def test_what_waited_for_a_session_to_be_held_is_refused_if_it_was_lost_at_once(
     first: Life, second: Life
 ) -> None:
     acquire, lost = first.store.acquire, asyncio.Event()
@@ -448,7 +464,8 @@ async def test_who_comes_to_read_a_stream_that_is_being_lost_is_let_go(first: Li
         assert stream.take() == b""
 
 
-async def test_d08_a_session_that_is_lost_before_anybody_uses_it_is_used_by_nobody(first: Life) -> None:
+@pytest.mark.row("D08")
+async def test_a_session_that_is_lost_before_anybody_uses_it_is_used_by_nobody(first: Life) -> None:
     kept, lost = keeper_of(first).opened("S" * 43), list[str]()
     kept.holding.lose()  # as when this process is declared dead while it looks whether there is room
     kept.on_taken(lambda: lost.append("told"))
@@ -479,7 +496,8 @@ async def test_who_was_not_heard_of_for_long_makes_sure_of_a_session_before_it_i
     assert (first.seen.of(RestoreStep), ends(first)) == ([], [])
 
 
-async def test_d08_who_finds_that_a_session_was_taken_does_not_answer_for_it(
+@pytest.mark.row("D08")
+async def test_who_finds_that_a_session_was_taken_does_not_answer_for_it(
     first: Life, second: Life, clock: ManualClock
 ) -> None:
     session = await first.host.session()
@@ -515,7 +533,8 @@ async def test_a_store_that_has_lost_the_lease_has_the_session_found_again(first
     assert (await first.record(session)).metadata.generation == 1
 
 
-async def test_d08_who_was_declared_dead_lets_go_of_all_sessions(first: Life, second: Life, clock: ManualClock) -> None:
+@pytest.mark.row("D08")
+async def test_who_was_declared_dead_lets_go_of_all_sessions(first: Life, second: Life, clock: ManualClock) -> None:
     sessions = [await first.host.session() for _ in range(3)]
     name = crew_of(first).name
     stream = first.host.begin("GET", mcp_session_id=sessions[0])
@@ -537,7 +556,8 @@ async def renamed(first: Life, second: Life, clock: ManualClock) -> None:
     await until(lambda: [clock.advance(0.1), crew_of(first).name != name][-1])
 
 
-async def test_d08_a_session_that_is_opened_under_a_name_that_is_dead_by_then_is_not_held(
+@pytest.mark.row("D08")
+async def test_a_session_that_is_opened_under_a_name_that_is_dead_by_then_is_not_held(
     processes: Processes, second: Life, clock: ManualClock
 ) -> None:
     first = await processes.start(settings=Settings(initialize_timeout=None))  # much time goes by
@@ -553,7 +573,8 @@ async def test_d08_a_session_that_is_opened_under_a_name_that_is_dead_by_then_is
             await turns()
 
 
-async def test_d08_what_is_opened_while_a_process_has_no_name_is_let_go_when_it_has_one(
+@pytest.mark.row("D08")
+async def test_what_is_opened_while_a_process_has_no_name_is_let_go_when_it_has_one(
     first: Life, second: Life, clock: ManualClock
 ) -> None:
     name = crew_of(first).name
@@ -571,7 +592,8 @@ async def test_d08_what_is_opened_while_a_process_has_no_name_is_let_go_when_it_
     await take(first, session)
 
 
-async def test_d08_a_session_that_is_found_under_a_name_that_is_dead_by_then_is_found_again(
+@pytest.mark.row("D08")
+async def test_a_session_that_is_found_under_a_name_that_is_dead_by_then_is_found_again(
     processes: Processes, first: Life, second: Life, clock: ManualClock
 ) -> None:
     third = await processes.start()

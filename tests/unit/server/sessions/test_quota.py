@@ -49,7 +49,8 @@ async def renewed(at: Life, clock: ManualClock) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_q06_the_sessions_of_a_principal_are_counted_in_all_processes(life: Begin) -> None:
+@pytest.mark.row("Q06")
+async def test_the_sessions_of_a_principal_are_counted_in_all_processes(life: Begin) -> None:
     one, other = life(), life()
     first, second = await one.host.session(), await other.host.session()
     for each in (one, other):
@@ -65,7 +66,8 @@ async def test_q06_the_sessions_of_a_principal_are_counted_in_all_processes(life
     assert "result" in (await one.request(first, "ping")).json
 
 
-async def test_q06_of_many_who_come_at_once_there_are_never_too_many(life: Begin) -> None:
+@pytest.mark.row("Q06")
+async def test_of_many_who_come_at_once_there_are_never_too_many(life: Begin) -> None:
     houses = [life(), life()]
     answers = await asyncio.gather(*(opened(houses[number % 2]) for number in range(8)))
     opened_now = sum(answer.status == 200 for answer in answers)
@@ -74,7 +76,8 @@ async def test_q06_of_many_who_come_at_once_there_are_never_too_many(life: Begin
     )  # a new session may take an unused one's place
 
 
-async def test_q06_what_a_dead_process_held_counts_until_its_time_is_over(life: Begin) -> None:
+@pytest.mark.row("Q06")
+async def test_what_a_dead_process_held_counts_until_its_time_is_over(life: Begin) -> None:
     still = ManualClock(start=1_000_000.0)
     dead, other = life(at=still), life()
     for _ in range(2):
@@ -89,7 +92,8 @@ async def test_q06_what_a_dead_process_held_counts_until_its_time_is_over(life: 
     assert not await is_full(other)
 
 
-async def test_q06_a_session_that_is_used_goes_on_counting(life: Begin, clock: ManualClock) -> None:
+@pytest.mark.row("Q06")
+async def test_a_session_that_is_used_goes_on_counting(life: Begin, clock: ManualClock) -> None:
     one = life()
     session = await one.host.session()
     for _ in range(8):
@@ -99,7 +103,8 @@ async def test_q06_a_session_that_is_used_goes_on_counting(life: Begin, clock: M
         assert len(await scanned(one.store, "owner/")) == 1
 
 
-async def test_q06_a_session_that_another_process_goes_on_with_counts_once(life: Begin) -> None:
+@pytest.mark.row("Q06")
+async def test_a_session_that_another_process_goes_on_with_counts_once(life: Begin) -> None:
     one, other = life(), life()
     session = await one.host.session()
     await one.host.app.aclose()
@@ -110,7 +115,8 @@ async def test_q06_a_session_that_another_process_goes_on_with_counts_once(life:
     assert not await is_full(other)
 
 
-async def test_q06_a_handshake_that_fails_counts_for_nothing(life: Begin) -> None:
+@pytest.mark.row("Q06")
+async def test_a_handshake_that_fails_counts_for_nothing(life: Begin) -> None:
     one = life(most=1)
     assert "error" in (await opened(one, {})).json
     assert await scanned(one.store, "owner/") == []

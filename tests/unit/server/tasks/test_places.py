@@ -49,7 +49,8 @@ async def create(shelf: Shelf, made: TaskRecord, *, places: int = 3, beside: tup
     return (await shelf.create(made, "process", 10, beside, places=places))[0]
 
 
-async def test_q06_of_many_who_come_at_once_to_all_processes_so_many_get_a_place(stores: list[SqliteStore]) -> None:
+@pytest.mark.row("Q06")
+async def test_of_many_who_come_at_once_to_all_processes_so_many_get_a_place(stores: list[SqliteStore]) -> None:
     shelves = [Shelf(store, WallClock()) for store in stores]
     asked = [create(shelves[number % 2], record(f"task-{number}")) for number in range(12)]
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
@@ -61,7 +62,8 @@ async def test_q06_of_many_who_come_at_once_to_all_processes_so_many_get_a_place
     assert tasks == marks == {each.record.task_id for each in kept}
 
 
-async def test_q06_a_place_is_free_when_its_task_has_ended_whoever_ends_it(stores: list[SqliteStore]) -> None:
+@pytest.mark.row("Q06")
+async def test_a_place_is_free_when_its_task_has_ended_whoever_ends_it(stores: list[SqliteStore]) -> None:
     one, other = (Shelf(store, WallClock()) for store in stores)
     await create(one, record("first"), places=1)
     with pytest.raises(TooManyTasks):
@@ -74,7 +76,8 @@ async def test_q06_a_place_is_free_when_its_task_has_ended_whoever_ends_it(store
     await create(other, record("second"), places=1)
 
 
-async def test_q06_a_place_lasts_as_long_as_what_is_kept_of_its_task(tmp_path: Path) -> None:
+@pytest.mark.row("Q06")
+async def test_a_place_lasts_as_long_as_what_is_kept_of_its_task(tmp_path: Path) -> None:
     clock = ManualClock()
     store = SqliteStore(tmp_path / "shared.db", clock=clock)
     await store.open()
@@ -97,7 +100,8 @@ async def test_what_cannot_be_kept_beside_a_task_is_no_matter_of_places(stores: 
     assert len(await scanned(stores[0], "owner/ann/places/")) == 1
 
 
-async def test_j13_q06_two_servers_on_one_file_count_the_tasks_of_a_principal_together(tmp_path: Path) -> None:
+@pytest.mark.row("J13", "Q06")
+async def test_two_servers_on_one_file_count_the_tasks_of_a_principal_together(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
     def made() -> Server:

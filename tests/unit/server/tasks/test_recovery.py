@@ -178,8 +178,9 @@ async def test_progress_does_not_go_back_when_a_task_is_begun_anew() -> None:
         assert (await scene.record()).progress == 6
 
 
+@pytest.mark.row("J01")
 @pytest.mark.usefixtures("unjudged")
-async def test_j01_a_task_of_the_founding_documents_is_gone_on_with_like_any_other() -> None:
+async def test_a_task_of_the_founding_documents_is_gone_on_with_like_any_other() -> None:
     scene = Scene()
 
     async def work(ctx: Context, text: str) -> str:
@@ -475,10 +476,11 @@ async def test_to_let_go_of_a_task_in_good_order_is_no_failed_try() -> None:
     assert ((await scene.record()).tries, (await scene.record()).state) == (1, TaskState.WORKING)
 
 
+@pytest.mark.row("D12")
 @pytest.mark.parametrize(
     ("recovery", "lasting", "waits"), [("fail", True, True), ("restart", True, False), ("restart", False, True)]
 )
-async def test_d12_the_drain_waits_for_a_task_that_would_be_lost(
+async def test_the_drain_waits_for_a_task_that_would_be_lost(
     recovery: Literal["fail", "restart"], lasting: bool, waits: bool
 ) -> None:
     go_on, scene = asyncio.Event(), Scene()
@@ -504,7 +506,8 @@ async def test_d12_the_drain_waits_for_a_task_that_would_be_lost(
     assert bool(kept) is (waits and lasting)
 
 
-async def test_d12_a_task_that_waits_for_an_answer_is_not_waited_for() -> None:
+@pytest.mark.row("D12")
+async def test_a_task_that_waits_for_an_answer_is_not_waited_for() -> None:
     server = Server("s", observers=[])
 
     @server.tool(task=True)

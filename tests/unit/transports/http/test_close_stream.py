@@ -20,15 +20,17 @@ def rambler(**settings: Any) -> Server:
     return server
 
 
+@pytest.mark.row("W06")
 @pytest.mark.parametrize("revision", ["2025-03-26", "2025-06-18"])
-async def test_w06_a_client_whose_streams_begin_without_a_position_is_not_let_go(revision: str) -> None:
+async def test_a_client_whose_streams_begin_without_a_position_is_not_let_go(revision: str) -> None:
     async with hosted(rambler()) as host:
         ident = await host.session(revision)
         answer = await host.ask("POST", call("ramble"), mcp_session_id=ident, mcp_protocol_version=revision)
     assert answer.json["result"]["content"] == [{"type": "text", "text": "done"}]
 
 
-async def test_w06_a_client_that_is_let_go_before_anything_was_said_finds_everything_later() -> None:
+@pytest.mark.row("W06")
+async def test_a_client_that_is_let_go_before_anything_was_said_finds_everything_later() -> None:
     async with hosted(rambler()) as host:
         ident = await host.session()
         headers = {"mcp_session_id": ident, "mcp_protocol_version": "2025-11-25"}

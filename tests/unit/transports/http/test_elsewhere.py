@@ -34,8 +34,9 @@ def crew_of(place: Place) -> Crew:
 ALL = [("POST", request("ping")), ("GET", None), ("DELETE", None)]
 
 
+@pytest.mark.row("D08")
 @pytest.mark.parametrize(("method", "body"), ALL)
-async def test_d08_a_session_of_a_process_that_is_about_to_end_is_worth_another_try(
+async def test_a_session_of_a_process_that_is_about_to_end_is_worth_another_try(
     tmp_path: Path, method: str, body: Any
 ) -> None:
     async with places(tmp_path) as pair:
@@ -49,7 +50,8 @@ async def test_d08_a_session_of_a_process_that_is_about_to_end_is_worth_another_
         assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
 
 
-async def test_d17_a_session_that_has_ended_by_itself_is_ended_for_all_processes(tmp_path: Path) -> None:
+@pytest.mark.row("D17")
+async def test_a_session_that_has_ended_by_itself_is_ended_for_all_processes(tmp_path: Path) -> None:
     async with places(tmp_path, max_sessions=1) as pair:
         ident = await pair[0].session()
         held(pair[0]).channel.lost(Closed("the peer left much unread"))
@@ -61,7 +63,8 @@ async def test_d17_a_session_that_has_ended_by_itself_is_ended_for_all_processes
         assert await pair[0].store.scan(f"session/{ident}/") == []
 
 
-async def test_d10_who_reads_on_while_the_store_is_away_is_asked_to_come_again(tmp_path: Path) -> None:
+@pytest.mark.row("D10")
+async def test_who_reads_on_while_the_store_is_away_is_asked_to_come_again(tmp_path: Path) -> None:
     async with places(tmp_path, 3) as three:
         ident = await three[0].session()
         three[0].go.set()
@@ -83,8 +86,9 @@ async def test_d10_who_reads_on_while_the_store_is_away_is_asked_to_come_again(t
         assert again.unread[-1] == steps.unread[-1]
 
 
+@pytest.mark.row("D08")
 @pytest.mark.parametrize("principal", [None, "ann", Principal("ann")])
-async def test_d08_a_session_that_a_process_has_the_right_to_and_could_not_bring_back_is_brought_back_by_it(
+async def test_a_session_that_a_process_has_the_right_to_and_could_not_bring_back_is_brought_back_by_it(
     tmp_path: Path, principal: Any
 ) -> None:
     async with places(tmp_path, 3) as three:

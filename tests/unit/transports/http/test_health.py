@@ -209,12 +209,14 @@ async def test_a_file_that_is_locked_makes_a_server_unready_though_it_can_be_rea
             await asyncio.sleep(0.01)
 
 
-async def test_d03_a_redis_that_has_died_is_told_and_so_is_that_it_is_back(tmp_path: Path) -> None:
+@pytest.mark.row("D03")
+async def test_a_redis_that_has_died_is_told_and_so_is_that_it_is_back(tmp_path: Path) -> None:
     await until_told(started(tmp_path / "valkey"))
 
 
+@pytest.mark.row("D03")
 @pytest.mark.long
-async def test_d03_a_redis_that_has_died_is_told_within_a_second(tmp_path: Path) -> None:
+async def test_a_redis_that_has_died_is_told_within_a_second(tmp_path: Path) -> None:
     async def once() -> float:
         return await until_told(started(tmp_path / "valkey"))
 

@@ -70,7 +70,8 @@ async def host() -> AsyncIterator[Host]:
     await one.server.aclose()
 
 
-async def test_w06_what_is_posted_is_answered_on_the_stream(host: Host) -> None:
+@pytest.mark.row("W06")
+async def test_what_is_posted_is_answered_on_the_stream(host: Host) -> None:
     stream, query = await host.opened()
     params = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     assert (await host.post(query, request("initialize", params, id=0))).status == 202
@@ -123,7 +124,8 @@ async def test_a_silent_stream_is_kept_awake() -> None:
     await stream.finished()
 
 
-async def test_n14_a_peer_that_does_not_read_is_cut_off() -> None:
+@pytest.mark.row("N14")
+async def test_a_peer_that_does_not_read_is_cut_off() -> None:
     told: list[Closed] = []
 
     class Told:

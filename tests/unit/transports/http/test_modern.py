@@ -81,7 +81,8 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 # --- refusals --------------------------------------------------------------------------------------
 
 
-async def test_htt_59_every_refusal_has_its_status_and_the_id_of_the_request(host: Host) -> None:
+@pytest.mark.row("HTT-59")
+async def test_every_refusal_has_its_status_and_the_id_of_the_request(host: Host) -> None:
     later = {**meta(), f"{PREFIX}protocolVersion": "2030-01-01"}
     unclear = {f"{PREFIX}protocolVersion": REVISION}
     assert await refused(host, "tools/list", {"_meta": {"a": 1}}, id="x") == (400, -32602)
@@ -97,8 +98,9 @@ async def test_htt_59_every_refusal_has_its_status_and_the_id_of_the_request(hos
     assert await refused(host, "tools/call", {"name": 5, "_meta": meta()}, mcp_name=None) == (200, -32602)
 
 
+@pytest.mark.row("VER-05")
 @pytest.mark.parametrize("method", ["tools/list", "initialize"])
-async def test_ver_05_a_revision_that_nobody_knows_is_told_which_are_known(host: Host, method: str) -> None:
+async def test_a_revision_that_nobody_knows_is_told_which_are_known(host: Host, method: str) -> None:
     answer = await host.ask("POST", request(method, id=7), mcp_protocol_version="2030-01-01")
     assert (answer.status, answer.json["id"], answer.json["error"]["code"]) == (400, 7, -32022)
     assert answer.json["error"]["data"]["requested"] == "2030-01-01"
@@ -129,7 +131,8 @@ async def test_messages_that_are_no_request_are_taken_or_refused_by_themselves(h
     assert (unknown.status, unknown.json["error"]["code"]) == (400, -32022)
 
 
-async def test_htt_45_there_is_nothing_to_get_or_delete_and_no_session(host: Host) -> None:
+@pytest.mark.row("HTT-45")
+async def test_there_is_nothing_to_get_or_delete_and_no_session(host: Host) -> None:
     for method in ("GET", "DELETE"):
         answer = await host.ask(method, mcp_session_id="x", last_event_id="1-1", **VERSION)
         assert (answer.status, answer.headers["allow"]) == (405, "POST, OPTIONS")
@@ -145,10 +148,9 @@ async def test_a_text_that_speaks_of_envelopes_makes_no_request_a_modern_one(hos
     assert answer.json["result"]["content"][0]["text"] == f"{PREFIX}protocolVersion"
 
 
+@pytest.mark.row("HTT-49")
 @pytest.mark.parametrize("name", ["mcp_method", "mcp_name", "mcp_param_region"])
-async def test_htt_49_a_header_that_is_there_twice_contradicts_the_body_even_if_both_agree(
-    host: Host, name: str
-) -> None:
+async def test_a_header_that_is_there_twice_contradicts_the_body_even_if_both_agree(host: Host, name: str) -> None:
     values = {"mcp_method": "tools/call", "mcp_name": "route", "mcp_param_region": "us"}
     params = call("route", region="us")
     assert await refused(host, "tools/call", params, **values | {name: (values[name],) * 2}) == (400, -32020)
@@ -156,8 +158,9 @@ async def test_htt_49_a_header_that_is_there_twice_contradicts_the_body_even_if_
     assert told["structuredContent"] == "us"
 
 
+@pytest.mark.row("HTT-53")
 @pytest.mark.parametrize("header", [None, "us", "=?base64?%%%?="])
-async def test_htt_53_an_argument_and_its_header_say_the_same(host: Host, header: str | None) -> None:
+async def test_an_argument_and_its_header_say_the_same(host: Host, header: str | None) -> None:
     assert await refused(host, "tools/call", call("route", region="eu"), mcp_param_region=header) == (400, -32020)
     told = await result(host, "tools/call", call("route", region="ü"), mcp_param_region="=?base64?w7w=?=")
     assert told["structuredContent"] == "ü"
@@ -197,7 +200,8 @@ async def test_requests_with_the_same_id_do_not_know_of_each_other(host: Host, p
     assert (answer.json["id"], answer.json["result"]["structuredContent"]) == (1, "done")
 
 
-async def test_htt_40_42_44_what_is_told_meanwhile_goes_before_the_answer_without_ids(host: Host) -> None:
+@pytest.mark.row("HTT-40")
+async def test_42_44_what_is_told_meanwhile_goes_before_the_answer_without_ids(host: Host) -> None:
     params = {**call("tell"), "_meta": meta(progressToken="t", **{f"{PREFIX}logLevel": "info"})}
     answer = await begin(host, "tools/call", params, id="call").finished()
     assert (answer.headers["content-type"], answer.headers["x-accel-buffering"]) == ("text/event-stream", "no")
@@ -221,7 +225,8 @@ async def test_who_does_not_want_to_hear_of_logs_hears_none(host: Host) -> None:
     assert (await ask(host, "tools/call", quiet)).headers["content-type"] == "application/json"
 
 
-async def test_htt_43_who_hangs_up_has_cancelled(host: Host, place: Place) -> None:
+@pytest.mark.row("HTT-43")
+async def test_who_hangs_up_has_cancelled(host: Host, place: Place) -> None:
     waiting = begin(host, "tools/call", call("wait"))
     await place.started.wait()
     place.started.clear()
@@ -284,7 +289,8 @@ def listening(host: Host, **wanted: Any) -> Any:
     return begin(host, "subscriptions/listen", enveloped(notifications=wanted), id="sub")
 
 
-async def test_sub_07_a_subscription_ends_by_a_result_when_the_server_does() -> None:
+@pytest.mark.row("SUB-07")
+async def test_a_subscription_ends_by_a_result_when_the_server_does() -> None:
     place = Place()
     async with hosted(place.server) as host:
         stream = listening(host, toolsListChanged=True)
@@ -301,7 +307,8 @@ async def test_sub_07_a_subscription_ends_by_a_result_when_the_server_does() -> 
             official.check(message, revision=REVISION, sender="server", answers="subscriptions/listen")
 
 
-async def test_sub_07_it_ends_before_the_asgi_server_waits_for_its_connections() -> None:
+@pytest.mark.row("SUB-07")
+async def test_it_ends_before_the_asgi_server_waits_for_its_connections() -> None:
     place = Place()
     host = Host(place.server)
     host.app = place.server.asgi()
@@ -330,7 +337,8 @@ async def test_call_cut_off_at_drain_timeout_is_answered_outcome_unknown() -> No
         assert b"outcome_unknown" in told.body
 
 
-async def test_sub_06_who_closes_the_stream_has_ended_the_subscription(host: Host, place: Place) -> None:
+@pytest.mark.row("SUB-06")
+async def test_who_closes_the_stream_has_ended_the_subscription(host: Host, place: Place) -> None:
     stream = listening(host, toolsListChanged=True)
     await stream.message()
     stream.gone.set()

@@ -54,7 +54,8 @@ def endpoint(host: Host) -> SessionlessEndpoint:
     return host.app.house.streamable
 
 
-async def test_w04_a_call_needs_no_handshake_and_no_session(host: Host) -> None:
+@pytest.mark.row("W04")
+async def test_a_call_needs_no_handshake_and_no_session(host: Host) -> None:
     answer = await host.ask("POST", call("echo", text="hi"), mcp_protocol_version="2025-11-25")
     assert (answer.status, answer.json["result"]["structuredContent"]) == (200, {"result": "hi"})
     assert "mcp-session-id" not in answer.headers

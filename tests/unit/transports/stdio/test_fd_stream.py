@@ -237,7 +237,8 @@ async def test_a_polled_writer_tells_once_that_nobody_reads_any_more(pipe: tuple
     assert [type(error) for error in broken] == [BrokenPipeError]
 
 
-async def test_n14_a_slow_reader_lets_the_channel_go_on_when_it_has_read(pipe: tuple[int, int]) -> None:
+@pytest.mark.row("N14")
+async def test_a_slow_reader_lets_the_channel_go_on_when_it_has_read(pipe: tuple[int, int]) -> None:
     channel, writer = channel_for((PolledWriter, pipe[1]), [], Settings(unsent_high=1000))
     writer.write(bytearray(3 << 20))
     channel.sent()

@@ -46,7 +46,8 @@ def served() -> Iterator[Served]:
     made.close()
 
 
-async def test_w02_std_07_a_server_answers_and_the_end_of_input_is_its_end(served: Served) -> None:
+@pytest.mark.row("STD-07", "W02")
+async def test_a_server_answers_and_the_end_of_input_is_its_end(served: Served) -> None:
     serving = served.start()
     await turns(1)
     os.write(served.ours, PING)
@@ -66,7 +67,8 @@ async def test_a_server_whose_output_breaks_ends(served: Served) -> None:
     await served.server.aclose()
 
 
-async def test_n14_a_peer_that_is_cut_off_is_the_end(served: Served) -> None:
+@pytest.mark.row("N14")
+async def test_a_peer_that_is_cut_off_is_the_end(served: Served) -> None:
     server = Server("t", settings=Settings(unsent_high=1000, unsent_limit=2000))
     served.server = server
     server.add_resource("r://big", "x" * (2 << 20))

@@ -258,6 +258,7 @@ async def test_pings_of_the_server_are_answered() -> None:
         await answered.wait()
 
 
+@pytest.mark.row("W05", "W16")
 @pytest.mark.parametrize(
     ("frame", "code", "reason"),
     [
@@ -266,7 +267,7 @@ async def test_pings_of_the_server_are_answered() -> None:
     ],
     ids=["binary", "too large"],
 )
-async def test_w05_w16_what_a_server_must_not_send_ends_the_line_with_a_code(
+async def test_what_a_server_must_not_send_ends_the_line_with_a_code(
     frame: bytes | str, code: int, reason: str
 ) -> None:
     codes: list[Any] = []

@@ -50,9 +50,10 @@ def chunked(visit: Visit, data: bytes, cut: int) -> None:
     visit.write(wire[:cut])
 
 
+@pytest.mark.row("HTT-20", "W06")
 @pytest.mark.parametrize("write", [plain, chunked])
 @pytest.mark.parametrize("end", [Visit.hang_up, Visit.reset])
-async def test_w06_htt_20_a_stream_may_be_cut_at_any_byte(
+async def test_a_stream_may_be_cut_at_any_byte(
     write: Callable[[Visit, bytes, int], None], end: Callable[[Visit], None]
 ) -> None:
     primed = len(events_for(1000)[0])
@@ -87,7 +88,8 @@ async def test_w06_htt_20_a_stream_may_be_cut_at_any_byte(
         assert len(server.seen("ask")) == most + 1
 
 
-async def test_w06_what_a_server_repeats_is_taken_once() -> None:
+@pytest.mark.row("W06")
+async def test_what_a_server_repeats_is_taken_once() -> None:
     async with web() as server:
 
         def answer(visit: Visit) -> None:
@@ -172,7 +174,8 @@ async def test_notifications_arrive_one_after_the_other_and_answers_after_them()
         assert server.seen("POST")[-1].message == []
 
 
-async def test_n14_a_server_that_takes_nothing_is_waited_for_and_then_cut_off() -> None:
+@pytest.mark.row("N14")
+async def test_a_server_that_takes_nothing_is_waited_for_and_then_cut_off() -> None:
     settings = Settings(unsent_high=1000, unsent_limit=5000, stop_timeout=0.05)
     taken = asyncio.Event()
 

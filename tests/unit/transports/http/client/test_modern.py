@@ -62,7 +62,8 @@ def client(server: Web, **options: Any) -> Client:
 # --- what is said with every request ---------------------------------------------------------------------
 
 
-async def test_htt_46_htt_47_every_post_says_on_the_outside_what_is_in_it(server: Web) -> None:
+@pytest.mark.row("HTT-46", "HTT-47")
+async def test_every_post_says_on_the_outside_what_is_in_it(server: Web) -> None:
     async with client(server) as it:
         await it.call_tool("act")
         await it.ping()
@@ -76,7 +77,8 @@ async def test_htt_46_htt_47_every_post_says_on_the_outside_what_is_in_it(server
     assert server.seen("tools/call")[0].headers["mcp-name"] == "act"
 
 
-async def test_htt_45_a_session_that_a_modern_server_names_is_nobodys_business(server: Web) -> None:
+@pytest.mark.row("HTT-45")
+async def test_a_session_that_a_modern_server_names_is_nobodys_business(server: Web) -> None:
     server.on("tools/call", lambda visit: visit.reply(DONE, Mcp_Session_Id="s"))
     async with client(server) as it:
         await it.call_tool("act")
@@ -124,7 +126,8 @@ def test_arguments_that_are_no_object_are_left_to_the_server() -> None:
 # --- arguments in headers --------------------------------------------------------------------------------
 
 
-async def test_htt_51_marked_arguments_are_repeated_once_the_tool_is_known(server: Web) -> None:
+@pytest.mark.row("HTT-51")
+async def test_marked_arguments_are_repeated_once_the_tool_is_known(server: Web) -> None:
     server.on("tools/list", lambda visit: tools(visit, act=REGION))
     async with client(server) as it:
         await it.list_tools()
@@ -135,7 +138,8 @@ async def test_htt_51_marked_arguments_are_repeated_once_the_tool_is_known(serve
     assert not any(name.startswith("mcp-param-") for name in second.headers)
 
 
-async def test_htt_54_a_tool_that_is_at_odds_with_its_headers_is_looked_up_once_and_called_again(server: Web) -> None:
+@pytest.mark.row("HTT-54")
+async def test_a_tool_that_is_at_odds_with_its_headers_is_looked_up_once_and_called_again(server: Web) -> None:
     server.on("tools/list", lambda visit: tools(visit, act=REGION))
 
     def call(visit: Visit) -> None:
@@ -156,7 +160,8 @@ async def test_htt_54_a_tool_that_is_at_odds_with_its_headers_is_looked_up_once_
     assert len(server.seen("tools/list")) == 2
 
 
-async def test_htt_54_a_tool_that_was_never_listed_is_looked_up_too(server: Web) -> None:
+@pytest.mark.row("HTT-54")
+async def test_a_tool_that_was_never_listed_is_looked_up_too(server: Web) -> None:
     server.on("tools/list", lambda visit: tools(visit, act=REGION))
     server.on(
         "tools/call",
@@ -175,7 +180,8 @@ async def test_an_argument_that_no_header_can_carry_is_the_callers_mistake(serve
     assert server.seen("tools/call") == []
 
 
-async def test_htt_52_tools_with_wrong_marks_are_left_out_and_the_log_says_why_once(
+@pytest.mark.row("HTT-52")
+async def test_tools_with_wrong_marks_are_left_out_and_the_log_says_why_once(
     server: Web, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.on("tools/list", lambda visit: tools(visit, good=REGION, bad=WRONG))
@@ -210,10 +216,9 @@ async def test_what_a_schema_refers_to_elsewhere_is_never_fetched(server: Web) -
 # --- answers ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("HTT-59")
 @pytest.mark.parametrize(("status", "code"), [(400, -32602), (404, -32601), (500, -32603), (200, -32000)])
-async def test_htt_59_an_error_in_the_body_is_the_answer_whatever_the_status(
-    server: Web, status: int, code: int
-) -> None:
+async def test_an_error_in_the_body_is_the_answer_whatever_the_status(server: Web, status: int, code: int) -> None:
     server.on("tools/call", lambda visit: refuse(visit, status, code, "so it is"))
     async with client(server) as it:
         with pytest.raises(PeerError, match="so it is") as raised:
@@ -222,7 +227,8 @@ async def test_htt_59_an_error_in_the_body_is_the_answer_whatever_the_status(
         assert it.losses == 0
 
 
-async def test_htt_44_positions_and_comments_say_nothing(server: Web) -> None:
+@pytest.mark.row("HTT-44")
+async def test_positions_and_comments_say_nothing(server: Web) -> None:
     heard: list[Any] = []
 
     def call(visit: Visit) -> None:
@@ -241,8 +247,9 @@ async def test_htt_44_positions_and_comments_say_nothing(server: Web) -> None:
     assert [one.progress for one in heard] == [1, 2]
 
 
+@pytest.mark.row("HTT-44")
 @pytest.mark.parametrize("how", ["hang_up", "reset"])
-async def test_htt_44_an_answer_that_breaks_off_is_lost_and_not_read_on(server: Web, how: str) -> None:
+async def test_an_answer_that_breaks_off_is_lost_and_not_read_on(server: Web, how: str) -> None:
     def call(visit: Visit) -> None:
         visit.stream(event(b"", id="7"))
         getattr(visit, how)()
@@ -255,7 +262,8 @@ async def test_htt_44_an_answer_that_breaks_off_is_lost_and_not_read_on(server: 
     assert server.seen("GET") == []
 
 
-async def test_htt_44_what_may_be_asked_twice_is_asked_again_under_a_new_id(server: Web) -> None:
+@pytest.mark.row("HTT-44")
+async def test_what_may_be_asked_twice_is_asked_again_under_a_new_id(server: Web) -> None:
     def read(visit: Visit) -> None:
         if len(server.seen("resources/read")) == 1:
             visit.stream()
@@ -298,8 +306,9 @@ async def test_a_stream_that_goes_on_after_its_answer_holds_nobody_up(server: We
 # --- calling off -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("HTT-43")
 @pytest.mark.parametrize("begun", [False, True])
-async def test_htt_43_who_calls_a_request_off_hangs_up_and_says_nothing(server: Web, begun: bool) -> None:
+async def test_who_calls_a_request_off_hangs_up_and_says_nothing(server: Web, begun: bool) -> None:
     gone = asyncio.Event()
 
     async def call(visit: Visit) -> None:
@@ -342,7 +351,8 @@ def acknowledged(visit: Visit) -> bytes:
     return event(json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode())
 
 
-async def test_sub_06_sub_07_a_subscription_is_one_stream_that_is_opened_again_and_takes_no_call_its_place(
+@pytest.mark.row("SUB-06", "SUB-07")
+async def test_a_subscription_is_one_stream_that_is_opened_again_and_takes_no_call_its_place(
     server: Web,
 ) -> None:
     open_now: list[Visit] = []

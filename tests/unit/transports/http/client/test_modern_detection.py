@@ -111,7 +111,8 @@ async def test_a_modern_server_that_refuses_for_good_is_not_greeted(server: Web,
     assert server.seen("initialize") == []
 
 
-async def test_ver_06_a_server_that_names_the_modern_revision_is_asked_again_in_it(server: Web) -> None:
+@pytest.mark.row("VER-06")
+async def test_a_server_that_names_the_modern_revision_is_asked_again_in_it(server: Web) -> None:
     def answer(visit: Visit) -> None:
         first = len(server.visits) == 1
         visit.respond(400, error(-32022, supported=[REVISION])) if first else discover(visit)
@@ -129,7 +130,8 @@ async def test_a_server_that_names_the_modern_revision_and_refuses_it_is_asked_t
     assert len(server.visits) == 2
 
 
-async def test_ver_06_a_server_that_speaks_nothing_of_ours_is_told_of_with_both_sides(server: Web) -> None:
+@pytest.mark.row("VER-06")
+async def test_a_server_that_speaks_nothing_of_ours_is_told_of_with_both_sides(server: Web) -> None:
     server.on("server/discover", lambda visit: visit.respond(400, error(-32022, supported=["2031-01-01"])))
     with pytest.raises(HandshakeFailed, match=r"the server speaks 2031-01-01, and we speak 2024-11-05, .*2026-07-28"):
         await client(server).open()
@@ -175,7 +177,8 @@ async def test_a_line_that_is_made_again_goes_straight_to_the_handshake(server: 
     assert len(server.seen("initialize")) == 2
 
 
-async def test_ver_14_a_server_that_has_become_modern_meanwhile_is_found_out(server: Web) -> None:
+@pytest.mark.row("VER-14")
+async def test_a_server_that_has_become_modern_meanwhile_is_found_out(server: Web) -> None:
     def gone(visit: Visit) -> None:
         server.on("server/discover", discover)
         server.on("initialize", lambda visit: refuse(visit, 404, -32601))

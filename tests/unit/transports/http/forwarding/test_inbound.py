@@ -143,7 +143,8 @@ async def test_what_is_not_answered_by_the_end_is_given_up(arrivals: Arrivals, s
     assert said == []
 
 
-async def test_w06_what_a_process_has_not_passed_on_is_for_whoever_comes_next_to_a_stream(
+@pytest.mark.row("W06")
+async def test_what_a_process_has_not_passed_on_is_for_whoever_comes_next_to_a_stream(
     arrivals: Arrivals, said: list[FromHolder]
 ) -> None:
     stream, begun = Stream(STANDALONE, MemoryEvents(10, 10_000)), asyncio.Event()

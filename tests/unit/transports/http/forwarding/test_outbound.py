@@ -48,8 +48,9 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.row("D03")
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-async def test_d03_whatever_is_answered_is_the_same_wherever_it_is_asked(tmp_path: Path, wrong: dict[str, Any]) -> None:
+async def test_whatever_is_answered_is_the_same_wherever_it_is_asked(tmp_path: Path, wrong: dict[str, Any]) -> None:
     async with places(tmp_path, http_body_size_limit=65_536) as pair:
         ident = await pair[0].session()
         answers = [await place.ask(**{"mcp_session_id": ident, **wrong}) for place in pair]
@@ -57,7 +58,8 @@ async def test_d03_whatever_is_answered_is_the_same_wherever_it_is_asked(tmp_pat
     assert first == second
 
 
-async def test_d03_a_session_is_used_and_ended_wherever_its_client_comes(pair: list[Place]) -> None:
+@pytest.mark.row("D03")
+async def test_a_session_is_used_and_ended_wherever_its_client_comes(pair: list[Place]) -> None:
     ident = await pair[0].session()
     for place in (pair[1], pair[0], pair[1]):
         assert text_of(await place.ask("POST", call("echo", text="x"), mcp_session_id=ident)) == "x"
@@ -104,8 +106,9 @@ async def test_what_the_request_shows_counts_and_not_what_the_session_began_with
     assert (again.status, again.headers, again.body) == (refused.status, refused.headers, refused.body)
 
 
+@pytest.mark.row("D03")
 @pytest.mark.parametrize("other", [None, "bob", ("ann", 8), Principal("bob")])
-async def test_d03_to_anybody_else_a_session_does_not_exist(pair: list[Place], other: Any) -> None:
+async def test_to_anybody_else_a_session_does_not_exist(pair: list[Place], other: Any) -> None:
     pair[0].principal = pair[1].principal = ("ann", 7)
     ident = await pair[0].session()
     assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
@@ -187,7 +190,8 @@ async def test_who_reads_slowly_through_another_process_slows_down_who_writes(tm
     assert answer.largest <= 20_000
 
 
-async def test_w06_who_hangs_up_at_one_process_reads_on_at_another(pair: list[Place]) -> None:
+@pytest.mark.row("W06")
+async def test_who_hangs_up_at_one_process_reads_on_at_another(pair: list[Place]) -> None:
     ident = await pair[0].session()
     answer = pair[1].begin("POST", call("waits", token="t"), mcp_session_id=ident)
     first = await answer.event()
@@ -201,7 +205,8 @@ async def test_w06_who_hangs_up_at_one_process_reads_on_at_another(pair: list[Pl
         assert [one["result"]["content"][0]["text"] for one in await rest(again)] == ["done"]
 
 
-async def test_w06_what_happens_after_somebody_hung_up_waits_for_whoever_comes_next(pair: list[Place]) -> None:
+@pytest.mark.row("W06")
+async def test_what_happens_after_somebody_hung_up_waits_for_whoever_comes_next(pair: list[Place]) -> None:
     ident = await pair[0].session()
     await pair[1].ask("POST", request("resources/subscribe", {"uri": "note://one"}), mcp_session_id=ident)
     stream = pair[1].begin("GET", mcp_session_id=ident)
@@ -281,7 +286,8 @@ async def test_who_stops_waits_for_what_others_answer_and_lets_those_go_who_only
     assert (await pair[0].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
 
 
-async def test_d08_who_stops_answers_what_others_have_brought_and_then_they_go_on_with_the_session(
+@pytest.mark.row("D08")
+async def test_who_stops_answers_what_others_have_brought_and_then_they_go_on_with_the_session(
     pair: list[Place],
 ) -> None:
     ident = await pair[0].session()
@@ -296,7 +302,8 @@ async def test_d08_who_stops_answers_what_others_have_brought_and_then_they_go_o
     assert text_of(await pair[1].ask("POST", call("echo", text="x"), mcp_session_id=ident)) == "x"
 
 
-async def test_d08_what_is_given_up_at_the_end_of_a_process_is_no_end_of_its_session(tmp_path: Path) -> None:
+@pytest.mark.row("D08")
+async def test_what_is_given_up_at_the_end_of_a_process_is_no_end_of_its_session(tmp_path: Path) -> None:
     async with places(tmp_path, drain_timeout=0.05) as pair:
         ident = await pair[0].session()
         asked = [pair[one].begin("POST", call("quietly", id=one), mcp_session_id=ident) for one in (0, 1)]
@@ -340,7 +347,8 @@ async def opened(place: Place) -> tuple[Answer, str]:
     return stream, (await stream.event()).data.decode()
 
 
-async def test_w06_what_is_posted_for_a_stream_of_http_sse_finds_it_in_another_process(pair: list[Place]) -> None:
+@pytest.mark.row("W06")
+async def test_what_is_posted_for_a_stream_of_http_sse_finds_it_in_another_process(pair: list[Place]) -> None:
     for place in pair:
         place.principal = "ann"
     stream, address = await opened(pair[0])

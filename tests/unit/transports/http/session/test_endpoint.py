@@ -53,7 +53,8 @@ class Scene:
 # --- POST --------------------------------------------------------------------------------------------
 
 
-async def test_w04_a_call_is_answered_in_plain_json() -> None:
+@pytest.mark.row("W04")
+async def test_a_call_is_answered_in_plain_json() -> None:
     async with hosted(Scene().server) as host:
         ident = await host.session()
         answer = await host.ask("POST", call("echo", text="hi"), mcp_session_id=ident)
@@ -61,7 +62,8 @@ async def test_w04_a_call_is_answered_in_plain_json() -> None:
     assert answer.json["result"]["structuredContent"] == {"result": "hi"}
 
 
-async def test_w04_what_is_told_before_the_answer_makes_it_a_stream() -> None:
+@pytest.mark.row("W04")
+async def test_what_is_told_before_the_answer_makes_it_a_stream() -> None:
     scene = Scene()
     async with hosted(scene.server) as host:
         ident = await host.session()
@@ -89,7 +91,8 @@ async def test_a_stream_of_an_older_revision_begins_with_a_message() -> None:
     assert answer.body.startswith(b"event: message\nid: 1-1\n")
 
 
-async def test_w20_x26_a_notification_has_no_body_in_its_answer() -> None:
+@pytest.mark.row("W20", "X26")
+async def test_a_notification_has_no_body_in_its_answer() -> None:
     async with hosted(Scene().server) as host:
         await host.session()  # which says so
 
@@ -194,8 +197,9 @@ async def test_what_does_not_belong_here_is_refused(headers: dict[str, Any], sta
         assert "allowed_" in answer.json["error"]["message"]  # the setting that would let it in
 
 
+@pytest.mark.row("P07")
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'"text"', b"[]"])
-async def test_p07_what_is_no_message_is_refused_with_an_error(body: bytes) -> None:
+async def test_what_is_no_message_is_refused_with_an_error(body: bytes) -> None:
     async with hosted(Scene().server) as host:
         without = await host.ask("POST", body)
         ident = await host.session()
@@ -205,7 +209,8 @@ async def test_p07_what_is_no_message_is_refused_with_an_error(body: bytes) -> N
         assert answer.json["error"]["code"] in {-32700, -32600}
 
 
-async def test_w16_w18_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
+@pytest.mark.row("W16", "W18")
+async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
     async with hosted(Scene(http_body_size_limit=1024).server) as host:
         told = await host.ask("POST", b"x", content_length="1025")
         found = await host.ask("POST", pieces=[b"x" * 1000, b"x" * 25])
@@ -258,7 +263,8 @@ async def test_a_header_that_stands_there_twice_is_refused() -> None:
 # --- GET and DELETE ----------------------------------------------------------------------------------
 
 
-async def test_w06_a_stream_carries_what_belongs_to_no_request() -> None:
+@pytest.mark.row("W06")
+async def test_a_stream_carries_what_belongs_to_no_request() -> None:
     scene = Scene()
     async with hosted(scene.server) as host:
         ident = await host.session()
@@ -275,7 +281,8 @@ async def test_w06_a_stream_carries_what_belongs_to_no_request() -> None:
         assert (await host.ask("DELETE", mcp_session_id=ident)).status == 404
 
 
-async def test_w06_a_stream_that_broke_is_read_on_without_loss() -> None:
+@pytest.mark.row("W06")
+async def test_a_stream_that_broke_is_read_on_without_loss() -> None:
     scene = Scene()
     async with hosted(scene.server) as host:
         ident = await host.session()
@@ -292,7 +299,8 @@ async def test_w06_a_stream_that_broke_is_read_on_without_loss() -> None:
         assert [(await whole.message())["jsonrpc"] for _ in range(3)] == ["2.0"] * 3
 
 
-async def test_w06_a_server_may_let_the_peer_go_and_come_back() -> None:
+@pytest.mark.row("W06")
+async def test_a_server_may_let_the_peer_go_and_come_back() -> None:
     scene = Scene()
     async with hosted(scene.server) as host:
         ident = await host.session()
@@ -338,7 +346,8 @@ async def test_a_stream_that_is_none_is_refused(headers: dict[str, Any], status:
 # --- sessions ----------------------------------------------------------------------------------------
 
 
-async def test_d17_the_session_of_another_principal_does_not_exist() -> None:
+@pytest.mark.row("D17")
+async def test_the_session_of_another_principal_does_not_exist() -> None:
     async with hosted(Scene().server) as host:
         host.principal = "ada"
         ident = await host.session()
@@ -351,7 +360,8 @@ async def test_d17_the_session_of_another_principal_does_not_exist() -> None:
         assert [answer.status for answer in answers] == [404, 404, 404]
 
 
-async def test_d06_a_session_that_nobody_uses_is_ended() -> None:
+@pytest.mark.row("D06")
+async def test_a_session_that_nobody_uses_is_ended() -> None:
     clock = ManualClock()
     async with hosted(Scene().server, clock=clock) as host:
         ident = await host.session()
@@ -364,7 +374,8 @@ async def test_d06_a_session_that_nobody_uses_is_ended() -> None:
         assert host.server.connections == []
 
 
-async def test_d06_a_session_with_an_open_stream_is_in_use() -> None:
+@pytest.mark.row("D06")
+async def test_a_session_with_an_open_stream_is_in_use() -> None:
     clock = ManualClock()
     async with hosted(Scene().server, clock=clock) as host:
         ident = await host.session()
