@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trunkline.transports.http.session.backend import SessionKeeper
     from trunkline.transports.listener_limits import Guard
 
-_PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 USAGE: Final = 2
 """The exit code of a process whose server was started in a wrong way, or at an address that it cannot have."""
 
