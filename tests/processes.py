@@ -14,6 +14,8 @@ import json
 import os
 import resource
 import select
+import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -295,3 +297,35 @@ def no_descriptor_left(*, above: int = 0) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+async def pause_between_writes(pid: int, database: Path) -> None:
+    """Stop a process at a moment when it does not hold the write lock of a SQLite file.
+
+    A process that is stopped within a transaction would lock out every other one until it goes on.
+    """
+    async with asyncio.timeout(PATIENCE):
+        os.kill(pid, signal.SIGSTOP)
+        await until_stopped(pid)
+        while _is_locked(database):
+            os.kill(pid, signal.SIGCONT)
+            await asyncio.sleep(0)
+            os.kill(pid, signal.SIGSTOP)
+            await until_stopped(pid)
+
+
+async def until_stopped(pid: int) -> None:
+    """Wait until a process has been stopped by a signal."""
+    async with asyncio.timeout(PATIENCE):
+        while "\nState:\tT" not in Path(f"/proc/{pid}/status").read_text():
+            await asyncio.sleep(0.01)
+
+
+def _is_locked(database: Path) -> bool:
+    with contextlib.closing(sqlite3.connect(database, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        connection.execute("ROLLBACK")
+        return False

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import aiohttp
 from tests.ports import HeldPort
-from tests.processes import PATIENCE
+from tests.processes import PATIENCE, pause_between_writes
 
 from trunkline.wire.sse import EventDecoder
 
@@ -21,7 +21,7 @@ SCRIPT = textwrap.dedent(
     """
     import asyncio, sys
     from trunkline import Context, Server, Settings
-    from trunkline.stores.sqlite import SqliteStore
+    from trunkline.stores.sqlite.store import SqliteStore
 
     _, path, port, *more = sys.argv
     settings = Settings(stream_retry=0.05, **eval(more[0]) if more else {})
@@ -82,6 +82,10 @@ class Process:
 
     def send(self, number: int) -> None:
         self._process.send_signal(number)
+
+    async def pause(self) -> None:
+        """Stop the process, but not within a transaction of its store."""
+        await pause_between_writes(self._process.pid, self._path)
 
     def end(self, number: int = signal.SIGKILL) -> None:
         self.send(number)

@@ -409,7 +409,7 @@ async def test_a_process_that_was_stopped_for_too_long_adds_nothing_to_what_anot
         hanging = Stream(response)
         await hanging.messages(2)
         await before.event()
-        pair[0].send(signal.SIGSTOP)
+        await pair[0].pause()
         moved = peer.at(pair[1].url)
         await result(moved, "ping")
         async with moved.stream("0-0") as after, moved.stream("1-2") as answered:

@@ -328,7 +328,7 @@ async def test_a_process_that_stands_still_delays_an_answer_by_its_lease_and_los
                 while message is None:
                     last, message = await stream.event()
                 assert message["params"]["uri"] == "note://a"
-                process.send(signal.SIGSTOP)
+                await process.pause()
                 await asyncio.wait_for(do(house, "change", uri="note://a"), PATIENCE)
                 assert house.seen.steps()[-1] == "DeclareDead"
                 process.send(signal.SIGCONT)

@@ -13,7 +13,7 @@ import pytest
 from tests.by_hand import HttpPeer
 from tests.interop.served import Served
 from tests.limits import PATIENCE
-from tests.processes import StdioPeer
+from tests.processes import StdioPeer, pause_between_writes
 
 import trunkline
 from trunkline import Client, PeerError, Server, Settings, TaskPolicy
@@ -26,7 +26,7 @@ SERVER = """
 import asyncio, os, sys
 from pathlib import Path
 from trunkline import Context, Server, Settings, TaskPolicy
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 
 folder = Path(sys.argv[1])
 settings = Settings(task_lease=1.5, task_poll_interval=0.05)
@@ -91,7 +91,7 @@ PAUSES = """
 import asyncio, sys, time
 from pathlib import Path
 from trunkline import Server, Settings, TaskPolicy
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 
 folder = Path(sys.argv[1])
 
@@ -160,7 +160,7 @@ OVER_HTTP = """
 import asyncio, sys
 from pathlib import Path
 from trunkline import Context, Server, Settings, TaskPolicy
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 
 _, folder, port = sys.argv
 settings = Settings(task_lease=1.5, stream_retry=0.05)
@@ -232,10 +232,10 @@ def progress_in(said: list[Any]) -> dict[str, list[float]]:
 # --- a holder that stood still -----------------------------------------------------------------------
 
 STANDS_STILL = """
-import asyncio, json, os, signal, sys
+import asyncio, json, sys, time
 from pathlib import Path
 from trunkline import Context, Server, Settings, TaskPolicy
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 
 folder = Path(sys.argv[1])
 server = Server("still", store=SqliteStore(folder / "store"), settings=Settings(task_lease=1.5))
@@ -252,7 +252,9 @@ async def tried(work):
 async def work(ctx: Context) -> str:
     ctx.progress(1)
     await ctx.checkpoint("before")
-    os.kill(os.getpid(), signal.SIGSTOP)
+    (folder / "begun").touch()
+    while not (folder / "resumed").exists():  # the loop stands still, as in a process that is stopped
+        time.sleep(0.01)
     ctx.progress(2)
     found = {
         "checkpoint": await tried(ctx.checkpoint("after")),
@@ -274,7 +276,9 @@ async def test_a_holder_that_stood_still_for_too_long_is_cancelled_and_nothing_o
         await asyncio.to_thread(still.initialize, capabilities={"elicitation": {}})
         asked = {"name": "work", "task": {}, "_meta": {"progressToken": "t"}}
         task = (await asyncio.to_thread(still.result, "tools/call", asked))["task"]
-        await stopped(still.process.pid)
+        await appeared(tmp_path / "begun")
+        await pause_between_writes(still.process.pid, tmp_path / "store")
+        (tmp_path / "resumed").touch()
         other = Server("other", store=SqliteStore(tmp_path / "store"), settings=Settings(task_lease=1.5), observers=[])
         other.add_tool(lambda: "by another", name="work", task=TaskPolicy(recovery="restart"))
         async with RawPeer(other) as peer:
@@ -293,13 +297,6 @@ async def test_a_holder_that_stood_still_for_too_long_is_cancelled_and_nothing_o
         told = [message["params"] for message in said if "method" in message]
         assert [params["progress"] for params in told if "progress" in params] == [1]
         assert {params["status"] for params in told if "status" in params} <= {"completed"}
-
-
-async def stopped(pid: int) -> None:
-    """Waits until a process stands still."""
-    async with asyncio.timeout(PATIENCE):
-        while "\nState:\tT" not in Path(f"/proc/{pid}/status").read_text():
-            await asyncio.sleep(0.01)
 
 
 async def appeared(file: Path) -> str:
