@@ -24,7 +24,7 @@ SCRIPT = """
     if options["loop"] == "asyncio":
         sys.modules["uvloop"] = None
     from trunkline import Server
-    from trunkline.stores.sqlite import SqliteStore
+    from trunkline.stores.sqlite.store import SqliteStore
 
     server = Server("attacked", store=SqliteStore(options["store"]) if options["store"] else None)
 

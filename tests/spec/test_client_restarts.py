@@ -23,7 +23,7 @@ from pathlib import Path
 from trunkline import Context, Server, Settings, TaskPolicy
 from trunkline.facts import CallStarted
 from trunkline.protocol.types import ToolAnnotations
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 
 folder, port = Path(sys.argv[1]), int(sys.argv[2])
 settings = Settings(task_lease=1.5, idempotency_lease=1.5, task_poll_interval=0.05, stream_retry=0.05)

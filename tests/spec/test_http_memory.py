@@ -19,7 +19,7 @@ from trunkline.transports.addresses import parse
 SCRIPT = """
 import asyncio, gc, os, sys, time
 from trunkline import Server, Settings
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 
 class Clock:
     ahead = 0.0

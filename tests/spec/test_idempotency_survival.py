@@ -158,7 +158,7 @@ import asyncio, os, sys, time
 from pathlib import Path
 from trunkline import Server, Settings
 from trunkline.protocol.types import ToolAnnotations
-from trunkline.stores.sqlite import SqliteStore
+from trunkline.stores.sqlite.store import SqliteStore
 
 folder, dies = Path(sys.argv[1]), sys.argv[2]
 settings = Settings(idempotency_lease=1.5, task_lease=1.5)

@@ -317,7 +317,7 @@ async def test_a_server_is_told_from_whoever_else_sits_at_our_terminal() -> None
 
 HOST = """
 import asyncio, json, sys
-from trunkline.transports.process import Command
+from trunkline.transports.stdio.client import Command
 
 class Told:
     def received(self, messages, origin):

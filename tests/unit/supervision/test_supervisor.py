@@ -18,16 +18,16 @@ from trunkline.supervision.supervisor import GIVEN_UP
 
 SCRIPT = """
     import asyncio, json, os, resource, signal, socket, sys, time
-    from trunkline.supervision import rota
-    from trunkline.supervision.policy import Policy
-    from trunkline.supervision.post import Post
-    from trunkline.supervision.workers import Plan, Supervisor
+    from trunkline.supervision import worker_table
+    from trunkline.supervision.restart_policy import Policy
+    from trunkline.supervision.worker_channel import Post
+    from trunkline.supervision.supervisor import Plan, Supervisor
     from trunkline.fdlimit import Reserve
 
     options = json.loads(sys.argv[1])
     manner = options.pop("manner", "")
     policy = Policy(**options.pop("policy", {}))
-    rota.LATE = options.pop("late", rota.LATE)
+    worker_table.LATE = options.pop("late", worker_table.LATE)
 
     async def serve(number, end):
         over = asyncio.Event()

@@ -286,7 +286,7 @@ AT_A_TERMINAL = """
 import asyncio
 from trunkline import Settings
 from trunkline.auth.client import loopback
-from trunkline.auth.client.headless import Headless
+from trunkline.auth.client.terminal_login import Headless
 from trunkline.errors import AuthorizationFailed
 
 async def main():

@@ -271,7 +271,7 @@ async def test_who_is_cancelled_while_writing_writes_to_the_end(folder: Path) ->
 
 COUNTING = """
 import asyncio, sys
-from trunkline.auth.client.store import FileTokens
+from trunkline.auth.client.token_store import FileTokens
 
 async def main():
     store = FileTokens(sys.argv[1])
@@ -284,7 +284,7 @@ asyncio.run(main())
 """
 HOLDING = """
 import asyncio, sys
-from trunkline.auth.client.store import FileTokens
+from trunkline.auth.client.token_store import FileTokens
 
 async def main():
     async with FileTokens(sys.argv[1]).locked("a"):

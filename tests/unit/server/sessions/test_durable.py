@@ -51,7 +51,7 @@ async def test_a_stored_session_is_what_its_schema_says(lives: Lives, clock: Man
 
 @pytest.mark.row("D05")
 def test_the_schema_is_what_is_documented() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "design" / "sessions.md").read_text("utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "design" / "sessions.md").read_text("utf-8")
     documented = page.partition("```json\n")[2].partition("```")[0]
     assert json.loads(msgspec.json.encode(read_record(documented.encode()))) == json.loads(documented)
     assert set(json.loads(documented)) == set(SessionRecord.__struct_fields__)

@@ -96,12 +96,12 @@ def test_without_a_shell_there_is_no_guard(monkeypatch: pytest.MonkeyPatch) -> N
 
 FORKS = """
 import os, subprocess, time
-from trunkline.transports import lifeline
+from trunkline.transports.stdio import orphan_guard
 held = subprocess.Popen(["sleep", "100"], start_new_session=True)
-lifeline.hold(held.pid)
+orphan_guard.hold(held.pid)
 copy = os.fork()
 if copy == 0:
-    assert lifeline._lifeline is None and not lifeline._groups
+    assert orphan_guard._lifeline is None and not orphan_guard._groups
     time.sleep(100)
 print(held.pid, copy, flush=True)
 time.sleep(100)
